@@ -55,7 +55,7 @@ DESCRIBED = {
     "flags": {"max_seq_length": 128},
     "splitter": None,
     "vocabulary": {"name": "vocab.txt", "sha256": "0"},
-    "inputs": [{"name": "text.txt", "size": 3, "modified": "2026-11-22"}],
+    "inputs": [{"name": "text.txt", "size": 3, "modified": "2026-11-22", "changed": 1}],
 }
 MANIFEST = {**DESCRIBED, "complete": False, "shards": [SHARD]}
 

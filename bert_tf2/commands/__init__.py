@@ -137,8 +137,11 @@ def call(name: str, **settings: Any) -> Any:
 
 def _run(command: Command, options: Any) -> Any:
     from bert_tf2.support import outputs  # late: until `process.begin`, a signal has no one line
+    from bert_tf2.support.settings import stated_by
 
     outputs.check_files(options)
+    for stated in stated_by(type(options), "check_inputs"):
+        stated(options)
     if not command.tensorflow:
         return find(command.run)(options)
     load_tensorflow(on_tpu=getattr(options, "use_tpu", False))

@@ -19,7 +19,6 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2.config import BertConfig
 from bert_tf2.data import length_buckets, record_index, record_order, records
 from bert_tf2.fast.encoder import accelerate
 from bert_tf2.finetuning.options import FineTuneOptions
@@ -84,7 +83,7 @@ def run(task: Task, export: Export | None = None) -> dict[str, Any] | None:
 def _prepare(task: Task) -> Team:
     """Connects the workers and reads all that the task needs, so that errors show before anything is computed."""
     options = task.options
-    task.config = BertConfig.from_json_file(options.bert_config_file)
+    task.config = options.config
     task.config.check_sequence_length(options.max_seq_length)
     team = join(options)
     if options.do_train and team.is_chief:

@@ -20,7 +20,7 @@ from bert_tf2 import modeling, tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.fast.encoder import Plan, faster
 from bert_tf2.finetuning.classification.features import pack_texts
-from bert_tf2.finetuning.options import FeatureOptions, checked_length
+from bert_tf2.finetuning.options import FeatureOptions, check_layers, checked_length
 from bert_tf2.finetuning.tables import TsvLayout, log_example, read_rows
 from bert_tf2.support import console, files, progress
 from bert_tf2.support.decimals import json_lists
@@ -62,8 +62,7 @@ class InputFeatures:
 
 def run(options: FeatureOptions) -> int:
     """Writes one JSON line (or one vector) for each line of the input; returns their number."""
-    config = BertConfig.from_json_file(options.bert_config_file)
-    layers = parse_layers(options.layers, config.num_hidden_layers)
+    config, layers = options.config, options.numbers_of_layers
     config.check_sequence_length(options.max_seq_length)
     source = checkpoint.open_weights(options.init_checkpoint)
     tokenizer = metadata.load_tokenizer(
@@ -140,29 +139,6 @@ def _write(options: FeatureOptions, layers: Sequence[int], states: Iterable[tupl
             stream.write(line.encode() + b"\n")
             count += 1
     return count
-
-
-def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
-    """Parses "-1,-2" to [-1, -2]; negative numbers are kept. Raises UserError as `check_layers` does."""
-    try:
-        numbers = [int(number) for number in layers.split(",")]
-    except ValueError as error:
-        raise UserError(f"--layers={layers}: numbers with commas are needed, e.g. -1,-2 for the last two") from error
-    check_layers(numbers, num_hidden_layers, f"--layers={layers}")
-    return numbers
-
-
-def check_layers(layers: Sequence[int], num_hidden_layers: int, setting: str) -> None:
-    """Raises UserError if the model does not have a layer, or `layers` is empty; `setting` begins the message."""
-    if not layers:
-        raise UserError(f"{setting}: at least one layer is needed")
-    for number in layers:
-        check_type("layers", number, int)
-        if not -num_hidden_layers <= number < num_hidden_layers:
-            raise UserError(
-                f"{setting}: the model has {num_hidden_layers} layers, 0 to {num_hidden_layers - 1} or"
-                f" -{num_hidden_layers} to -1; there is no layer {number}"
-            )
 
 
 def read_examples(input_file: str) -> list[InputExample]:

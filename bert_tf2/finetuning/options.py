@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import Any
 
 from bert_tf2.finetuning.classification.tasks import TsvLayout, find_task
+from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import (
     DATA,
@@ -17,6 +20,7 @@ from bert_tf2.support.settings import (
     WrongSetting,
     check_type,
     kept_setting,
+    needed,
     options,
     setting,
 )
@@ -52,6 +56,19 @@ def checked_length(max_seq_length: int | None, longest: int) -> int:
         what = f"must be from {LEAST_LENGTH} to {longest}, the most that the model can read"
         raise UserError(f"max_seq_length={max_seq_length}: {what}")
     return max_seq_length
+
+
+def check_layers(layers: Sequence[int], num_hidden_layers: int, setting: str) -> None:
+    """Raises UserError if the model does not have a layer, or `layers` is empty; `setting` begins the message."""
+    if not layers:
+        raise UserError(f"{setting}: at least one layer is needed")
+    for number in layers:
+        check_type("layers", number, int)
+        if not -num_hidden_layers <= number < num_hidden_layers:
+            raise UserError(
+                f"{setting}: the model has {num_hidden_layers} layers, 0 to {num_hidden_layers - 1} or"
+                f" -{num_hidden_layers} to -1; there is no layer {number}"
+            )
 
 
 def _length(help: str, usual: int = 128, low: int = LEAST_LENGTH) -> Any:
@@ -91,6 +108,12 @@ class FineTuneOptions(LogOptions, VocabularyOptions, TrainingOptions):
     patience: int = setting(
         "Stop after N evaluations without improvement; 0 disables this.", 0, group=EVALUATION, low=0
     )
+
+    def check_inputs(self) -> None:
+        self.config.check_sequence_length(self.max_seq_length)
+        for switch, name in needed(type(self)):
+            if getattr(self, switch) and name.endswith("_file"):
+                files.check_there(getattr(self, name))
 
     @property
     def pads_batches(self) -> bool:
@@ -171,6 +194,13 @@ class ClassifierOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
             raise WrongSetting("--multi_label is for tables of your own: it needs --task_name=tsv")
         if self.multi_label and not self.label_separator:
             raise WrongSetting("--multi_label needs --label_separator, one character or more")
+
+    def check_inputs(self) -> None:
+        task = find_task(self.task_name, tsv=self.columns)
+        evaluates = self.do_eval or self.evaluates_during_training
+        parts = {"train": self.do_train, "eval": evaluates, "predict": self.do_predict}
+        for part in (part for part, is_on in parts.items() if is_on and part in task.tables):
+            files.check_there(os.path.join(self.data_dir, task.tables[part].file))
 
     @property
     def columns(self) -> TsvLayout:
@@ -339,6 +369,21 @@ class FeatureOptions(LogOptions, VocabularyOptions, DeviceOptions, ModelOptions)
     )
     batch_size: int = setting("Lines per batch.", 32, group=DEVICES, low=1, memory=())
     use_one_hot_embeddings: bool = setting("Accepted and ignored.", False, group=DEVICES)
+
+    @property
+    def numbers_of_layers(self) -> list[int]:
+        """Of "-1,-2", [-1, -2]; negative numbers are kept. Raises UserError as `check_layers` does."""
+        try:
+            numbers = [int(number) for number in self.layers.split(",")]
+        except ValueError as error:
+            what = f"--layers={self.layers}: numbers with commas are needed, e.g. -1,-2 for the last two"
+            raise WrongSetting(what) from error
+        check_layers(numbers, self.config.num_hidden_layers, f"--layers={self.layers}")
+        return numbers
+
+    def check_inputs(self) -> None:
+        self.config.check_sequence_length(self.max_seq_length)
+        _ = self.numbers_of_layers
 
     def check(self) -> None:
         if self.output_file.endswith(".npy") and self.pooling == "none":

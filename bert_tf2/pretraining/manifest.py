@@ -21,7 +21,7 @@ from typing import Any
 from bert_tf2.data import record_index
 from bert_tf2.pretraining import sentences
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingDataOptions
-from bert_tf2.pretraining.shards import Shard
+from bert_tf2.pretraining.shards import Shard, text_sha256
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 
@@ -61,7 +61,10 @@ def describe(
         "flags": {**flags, "num_shards": count},
         "splitter": sentences.splitter_version(options),
         "vocabulary": {"name": options.vocab_file, "sha256": sha256(options.vocab_file), **(rules or {})},
-        "inputs": [{"name": name, "size": files.size(name), "modified": _modified(name)} for name in inputs],
+        "inputs": [
+            {"name": name, "size": files.size(name), "modified": _modified(name), "changed": _changed(name)}
+            for name in inputs
+        ],
     }
 
 
@@ -70,6 +73,11 @@ def _modified(name: str) -> str | None:
     if seconds is None:
         return None
     return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat(timespec="microseconds")
+
+
+def _changed(name: str) -> int | None:
+    """When anything of a local file changed, its name or rights too, which no program can set back."""
+    return None if files.is_remote(name) else os.stat(name).st_ctime_ns
 
 
 class Manifest:
@@ -91,7 +99,7 @@ class Manifest:
         if files.exists(self.path):
             found = files.read_json(self.path)
             self._rows = self._finished(found)
-            if problem := _difference(found, described):
+            if problem := _difference(found, described) or self._changed_text(found):
                 raise UserError(
                     f"{self.path}: the shards beside it were made {problem}; repeat that command, or write to another"
                     " folder, or remove the file to begin anew"
@@ -118,6 +126,18 @@ class Manifest:
             and files.exists(shard.output)
             and files.size(shard.output) == row["bytes"]
         }
+
+    def _changed_text(self, found: dict[str, Any]) -> str | None:
+        """What `_difference` would say of finished shards, whose text is read where something of its files changed."""
+        changed = [_as(dict, row).get("changed") for row in _as(list, found.get("inputs"))]
+        if changed != [row["changed"] for row in self._described["inputs"]]:
+            for shard in self.shards:
+                before = self._rows.get(shard.number, {}).get("text_sha256")
+                if before and before != text_sha256(shard.pieces):
+                    return (
+                        f"from {shard.pieces[0].source.name} as it was before its text changed, in size and time alike"
+                    )
+        return None
 
     def missing(self) -> list[Shard]:
         """The shards that are not finished."""

@@ -91,7 +91,7 @@ def _tell_summary(options: PretrainingOptions, results: Mapping[str, float] | No
 
 
 def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
-    config = BertConfig.from_json_file(options.bert_config_file)
+    config = options.config
     config.check_sequence_length(options.max_seq_length)
     team = join(options)
     if options.do_train and team.is_chief:

@@ -116,6 +116,7 @@ def make_shard(shard: Shard, tokenizer: FullTokenizer, options: CreatePretrainin
     try:
         files.make_directory(os.path.dirname(shard.output))
         shards.write_text(shard.pieces, text)
+        text_sha256 = manifest.sha256(text)
         try:
             corpus, examples = make_files([text], [shard.output], tokenizer, options, shard.seed)
         except UserError as error:
@@ -137,6 +138,7 @@ def make_shard(shard: Shard, tokenizer: FullTokenizer, options: CreatePretrainin
         "padding": round(1 - tokens / places, 6) if places else 0.0,
         "bytes": files.size(shard.output),
         "sha256": manifest.sha256(shard.output, durable=True),
+        "text_sha256": text_sha256,
         "index": record_index.written(shard.output),
     }
 

@@ -286,6 +286,14 @@ def where(pieces: Sequence[Piece], number: int) -> str:
     raise IndexError(number)
 
 
+def text_sha256(pieces: Sequence[Piece]) -> str:
+    """The SHA-256 of what `write_text` writes, in hexadecimal."""
+    found = hashlib.sha256()
+    for line in lines(pieces):
+        found.update(line)
+    return found.hexdigest()
+
+
 def write_text(pieces: Sequence[Piece], path: str) -> None:
     """Writes the text of pieces to a local file."""
     with _writing(path), open(path, "wb") as stream:

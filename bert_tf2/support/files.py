@@ -114,6 +114,12 @@ def open_binary(path: str, mode: str = "rb"):
         raise UserError(line or f"{path}: {error}") from error
 
 
+def check_there(path: str) -> None:
+    """Raises UserError for a file that does not exist."""
+    if not exists(path):
+        raise UserError(f"{path}: no such file{_hint(path)}")
+
+
 def _hint(path: str) -> str:
     """Lists the names in the folder, because a missing file is usually a typing error."""
     folder = os.path.dirname(path) or "."

@@ -142,7 +142,7 @@ class Options:
         self.complete()
         if problem := next(_problems(self), None):
             raise WrongSetting(problem)
-        for stated in _stated(type(self), "check"):
+        for stated in stated_by(type(self), "check"):
             stated(self)
 
     def complete(self) -> None:
@@ -150,6 +150,9 @@ class Options:
 
     def check(self) -> None:
         """Checks rules that attributes cannot express, one method per class and base. Raises WrongSetting."""
+
+    def check_inputs(self) -> None:
+        """Refuses what small files and missing ones show, before TensorFlow is loaded; one method as `check`."""
 
 
 @functools.cache
@@ -178,7 +181,7 @@ def required(cls: type[Options]) -> list[str]:
 
 def needed(cls: type[Options]) -> Iterator[tuple[str, str]]:
     """(switch, setting) for every setting that is required if the switch is on."""
-    return itertools.chain.from_iterable(_stated(cls, "needs"))
+    return itertools.chain.from_iterable(stated_by(cls, "needs"))
 
 
 def shared(source: Options, target: type[Options]) -> dict[str, Any]:
@@ -188,7 +191,7 @@ def shared(source: Options, target: type[Options]) -> dict[str, Any]:
     }
 
 
-def _stated(cls: type[Options], attribute: str) -> Iterator[Any]:
+def stated_by(cls: type[Options], attribute: str) -> Iterator[Any]:
     """The values of an attribute that the class and its bases define, the bases first."""
     for base in reversed(cls.__mro__):
         if base is not Options and attribute in vars(base):
@@ -255,13 +258,13 @@ def _problems(given: Options) -> Iterator[str]:
         value = getattr(given, name)
         if value is not None and (problem := _value_problem(stated, value, name)):
             yield f"--{name}={value}: {problem}"
-    for switches in _stated(cls, "any_of"):
+    for switches in stated_by(cls, "any_of"):
         if switches and not any(getattr(given, name) for name in switches):
             yield f"nothing to do: give at least one of {', '.join(f'--{name}' for name in switches)}"
     for switch, name in needed(cls):
         if getattr(given, switch) and not getattr(given, name):
             yield f"--{switch} needs --{name}"
-    for one, other in itertools.chain.from_iterable(_stated(cls, "not_both")):
+    for one, other in itertools.chain.from_iterable(stated_by(cls, "not_both")):
         if getattr(given, one) and getattr(given, other):
             yield f"--{one} and --{other} exclude each other: give one of them"
 

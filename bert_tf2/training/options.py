@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import logging
 
+from bert_tf2.config import BertConfig
 from bert_tf2.support import plots
 from bert_tf2.support.settings import (
     DATA,
@@ -54,6 +56,11 @@ class ModelOptions(Options):
         group=MODEL,
         reads="weights",
     )
+
+    @functools.cached_property
+    def config(self) -> BertConfig:
+        """The configuration, read once."""
+        return BertConfig.from_json_file(self.bert_config_file)
 
     def complete(self) -> None:
         """Takes the configuration and the vocabulary from the folder of the weights, and with it do_lower_case."""

@@ -152,10 +152,16 @@ def test_another_run_in_the_folder_is_refused(data, in_process):
         with pytest.raises(UserError, match=words) as caught:
             sharded.run(options(data, "out", **change))
         assert "\n" not in str(caught.value) and "manifest.json" in str(caught.value)
-    times = os.stat(data / "two.txt")
-    os.utime(data / "two.txt", ns=(1, 1))
-    with pytest.raises(UserError, match=r"two\.txt as it was before it changed"):
-        sharded.run(options(data, "out"))
+    text, times = (data / "two.txt").read_bytes(), os.stat(data / "two.txt")
+    for content, when, words in (
+        (text, 1, r"two\.txt as it was before it changed"),
+        (text[:-2] + b"?\n", times.st_mtime_ns, r"two\.txt as it was before its text changed, in size and time alike"),
+    ):
+        (data / "two.txt").write_bytes(content)
+        os.utime(data / "two.txt", ns=(when, when))
+        with pytest.raises(UserError, match=words):
+            sharded.run(options(data, "out"))
+    (data / "two.txt").write_bytes(text)
     os.utime(data / "two.txt", ns=(times.st_mtime_ns, times.st_mtime_ns))
     in_process.clear()
     before.pop("manifest.json")
