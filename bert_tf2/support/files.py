@@ -14,7 +14,7 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from absl import logging
@@ -105,13 +105,30 @@ def open_binary(path: str, mode: str = "rb"):
             if "r" in mode and not exists(path):
                 raise UserError(f"{path}: no such file")
             return remote_files.open_binary(path, mode)
-        return open(path, mode, 1 << 16)
+        return io.BufferedReader(_Read(path), 1 << 16) if mode == "rb" else open(path, mode, 1 << 16)
     except FileNotFoundError as error:
         path = environment.final_name(path)
         raise UserError(f"{path}: no such file{_hint(path)}") from error
     except OSError as error:
         line = environment.explain_writing(error, [path], [path]) if "r" not in mode else environment.explain(error)
         raise UserError(line or f"{path}: {error}") from error
+
+
+class _Read(io.FileIO):
+    """A file to read, whose name stands in errors, as that of a file to open does."""
+
+    def readinto(self, buffer) -> int | None:
+        return self._named(super().readinto, buffer)
+
+    def readall(self) -> bytes:
+        return self._named(super().readall)
+
+    def _named(self, read: Callable, *arguments):
+        try:
+            return read(*arguments)
+        except OSError as error:
+            error.filename = self.name
+            raise
 
 
 def check_there(path: str) -> None:
