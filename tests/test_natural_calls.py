@@ -1,5 +1,6 @@
 """The models as people call them: dictionaries, lists, odd types, other ways to save."""
 
+import importlib
 import subprocess
 import sys
 
@@ -188,5 +189,7 @@ assert type(own.optimizer) is bert_tf2.AdamWeightDecay and int(own.optimizer.ite
 
 
 def test_all_registered_classes_are_offered_to_keras():
+    for module in bert_tf2._IN_KERAS.values():
+        importlib.import_module(f"bert_tf2.{module}")
     names = {name for name in keras.saving.get_custom_objects() if name.startswith("bert_tf2>")}
     assert names == {f"bert_tf2>{name}" for name in bert_tf2._IN_KERAS}
