@@ -19,9 +19,6 @@ PYTHON = """#!/bin/bash
 printf '%s' "$TF_CONFIG" > "$FOUND/config-$RANDOM$RANDOM"
 printf '%s\\n' "$@" > "$FOUND/arguments"
 """
-SSH = """#!/bin/bash
-[ "$1" = -tt ] && exec bash -c "cd() { :; }; $3"
-"""
 SCONTROL = """#!/bin/bash
 [ "$1 $2 $3" = "show hostnames node[1-2]" ] && printf 'node1\\nnode2\\n'
 """
@@ -40,7 +37,7 @@ def block(title: str, language: str) -> str:
 def run(script: str, folder: pathlib.Path, **variables: str) -> None:
     """Runs a script with stand-ins for the programs of a cluster."""
     for name, content in {
-        "python": PYTHON, ".venv/bin/python": PYTHON, "ssh": SSH, "scontrol": SCONTROL, "srun": SRUN
+        "python": PYTHON, ".venv/bin/python": PYTHON, "scontrol": SCONTROL, "srun": SRUN
     }.items():  # fmt: skip
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,11 +56,6 @@ def check(folder: pathlib.Path, addresses: tuple[str, ...]) -> None:
     arguments = (folder / "arguments").read_text().splitlines()
     assert arguments[0].endswith("run_pretraining.py")
     assert {"--input_file=/shared/records/wiki-*", "--output_dir=/shared/model", "--do_train"} <= {*arguments}
-
-
-def test_ssh(tmp_path):
-    run(block("Plain ssh", "bash"), tmp_path)
-    check(tmp_path, ("node1:2222", "node2:2222"))
 
 
 def test_slurm(tmp_path):
