@@ -117,7 +117,6 @@ bench: $(VENV)/runtimes-installed
 	done
 	$(BENCH)/serving.py --rounds=$(if $(QUICK),1,5)
 	$(BENCH)/training_flags.py $(SMALL) $(if $(QUICK),--steps=1)
-	$(BENCH)/saving.py $(SMALL)
 	$(BENCH)/loss_curve.py $(TEXT) $(if $(QUICK),--steps=40 --seeds=1 --num_hidden_layers=1 --hidden_size=64)
 	$(if $(DATA),$(MAKE) bench-finetuning,@echo "For the benchmarks of fine-tuning: make bench DATA=FOLDER, with MRPC/ in it")
 
