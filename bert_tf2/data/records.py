@@ -98,11 +98,9 @@ def read_records(
       sizes: the value of every size that `kind` names, e.g. {"max_seq_length": 128, "vocab_size": 30522, ...}.
       batch_size: examples per batch, over all replicas.
       shuffle_seed: shuffles the records, see `record_order.shuffled`; None for the order of the files.
-      index: with `shuffle_seed`, that of `paths`, if it was read before.
       first: with `shuffle_seed`, the number of examples that were read before; reading goes on behind them.
       share: the rows of each batch that this process reads, with `drop_remainder`; None for all.
       repeat: whether to repeat the records endlessly. A batch may then contain the last and the first records.
-      drop_remainder: whether to drop a last batch that is smaller.
       pad_to_max_length: False cuts each batch to its longest row.
       width_multiple: the width of such a batch is a multiple of this, or the whole width; for few different widths.
       like_lengths: with pad_to_max_length=False, whether to read batches of rows of like length; see `length_buckets`.

@@ -122,16 +122,9 @@ def build(
     top_k: int,
     num_words: int,
 ) -> onnx.ModelProto:
-    """The graph of a task; see the head of this file.
+    """The graph of a task, one of options.TASKS; see the head of this file.
 
-    Args:
-      task: one of options.TASKS.
-      model: of `heads` with loaded weights; for "features" a BertModel.
-      config: of the model.
-      labels: of a classifier.
-      has_pooler: "features": whether the pooler was trained.
-      mask_id, top_k: "masked_lm": the id of [MASK], and the number of words for each.
-      num_words: the size of the vocabulary; further rows of the model's table are never predicted.
+    `model` is one of `heads` with its weights, for "features" a BertModel; `mask_id` and `top_k` are for "masked_lm".
     """
     graph = Graph()
     encoder = Encoder(model if task == "features" else model.bert)

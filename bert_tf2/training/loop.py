@@ -139,23 +139,12 @@ class Trainer:
         evaluated: int = 0,
         where: Callable[[int, int], str] | None = None,
     ) -> int:
-        """Runs the remaining steps and returns the final global step.
+        """Runs the remaining steps and returns the final global step; Ctrl-C saves, then raises KeyboardInterrupt.
 
-        Args:
-          dataset: an infinite dataset of batches, from example number `examples` on; with several workers, of the
-            share `Team.share` of each batch.
-          records: a description of the data, which is compared with that of the training that continues.
-          explain: called when reading the data fails; returns the error to raise.
-          evaluate: called with the step every `eval_steps` steps and at the end, each time after a checkpoint has been
-            written; returning True ends the training. Of several workers, only the chief calls it.
-          eval_steps: the interval of `evaluate`; 0 disables it.
-          evaluated: the last step that an earlier call evaluated. If a kill came between a checkpoint and its
-            evaluation, that is made up for first.
-          where: called with the number of an example, counted from 0, and the number of examples behind it; names their
-            files and records for a message.
-
-        Raises:
-          KeyboardInterrupt: stopped by Ctrl-C or SIGTERM; a checkpoint of the last complete step has been written.
+        `dataset` has endless batches, from example number `examples` on, of several workers each one's `Team.share`;
+        `records` describes them. `explain` finds the error where reading fails; `where` names the records of examples.
+        `evaluate` gets the step every `eval_steps` steps and at the end, after a checkpoint (of several workers, that
+        of the chief), and ends the training by True; `evaluated` is the last step for which an earlier call had it.
         """
         options, team = self._options, self._team
         self._check_team(records, evaluated)
@@ -164,14 +153,12 @@ class Trainer:
         missed = evaluation.was_due(self.global_step, over) and evaluated < self.global_step
         if (missed and self._ends(evaluate)) or over:
             return self.global_step
-        self._tell_changes(records)
+        self._prepare(records)
         profile = StepProfile(options, self.global_step, writes=team.is_chief)
         iterator = iter(team.distribute(self._strategy, dataset))
         steps = self.step.several()
         monitor = TrainingMonitor(options, self.global_step, self._model.config, writes=team.is_chief)
         save = Interval(options.save_checkpoints_steps or options.num_train_steps, self.global_step)
-        if team.is_chief:
-            self._check_space()
         with StopRequest() as stop, monitor, profile, self._saver:
             if options.save_checkpoints_steps and not self.global_step:
                 self._save(records)
@@ -258,13 +245,16 @@ class Trainer:
             f" --skip_nonfinite_updates{number}"
         )
 
-    def _tell_changes(self, records: str | None) -> None:
+    def _prepare(self, records: str | None) -> None:
+        """Tells what is no exact continuation, and whether the disk has too little space."""
         if self._before:
             for change in self._before.changes(self._deciding(records)):
                 logging.warning("Not an exact continuation. %s", change)
         elif self.global_step:
             told = "The checkpoint does not tell how many examples were read; continuing behind %d, %d for each step"
             logging.info(told, self.examples, self._options.train_batch_size)
+        if self._team.is_chief:
+            self._check_space()
 
     def _save(self, records: str | None) -> None:
         if self._team.is_chief:

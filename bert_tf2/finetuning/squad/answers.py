@@ -95,12 +95,9 @@ def compute_predictions(
     there is no other span, the reference fails, and here the answer is "" with null odds of `NO_SPAN_ODDS`.
 
     Args:
-      results: one for each feature, in any order; logits [L], or of any length that covers the tokens of the feature.
+      results: one for each feature, in any order; logits [L], or as many as the feature has tokens.
       answer_offsets: whether an answer is cut out of its paragraph where its pieces stand, and "" in place of "empty".
         Otherwise the words are compared with the pieces, as in the reference, and stay whole where they differ.
-
-    Raises:
-      KeyError: a feature has no result.
     """
     windows: dict[int, list[InputFeatures]] = {}
     for feature in features:
