@@ -157,7 +157,9 @@ def _take(task: distributed.Future, shard: Shard) -> tuple[Shard, Result]:
 
 
 def _without_scheduler() -> UserError:
-    return UserError(f"the Dask scheduler has ended or cannot be reached any more; {_AGAIN}")
+    return UserError(
+        f"the Dask scheduler has ended or cannot be reached; start it and its workers, which end too; {_AGAIN}"
+    )
 
 
 def _line(error: BaseException) -> str:

@@ -110,6 +110,8 @@ def check(inputs: Iterable[Input], outputs: Iterable[Output]) -> None:
             raise UserError(f"{output.flag}: a name is empty; give names separated by single commas")
         if is_file and not is_remote(output.value) and os.path.isdir(output.value):
             raise UserError(f"{what}: is a folder, a file is needed")
+        if _is_pipe(output.value) and not output.value.startswith(("/dev/", "/proc/")):
+            logging.warning("%s: is a named pipe, which is written once a program reads it", what)
         for name in output.files():
             if found := taken.get(identity(name)):
                 inside = "" if is_file else f": {os.path.basename(name)} in this folder"

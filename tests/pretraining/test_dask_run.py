@@ -122,7 +122,8 @@ def test_a_killed_scheduler_is_one_line_and_loses_nothing(long, cluster, tmp_pat
         cluster.scheduler.kill()
         _, log = launcher.communicate(timeout=60)
     assert launcher.returncode == 1 and "Traceback" not in log, log
-    assert "Dask scheduler" in log.splitlines()[-1] and "run the same command again" in log.splitlines()[-1]
+    assert "the Dask scheduler has ended or cannot be reached; start it and its workers, which end too" in log
+    assert "run the same command again" in log.splitlines()[-1]
     with contextlib.ExitStack() as stack:
         other = Cluster(tmp_path / "cluster", stack)
         other.add()

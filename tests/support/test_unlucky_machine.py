@@ -117,7 +117,7 @@ def test_an_output_is_never_an_input(script, change, message, folder, command_li
     assert not [line for line in done.stderr.splitlines()[:-1] if "Initialized" in line]  # before the work
 
 
-def test_devices_are_written_to_and_not_replaced(tmp_path):
+def test_devices_are_written_to_and_not_replaced(tmp_path, log_lines):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
@@ -126,6 +126,7 @@ def test_devices_are_written_to_and_not_replaced(tmp_path):
         assert reader.stdout.read() == b"text"
     assert pipe.is_fifo() and os.listdir(tmp_path) == ["pipe"]
     outputs.check([], [outputs.Output("--output_file", "/dev/stdout")])
+    assert log_lines == [f"--output_file={pipe}: is a named pipe, which is written once a program reads it"]
 
 
 # Full disks
