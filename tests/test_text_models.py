@@ -131,17 +131,16 @@ def test_a_head_of_another_kind(encoder):
     assert ((topics.predict(TEXTS[:3], **QUIET) > 0) & (topics.predict(TEXTS[:3], **QUIET) < 1)).all()
 
 
-def test_several_devices(encoder, monkeypatch):
+def test_several_devices(encoder, two, monkeypatch):
     """The losses of two replicas are those of one."""
     monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    one = bert_tf2.classifier(encoder, labels=["no", "yes"], max_seq_length=24)
-    with strategy.scope():
-        two = bert_tf2.classifier(encoder, labels=["no", "yes"], max_seq_length=24)
-    two.set_weights(one.get_weights())  # that of the head is drawn once for each replica
-    for films in (one, two):
+    alone = bert_tf2.classifier(encoder, labels=["no", "yes"], max_seq_length=24)
+    with two.scope():
+        shared = bert_tf2.classifier(encoder, labels=["no", "yes"], max_seq_length=24)
+    shared.set_weights(alone.get_weights())  # that of the head is drawn once for each replica
+    for films in (alone, shared):
         films.compile(3e-3)
-    losses = [films.fit(TEXTS, LABELS, 16, 3, shuffle=False, **QUIET).history["loss"] for films in (one, two)]
+    losses = [films.fit(TEXTS, LABELS, 16, 3, shuffle=False, **QUIET).history["loss"] for films in (alone, shared)]
     np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
