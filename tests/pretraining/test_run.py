@@ -54,7 +54,7 @@ def files(tmp_path) -> PretrainingOptions:
 
 
 def changed(options, **changes) -> PretrainingOptions:
-    return type(options)(**{**vars(options), **changes})
+    return dataclasses.replace(options, **changes)
 
 
 def test_pretraining_trains_evaluates_and_says_what_the_reference_says(files, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -285,7 +286,7 @@ def test_pretraining_writes_what_it_knows(pretraining_options, pretrained, tmp_p
     pretraining.run(options)
     assert (tmp_path / "out" / "bert_config.json").is_file()
     assert not {"tokenization.json", "vocab.txt"} & {*os.listdir(tmp_path / "out")}  # nobody said which vocabulary
-    pretraining.run(pretraining_options(**{**vars(options), "vocab_file": f"{pretrained}/vocab.txt"}))
+    pretraining.run(dataclasses.replace(options, vocab_file=f"{pretrained}/vocab.txt"))
     assert (tmp_path / "out" / "tokenization.json").read_text() == metadata.record_of(True, toy_data.VOCAB)
     assert (tmp_path / "out" / "vocab.txt").read_bytes() == pathlib.Path(pretrained, "vocab.txt").read_bytes()
     predict_masked.run(MaskedLMOptions(init_checkpoint=str(tmp_path / "out"), sentence=["the [MASK]"]))
