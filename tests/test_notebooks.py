@@ -78,14 +78,12 @@ def run(path: pathlib.Path) -> types.ModuleType:
     return module
 
 
-@pytest.mark.slow
-def test_how_bert_works(monkeypatch, capsys):
-    """It is made from the page, whose output test_docs compares."""
+def test_how_bert_works():
+    """It is made from the page, whose code test_docs runs, all of it."""
     made = runpy.run_path(str(ROOT / "docs" / "notebook.py"))
     assert made["NOTEBOOK"].read_text(encoding="utf-8") == made["made"](), "python docs/notebook.py writes it anew"
-    monkeypatch.chdir(ROOT)  # and back: it changes the folder
-    run(made["NOTEBOOK"])
-    assert "0.7 to 0.0\n" in capsys.readouterr().out
+    for number, code in enumerate(cells_of(made["NOTEBOOK"], "code"), 1):
+        compile(code, f"code cell {number}", "exec")
 
 
 @pytest.mark.slow

@@ -290,7 +290,7 @@ def test_ids_of_questions_may_repeat_where_nothing_is_kept_by_them(folder):
 
 
 @pytest.mark.parametrize("script", [script for script in BASE if script != "explore.py"])  # which waits for visitors
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_command_lines_are_good_without_the_mistake(script, folder, command_lines, tmp_path):
     """Otherwise the tests above would show little."""
     flags = [flag.replace("=out", f"={tmp_path}") for flag in BASE[script]]
