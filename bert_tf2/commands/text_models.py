@@ -355,7 +355,7 @@ class Parts:
         """A model of `heads` with the weights."""
         with initial_weights_from(seed):
             model = kind(self.config, *settings)
-        checkpoint.initialize(model, self.source.path)
+        checkpoint.initialize(model, self.source)
         return model
 
 

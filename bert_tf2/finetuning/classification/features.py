@@ -27,8 +27,7 @@ class InputFeatures:
     input_ids: list[int]
     input_mask: list[int]
     segment_ids: list[int]
-    # the label's index, or the score of a regression; if an example may have several labels, 1 or 0 for each of the
-    # labels
+    # the label's index, or the score of a regression; with several labels of an example, 1 or 0 for each label
     label_id: int | float | list[int]
 
 

@@ -16,7 +16,7 @@ from refused import message_of
 import bert_tf2
 from bert_tf2 import modeling
 from bert_tf2.finetuning import classification
-from bert_tf2.finetuning.classification import tasks
+from bert_tf2.finetuning.classification import examples, tasks
 from bert_tf2.finetuning.classification.examples import InputExample
 
 
@@ -56,9 +56,8 @@ class Bytes(classification.DataProcessor):
 
 
 def test_a_processor_of_ones_own(monkeypatch):
-    monkeypatch.setattr(tasks, "TASKS", tasks.TASKS)
-    monkeypatch.setitem(tasks.TASKS, "own", None)
-    del tasks.TASKS["own"]
+    monkeypatch.setattr(tasks, "TASKS", {**tasks.TASKS})
+    monkeypatch.setattr(examples, "TASKS", tasks.TASKS)
     classification.register("Own", Bytes)
     processor = classification.get_processor("OWN")
     assert processor.get_train_examples("") == [InputExample("a", "café", "b", "1")]
