@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 
@@ -45,10 +46,30 @@ def test_classify(tmp_path):
     assert bert.classify(TEXTS[0]) == pytest.approx(found[0], abs=1e-6)
     assert bert.classify([]) == []
     assert bert.classify((TEXTS[0], TEXTS[2])) != pytest.approx(found[0], abs=1e-3)
+    assert bert.classify((TEXTS[:2], TEXTS[1:])) == bert.classify([*itertools.pairwise(TEXTS)])
     assert "text 2: 5 is neither a text nor a pair of texts" in refusal(bert.classify, ["good", 5])
     assert "has no weights for tag(), only for ClassifierModel; load the output_dir of run_ner.py" in refusal(
         bert.tag, ["a"]
     )
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_windows_of_long_texts(tmp_path, pooling, log_lines):
+    """A long text has the mean or the maximum over its parts; a pair keeps its first text in each of them."""
+    save(tmp_path, heads.ClassifierModel(toy_data.config(), 2), LabelMap("cola", ("0", "1"), False))
+    bert = bert_tf2.load(tmp_path)
+    words = "the film was good and bad or lovely in paris".split()
+    parts = [" ".join(words[start : start + 4]) for start in (0, 3, 6)]  # windows of 6 tokens, 4 of them words
+    pairs = [("film", " ".join(words[start : start + 2])) for start in (0, 2, 4, 6, 8)]
+    for text, divided, stride in ((" ".join(words), parts, 3), (("film", " ".join(words)), pairs, 9)):
+        rows = np.array([[*row.values()] for row in bert.classify(divided)])
+        found = bert.classify([text, "good"], window=6, stride=stride, pooling=pooling, batch_size=2)
+        np.testing.assert_allclose([*found[0].values()], getattr(rows, pooling)(0), atol=1e-6)
+        assert found[1] == pytest.approx(bert.classify("good"))
+    assert not any("were cut" in line for line in log_lines)
+    bert.classify(TEXTS, max_seq_length=6)
+    assert log_lines[-1].endswith("2 of 3 texts are longer than 6 tokens, and were cut")
+    assert 'pooling=\'sum\': must be "mean" or "max"' in refusal(lambda: bert.classify("a", pooling="sum"))
 
 
 @pytest.mark.parametrize(

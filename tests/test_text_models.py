@@ -58,6 +58,7 @@ def films(trained):
 def test_it_learns_from_texts(trained):
     films, history = trained
     assert history["loss"][-1] < history["loss"][0] / 2 and len(history["val_accuracy"]) == 12
+    assert history["cut_texts"] == 0
     assert int(films.optimizer.iterations) == 72  # of 48 texts, without the last quarter
     np.testing.assert_allclose(films.optimizer.learning_rate, 0.0, atol=1e-9)
 
@@ -170,6 +171,13 @@ def test_tokenize(tmp_path):
     for found in (layer(texts), again(texts), next(iter(data))):
         for name, values in wanted.items():
             np.testing.assert_array_equal(found[name], values)
+    assert [layer.count_cut(x) for x in (texts, texts[:2], ["film"], ["good " * 10, "bad " * 11], [])] == [
+        2,
+        1,
+        0,
+        1,
+        0,
+    ]
     assert bert_tf2.Tokenize(tokenizer, 12, pad_to_max_length=True)(["a"])["input_ids"].shape == (1, 12)
 
 
@@ -205,6 +213,7 @@ def test_words_with_tags(encoder, tmp_path):
     names.compile(5e-3)
     history = names.fit(sentences, tags, 8, 10, validation_split=0.25, **QUIET).history
     assert history["loss"][-1] < history["loss"][0] / 2 and len(history["val_accuracy"]) == 10
+    assert names._count_cut([["good"] * 127, ["\u200b"] * 126, ["good"]]) == 1
     data = tf.data.Dataset.from_tensor_slices(([" ".join(w) for w in sentences], [" ".join(t) for t in tags])).batch(8)
     np.testing.assert_allclose(names.evaluate(data, **QUIET), names.evaluate(sentences, tags, 8, **QUIET), rtol=1e-5)
     asked = [*sentences[:3], "ann lives in rome".split() * 30, ["\u200b", "Playing"]]

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -27,14 +26,14 @@ from bert_tf2.finetuning import answering, extract_features
 from bert_tf2.finetuning.extract_features import Text
 from bert_tf2.finetuning.options import checked_length
 from bert_tf2.pretraining import predict_masked
-from bert_tf2.support import files, hub
+from bert_tf2.support import hub
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_texts, check_type
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.forward import check_process
 from bert_tf2.training.options import DeviceOptions
 from bert_tf2.training.precision import PRECISIONS
-from bert_tf2.weights import checkpoint, metadata, sentence_folders, sources, task_file
+from bert_tf2.weights import checkpoint, sentence_folders, sources, task_file
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LabelMap
 from bert_tf2.weights.sentence_folders import SentenceVectors
@@ -175,7 +174,8 @@ class Bert:
         """The arrays that `model` takes, for `fit`, `predict` and tf.data.
 
         Args:
-          texts: N texts, each a string or a tuple of two strings; or one text or tuple alone.
+          texts: N texts, each a string or a tuple of two strings; or one text or tuple alone; or a tuple of two lists
+            (first texts, second texts).
           max_seq_length: see `embed`.
 
         Returns:
@@ -184,15 +184,19 @@ class Bert:
         Raises:
           UserError: see `embed`.
         """
-        (given, _), length = _several(texts), self._checked_length(max_seq_length)
-        rows = answering.pack(self.tokenizer, given, length)
-        full = [text for text, row in zip(given, rows, strict=True) if len(row.input_ids) == length]
-        if cut := sum(len(row.input_ids) > length for row in answering.pack(self.tokenizer, full, length + 1)):
-            logging.warning("%d of %d texts are longer than %d tokens, and were cut", cut, len(given), length)
-        return answering.padded(rows)
+        return answering.padded(
+            answering.pack(self.tokenizer, _several(texts)[0], self._checked_length(max_seq_length))
+        )
 
     def classify(
-        self, texts: Text | Iterable[Text], *, batch_size: int = 32, max_seq_length: int | None = None
+        self,
+        texts: Text | Iterable[Text],
+        *,
+        batch_size: int = 32,
+        max_seq_length: int | None = None,
+        window: int | None = None,
+        stride: int | None = None,
+        pooling: str = "mean",
     ) -> dict[str, float] | list[dict[str, float]]:
         """The probability of each label, for a model of run_classifier.py.
 
@@ -200,6 +204,10 @@ class Bert:
           texts: see `embed`.
           batch_size: see `embed`.
           max_seq_length: see `embed`; defaults to that of the training, from task.json, if it is there.
+          window: tokens of a window. Longer texts are read in several, and not cut; of a pair, the second text is
+            divided. With `stride` alone, max_seq_length.
+          stride: tokens from the beginning of a window to that of the next; defaults to half a window.
+          pooling: "mean" or "max", what becomes of the probabilities (or scores) of a text's windows.
 
         Returns:
           For each text, label -> probability, in the order of the labels; of a regression {"score": number}. For a
@@ -210,7 +218,12 @@ class Bert:
         """
         given, alone = _several(texts)
         check_type("batch_size", batch_size, int, low=1)
-        found = self._answerer.classify(given, self._checked_length(max_seq_length, kept=True), batch_size)
+        check_type("stride", stride, int, low=1, optional=True)
+        if pooling not in ("mean", "max"):
+            raise UserError(f'pooling={pooling!r}: must be "mean" or "max"')
+        length = self._checked_length(max_seq_length if window is None else window, kept=True)
+        stride = max(length // 2, 1) if stride is None and window is not None else stride
+        found = self._answerer.classify(given, length, batch_size, stride, pooling)
         return found[0] if alone else found
 
     def tag(
@@ -303,6 +316,10 @@ class Bert:
 def _several(texts: Text | Iterable[Text]) -> tuple[list[Text], bool]:
     """The texts as a list, and whether there was one alone."""
     check_texts(texts)
+    if isinstance(texts, tuple) and len(texts) == 2 and all(np.ndim(part) == 1 for part in texts):  # two columns
+        if len(texts[0]) != len(texts[1]):
+            raise UserError(f"texts: {len(texts[0])} first texts of pairs, but {len(texts[1])} second ones")
+        return [*zip(*texts, strict=True)], False
     alone = isinstance(texts, str | tuple)
     return [texts] if alone else [*texts], alone
 
@@ -352,8 +369,8 @@ def load(
 
     def read() -> Bert:
         source = checkpoint.open_weights(path)
-        config = find_config(source, bert_config_file)
-        tokenizer = find_tokenizer(source, config, vocab_file, do_lower_case)
+        config = sources.find_config(source, bert_config_file)
+        tokenizer = sources.find_tokenizer(source, config, vocab_file, do_lower_case)
         labels = sources.label_map_of(source)
         dtype = PRECISIONS[precision].policy
         model = build_model(
@@ -365,36 +382,3 @@ def load(
         return Bert(source, config, tokenizer, model, labels)
 
     return sources.despite_saving(path, read)
-
-
-def find_config(source: Weights, bert_config_file: str | os.PathLike[str] | None) -> BertConfig:
-    """The configuration of weights; raises UserError as `load`."""
-    if bert_config_file is not None:
-        return BertConfig.from_json_file(os.fspath(bert_config_file))
-    if source.config is not None:
-        return source.config
-    if found := metadata.model_files(source.path).get("bert_config_file"):
-        return BertConfig.from_json_file(found)
-    raise UserError(
-        f"{source.path}: no configuration is found beside the weights ({metadata.CONFIG_FILE} or config.json); give"
-        " its path as bert_config_file"
-    )
-
-
-def find_tokenizer(
-    source: Weights, config: BertConfig, vocab_file: str | os.PathLike[str] | None, do_lower_case: bool | None
-) -> tokenization.FullTokenizer:
-    """The tokenizer of weights; raises UserError as `load`."""
-    path = source.vocabulary_file() if vocab_file is None else os.fspath(vocab_file)
-    with tempfile.TemporaryDirectory() as folder:
-        if path is None:  # it is in another file, for example Hugging Face's tokenizer.json
-            entries = source.vocabulary()
-            if entries is None:
-                raise UserError(
-                    f"{source.path}: no vocabulary is found beside the weights (vocab.txt); give its path as vocab_file"
-                )
-            path = os.path.join(folder, "vocab.txt")
-            files.write_text(path, "".join(f"{entry}\n" for entry in entries))
-        if do_lower_case is None:
-            do_lower_case, _ = metadata.find_case(path, source)
-        return metadata.load_tokenizer(path, do_lower_case, config.vocab_size, source)

@@ -58,6 +58,9 @@ class TagModel(TextModel):
                 raise UserError(f"sentence {number}: {words!r:.60} is no list of words")
         return tf.ragged.constant(rows, tf.string, ragged_rank=1)
 
+    def _count_cut(self, x: Any) -> int:
+        return super()._count_cut(tf.strings.reduce_join(self._columns(x), -1, separator=" "))
+
     def _targets(self, y: Any) -> tf.RaggedTensor | None:
         """Tags as their indexes, int32 [B, (words)]."""
         if y is None or isinstance(y, tf.RaggedTensor):

@@ -21,10 +21,10 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf2 import heads
-from bert_tf2.commands import loading
 from bert_tf2.exporting import run as exporting
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns, entries_of, write_vocabulary
 from bert_tf2.fast.encoder import accelerate
+from bert_tf2.finetuning.classification.features import log_cut
 from bert_tf2.finetuning.options import ClassifierOptions, checked_length
 from bert_tf2.layers import initial_weights_from
 from bert_tf2.support import files, hub
@@ -195,6 +195,10 @@ class TextModel(keras.Model):
           class_weight: its keys may be labels.
           **kwargs: `callbacks`, `verbose`, `steps_per_epoch` and so on; see keras.Model.fit.
 
+        Returns:
+          Keras' History; `cut_texts` in it is how many texts of `x` have more than max_seq_length tokens, which nobody
+          knows of a dataset.
+
         Raises:
           UserError: a text or label is wrong; or the steps of an epoch are not known, which the recipe must know.
         """
@@ -206,6 +210,7 @@ class TextModel(keras.Model):
                 validation_split, self._columns(x), self._targets(y), sample_weight
             )
         data = self.dataset(x, y, sample_weight, batch_size, shuffle)
+        cut = None if isinstance(x, tf.data.Dataset | Mapping) else self._count_cut(x)
         if validation_data is not None:
             given = validation_data if isinstance(validation_data, tuple | list) else [validation_data]
             size = kwargs.get("validation_batch_size") or batch_size
@@ -216,7 +221,16 @@ class TextModel(keras.Model):
             check_labels(class_weight.keys() - {*self.labels, *range(len(self.labels))}, self.labels)
             class_weight = {self.labels.index(k) if k in self.labels else k: w for k, w in class_weight.items()}
         kwargs |= {"shuffle": False, "validation_data": validation_data, "class_weight": class_weight}
-        return super().fit(data, None, None, epochs, *args, **kwargs)
+        history = super().fit(data, None, None, epochs, *args, **kwargs)
+        if cut is not None:
+            history.history["cut_texts"] = cut
+        return history
+
+    def _count_cut(self, x: Any) -> int:
+        """How many texts have more tokens than are read; warns of them."""
+        cut = self.tokenize.count_cut(x)
+        log_cut(cut, _count(columns(x)), self.tokenize.max_seq_length)
+        return cut
 
     def _plan(self, steps: int, epochs: int) -> None:
         """Begins the reference's schedule."""
@@ -344,8 +358,8 @@ class Parts:
     def __init__(self, weights, bert_config_file, vocab_file, do_lower_case, max_seq_length: int | None):
         check_process()
         self.source = checkpoint.open_weights(hub.fetched(os.path.expanduser(os.fspath(weights))))
-        self.config = loading.find_config(self.source, bert_config_file)
-        tokenizer = loading.find_tokenizer(self.source, self.config, vocab_file, do_lower_case)
+        self.config = sources.find_config(self.source, bert_config_file)
+        tokenizer = sources.find_tokenizer(self.source, self.config, vocab_file, do_lower_case)
         longest = self.config.max_position_embeddings
         kept = task_file.settings(self.source.folder, {"max_seq_length": int}).get("max_seq_length")
         length = max_seq_length or kept or min(DEFAULTS["max_seq_length"], longest)

@@ -76,6 +76,19 @@ class Tokenize(keras.layers.Layer):
         missing = self.max_seq_length - tf.shape(found.input_ids)[1] if self.pad_to_max_length else 0
         return {name: tf.pad(getattr(found, name), [[0, 0], [0, missing]]) for name in IDS}
 
+    def count_cut(self, texts: Any) -> int:
+        """How many of these texts or pairs have more tokens than are read."""
+        rows = tf.data.Dataset.from_tensor_slices(columns(texts)).batch(256)
+
+        def cut(*given: tf.Tensor) -> tf.Tensor:
+            lengths = [
+                tf.cast(self._graph.tokenize(column).ids.row_lengths(), tf.int32) for column in given
+            ]  # [B] each
+            special = 2 + tf.cast(lengths[-1] > 0, tf.int32) if len(given) > 1 else 2
+            return tf.math.count_nonzero(tf.add_n(lengths) + special > self.max_seq_length)
+
+        return int(rows.map(cut, tf.data.AUTOTUNE).reduce(tf.constant(0, tf.int64), tf.add))
+
     def of_words(self, words: tf.RaggedTensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Sentences whose words are known, string [B, (words)], as run_ner.py packs them.
 

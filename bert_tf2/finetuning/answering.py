@@ -5,6 +5,7 @@ texts -> rows of ids -> `logits` of a row, in batches of like length -> probabil
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from absl import logging
 from bert_tf2 import heads, tokenization
 from bert_tf2.fast.encoder import accelerated
 from bert_tf2.finetuning import ner, squad
-from bert_tf2.finetuning.classification.features import pack_texts
+from bert_tf2.finetuning.classification.features import log_cut, pack_texts
 from bert_tf2.finetuning.extract_features import Text, as_example
 from bert_tf2.finetuning.options import NerOptions, SquadOptions
 from bert_tf2.support.errors import UserError
@@ -49,12 +50,39 @@ class SpanAnswer(NamedTuple):
 
 def pack(tokenizer: tokenization.FullTokenizer, texts: Sequence[Text], max_seq_length: int) -> list[Row]:
     """Makes `[CLS] a [SEP]` of a text, `[CLS] a [SEP] b [SEP]` of a pair; longer ones are cut. Raises UserError."""
-    rows = []
+    rows, cut = [], 0
     for number, text in enumerate(texts):
         example = as_example(number, text)
-        tokens, ids, _, segments = pack_texts(example.text_a, example.text_b, max_seq_length, tokenizer)
+        tokens, ids, _, segments, is_cut = pack_texts(example.text_a, example.text_b, max_seq_length, tokenizer)
         rows.append(Row(ids[: len(tokens)], segments[: len(tokens)]))
+        cut += is_cut
+    log_cut(cut, len(rows), max_seq_length)
     return rows
+
+
+def windows(
+    tokenizer: tokenization.FullTokenizer, texts: Sequence[Text], window: int, stride: int
+) -> tuple[list[Row], list[int]]:
+    """Divides long texts: rows of `window` tokens at most, and how many of them each text has.
+
+    The last text of a pair is divided; the first, of half a window at most, stands in each of its rows. A row begins
+    `stride` tokens after the one before it. Raises UserError.
+    """
+    rows, counts = [], []
+    cls, sep = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+    for number, text in enumerate(texts):
+        example = as_example(number, text)
+        first, second = (
+            tokenizer.convert_tokens_to_ids(tokenizer.tokenize(part or "")) for part in (example.text_a, example.text_b)
+        )
+        before = [cls, *first[: window // 2], sep] if second else [cls]
+        divided, room = second or first, window - len(before) - 1
+        starts = range(0, max(len(divided) - room, 0) + min(stride, room), min(stride, room))
+        counts.append(len(starts))
+        for start in starts:
+            part = [*divided[start : start + room], sep]
+            rows.append(Row(before + part, [0] * len(before) + [int(bool(second))] * len(part)))
+    return rows, counts
 
 
 def padded(rows: Sequence[Row]) -> dict[str, np.ndarray]:
@@ -79,17 +107,28 @@ class Answerer:
         logits = accelerated(model)(lambda batch: model(batch))
         self._graph = tf.function(logits, input_signature=[batch], autograph=False)
 
-    def classify(self, texts: Sequence[Text], max_seq_length: int, batch_size: int) -> list[dict[str, float]]:
-        """The probability of each label; of a regression its number, as `score`."""
+    def classify(
+        self, texts: Sequence[Text], max_seq_length: int, batch_size: int, stride: int | None, pooling: str
+    ) -> list[dict[str, float]]:
+        """The probability of each label, with a `stride` over windows; of a regression its number, as `score`."""
         model = self._of_kind(heads.ClassifierModel, "classify", "run_classifier.py")
-        found = self._logits(pack(self._tokenizer, texts, max_seq_length), batch_size)
-        if model.regression:
-            return [{"score": float(value)} for (value,) in found]
-        names = self._labels.labels if self._labels else numbered(model.num_labels)
-        if self._labels:
-            self._labels.check_unique(self._path)
-        to_probabilities = tf.sigmoid if model.multi_label else tf.nn.softmax
-        return [dict(zip(names, to_probabilities(logits).numpy().tolist(), strict=True)) for logits in found]
+        if stride is None:
+            rows, counts = pack(self._tokenizer, texts, max_seq_length), [1] * len(texts)
+        else:
+            rows, counts = windows(self._tokenizer, texts, max_seq_length, stride)
+        found = self._logits(rows, batch_size)
+        names: Sequence[str] = ["score"]
+        if not model.regression:
+            names = self._labels.labels if self._labels else numbered(model.num_labels)
+            if self._labels:
+                self._labels.check_unique(self._path)
+            to_probabilities = tf.sigmoid if model.multi_label else tf.nn.softmax
+            found = (to_probabilities(logits).numpy() for logits in found)
+        pool = {"mean": np.mean, "max": np.max}[pooling]
+        return [
+            dict(zip(names, pool(list(itertools.islice(found, count)), axis=0).tolist(), strict=True))
+            for count in counts
+        ]
 
     def tag(self, sentences: Sequence[Sequence[str]], settings: Mapping[str, Any], batch_size: int) -> list[list[str]]:
         """A tag for each word; `settings` has the names of NER."""

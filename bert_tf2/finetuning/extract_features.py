@@ -19,7 +19,7 @@ from absl import logging
 from bert_tf2 import modeling, tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.fast.encoder import Plan, faster
-from bert_tf2.finetuning.classification.features import pack_texts
+from bert_tf2.finetuning.classification.features import log_cut, pack_texts
 from bert_tf2.finetuning.options import FeatureOptions, check_layers, checked_length
 from bert_tf2.finetuning.tables import TsvLayout, log_example, read_rows
 from bert_tf2.support import console, files, progress
@@ -109,8 +109,8 @@ def _features(
 ) -> Iterator[InputFeatures]:
     """Yields the features; logs the first ones, and warns at the end if the vocabulary lacks many of the words."""
     unknown = count = 0
-    for number, example in enumerate(examples):
-        feature = convert_example(example, options.max_seq_length, tokenizer)
+    converted = _converted(examples, options.max_seq_length, tokenizer)
+    for number, feature in enumerate(converted):
         if number < _LOGGED_EXAMPLES:
             tokens = {"tokens": " ".join(map(tokenization.printable_text, feature.tokens))}
             values = {"input_ids": feature.input_ids, "input_type_ids": feature.input_type_ids}
@@ -157,12 +157,20 @@ def convert_examples_to_features(
     examples: Iterable[InputExample], seq_length: int, tokenizer: tokenization.FullTokenizer
 ) -> list[InputFeatures]:
     """The features of each line, in order."""
-    return [convert_example(example, seq_length, tokenizer) for example in examples]
+    return list(_converted(examples, seq_length, tokenizer))
 
 
-def convert_example(example: InputExample, seq_length: int, tokenizer: tokenization.FullTokenizer) -> InputFeatures:
+def _converted(
+    examples: Iterable[InputExample], seq_length: int, tokenizer: tokenization.FullTokenizer
+) -> Iterator[InputFeatures]:
     """[CLS] text_a [SEP], and text_b [SEP] if present, truncated or padded to seq_length."""
-    return InputFeatures(example.unique_id, *pack_texts(example.text_a, example.text_b, seq_length, tokenizer))
+    count = cut = 0
+    for example in examples:
+        count += 1
+        *parts, is_cut = pack_texts(example.text_a, example.text_b, seq_length, tokenizer)
+        cut += is_cut
+        yield InputFeatures(example.unique_id, *parts)
+    log_cut(cut, count, seq_length)
 
 
 def embed(
@@ -197,7 +205,7 @@ def embed(
     max_seq_length = checked_length(max_seq_length, config.max_position_embeddings)
     check_layers(layers, config.num_hidden_layers, f"layers={layers}")
     examples = (as_example(number, text) for number, text in enumerate(texts))
-    features = (convert_example(example, max_seq_length, tokenizer) for example in examples)
+    features = _converted(examples, max_seq_length, tokenizer)
     states = extract(model, features, layers, batch_size, of_cls=pooling == "cls")
     vectors = [pool(values, pooling) for _, values in states]
     if pooling == "none":

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Callable
 from typing import TypeVar
 
+from bert_tf2.config import BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import bundle, huggingface, keras_files, model_garden, task_file
+from bert_tf2.tokenization import FullTokenizer
+from bert_tf2.weights import bundle, huggingface, keras_files, metadata, model_garden, task_file
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LABEL_MAP_FILE, LabelMap, load_label_map
 
@@ -137,3 +140,36 @@ def despite_saving(path: str, read: Callable[[], Model]) -> Model:
             if newest() == before:
                 raise
     return read()
+
+
+def find_config(source: Weights, bert_config_file: str | os.PathLike[str] | None) -> BertConfig:
+    """The configuration of weights; raises UserError as `load`."""
+    if bert_config_file is not None:
+        return BertConfig.from_json_file(os.fspath(bert_config_file))
+    if source.config is not None:
+        return source.config
+    if found := metadata.model_files(source.path).get("bert_config_file"):
+        return BertConfig.from_json_file(found)
+    raise UserError(
+        f"{source.path}: no configuration is found beside the weights ({metadata.CONFIG_FILE} or config.json); give"
+        " its path as bert_config_file"
+    )
+
+
+def find_tokenizer(
+    source: Weights, config: BertConfig, vocab_file: str | os.PathLike[str] | None, do_lower_case: bool | None
+) -> FullTokenizer:
+    """The tokenizer of weights; raises UserError as `load`."""
+    path = source.vocabulary_file() if vocab_file is None else os.fspath(vocab_file)
+    with tempfile.TemporaryDirectory() as folder:
+        if path is None:  # it is in another file, for example Hugging Face's tokenizer.json
+            entries = source.vocabulary()
+            if entries is None:
+                raise UserError(
+                    f"{source.path}: no vocabulary is found beside the weights (vocab.txt); give its path as vocab_file"
+                )
+            path = os.path.join(folder, "vocab.txt")
+            files.write_text(path, "".join(f"{entry}\n" for entry in entries))
+        if do_lower_case is None:
+            do_lower_case, _ = metadata.find_case(path, source)
+        return metadata.load_tokenizer(path, do_lower_case, config.vocab_size, source)

@@ -152,7 +152,8 @@ def test_features_are_padded_as_the_reference_s_and_pairs_share_the_length(folde
     assert found[0].input_type_ids == [0, 0, 0, 0, 0, 1, 1, 1]
     assert found[1].input_ids == [*tokenizer.convert_tokens_to_ids(found[1].tokens), 0, 0, 0, 0, 0]
     assert (found[1].input_mask, found[1].input_type_ids) == ([1, 1, 1, 0, 0, 0, 0, 0], [0] * 8)
-    assert extract_features.convert_example(pair, 4, tokenizer).tokens == ["[CLS]", "the", "[SEP]"]  # no room for both
+    (cut,) = extract_features.convert_examples_to_features([pair], 4, tokenizer)
+    assert cut.tokens == ["[CLS]", "the", "[SEP]"]  # no room for both
 
 
 def test_bfloat16_is_near(folder, tmp_path, states):

@@ -29,6 +29,13 @@ class InputFeatures:
     segment_ids: list[int]
     # the label's index, or the score of a regression; with several labels of an example, 1 or 0 for each label
     label_id: int | float | list[int]
+    is_cut: bool = False  # whether the text has more tokens
+
+
+def log_cut(cut: int, count: int, max_seq_length: int) -> None:
+    """Warns of texts that are not read to their end."""
+    if cut:
+        logging.warning("%d of %d texts are longer than %d tokens, and were cut", cut, count, max_seq_length)
 
 
 def truncate_seq_pair(tokens_a: list[str], tokens_b: list[str], max_length: int) -> None:
@@ -46,17 +53,18 @@ def truncate_seq_pair(tokens_a: list[str], tokens_b: list[str], max_length: int)
 
 def pack_texts(
     text_a: str, text_b: str | None, max_seq_length: int, tokenizer: tokenization.FullTokenizer
-) -> tuple[list[str], list[int], list[int], list[int]]:
+) -> tuple[list[str], list[int], list[int], list[int], bool]:
     """Packs a text or a pair for the model: `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
 
     A second text that has no tokens, or none after truncation, is ignored.
 
-    Returns the tokens, max_seq_length at most; and the input ids, the input mask and the segment ids, each padded with
-    0.
+    Returns the tokens, max_seq_length at most; the input ids, the input mask and the segment ids, each padded with 0;
+    and whether tokens were cut off.
     """
     check_least_length(max_seq_length)
     tokens_a = tokenizer.tokenize(text_a)
     tokens_b = tokenizer.tokenize(text_b) if text_b else []
+    is_cut = len(tokens_a) + len(tokens_b) > max_seq_length - (3 if tokens_b else 2)
     if tokens_b:
         truncate_seq_pair(tokens_a, tokens_b, max_seq_length - 3)
     else:
@@ -65,7 +73,7 @@ def pack_texts(
     second = [*tokens_b, "[SEP]"] if tokens_b else []
     tokens, padding = first + second, [0] * (max_seq_length - len(first) - len(second))
     input_ids = tokenizer.convert_tokens_to_ids(tokens) + padding
-    return tokens, input_ids, [1] * len(tokens) + padding, [0] * len(first) + [1] * len(second) + padding
+    return tokens, input_ids, [1] * len(tokens) + padding, [0] * len(first) + [1] * len(second) + padding, is_cut
 
 
 def convert_single_example(
@@ -84,12 +92,12 @@ def convert_single_example(
     """
     if problem := label_problem(example.label, label_list):
         raise UserError(f"example {example.guid}: {problem}")
-    tokens, *inputs = pack_texts(example.text_a, example.text_b, max_seq_length, tokenizer)
+    tokens, *inputs, is_cut = pack_texts(example.text_a, example.text_b, max_seq_length, tokenizer)
     if isinstance(example.label, tuple):
         label_id = [int(name in example.label) for name in label_list]
     else:
         label_id = label_list.index(example.label) if label_list else float(example.label)
-    features = InputFeatures(*inputs, label_id)
+    features = InputFeatures(*inputs, label_id, is_cut)
     if ex_index < 5:
         printable = " ".join(map(tokenization.printable_text, tokens))
         words = {"id": example.guid, "tokens": printable, "label": ", ".join(labels_of(example)) or "none"}
@@ -111,10 +119,16 @@ def convert_examples_to_features(
     return list(iterate_features(examples, label_list, max_seq_length, tokenizer, log_level))
 
 
-def iterate_features(examples: Sequence[InputExample], *settings) -> Iterator[InputFeatures]:
+def iterate_features(
+    examples: Sequence[InputExample], label_list: Sequence[str], max_seq_length: int, *settings
+) -> Iterator[InputFeatures]:
     """Yields what `convert_examples_to_features` returns."""
+    cut = 0
     for index, example in enumerate(progress.track(examples, "Writing features", unit="examples")):
-        yield convert_single_example(index, example, *settings)
+        features = convert_single_example(index, example, label_list, max_seq_length, *settings)
+        cut += features.is_cut
+        yield features
+    log_cut(cut, len(examples), max_seq_length)
 
 
 def record_kind(label_list: Sequence[str], multi_label: bool = False) -> records.RecordKind:
