@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow soak test-gpu test-pythons dask interop runtimes docs lint bench bench-finetuning bench-peers accelerators clean
+.PHONY: demo test test-slow soak test-gpu test-pythons dask interop runtimes triton docs lint bench bench-finetuning bench-peers accelerators clean
 
 # Made anew when setup.py changes. --no-compile: Python compiles a module when it is first imported. To compile
 # all that is installed takes 24 s, to compile what the demo imports 9 s.
@@ -81,6 +81,15 @@ $(VENV)/runtimes-installed: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,onnx,openvino]'
 	@touch $@
 
+# An export behind NVIDIA's Triton, which takes 2.5 GB and no numpy 2: in an environment of its own, and not part of .ci/run.
+triton: $(VENV)/tests-installed .venv-triton/installed
+	$(BIN)/python -m pytest -m extra tests/exporting/test_triton.py
+
+.venv-triton/installed:
+	$(PYTHON) -m venv .venv-triton
+	.venv-triton/bin/pip install --quiet --no-compile nvidia-pytriton==0.7.0 'tensorflow<2.22' 'tensorflow-text<2.22'
+	@touch $@
+
 # The documents and the Python interface as a site, in build/site. A link to nothing is an error.
 docs: $(VENV)/docs-installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
@@ -144,4 +153,4 @@ accelerators: $(VENV)/installed
 	done
 
 clean:
-	rm -rf $(VENV) .venv-3.* .venv-accelerators .venv-peers demo_output bench_output *.egg-info
+	rm -rf $(VENV) .venv-3.* .venv-accelerators .venv-peers .venv-triton demo_output bench_output *.egg-info
