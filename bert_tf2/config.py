@@ -33,10 +33,8 @@ _REQUIRED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_he
 _SIZES = (*_REQUIRED, "max_position_embeddings", "type_vocab_size")
 _PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
-# No encoder is larger. Larger numbers are typing errors, which would otherwise exhaust memory after minutes.
-_MOST_LAYERS = 1000
 LARGEST_SIZE = 10**7
-"""The most words, positions, or numbers in a hidden state."""
+"""The most words, positions, or numbers in a hidden state. Larger numbers are typing errors, which exhaust memory."""
 _MOST_PARAMETERS = 10**11
 
 
@@ -55,19 +53,16 @@ class BertConfig:
       num_attention_heads: heads per block; divides hidden_size.
       intermediate_size: width inside the feed-forward half of a block.
       hidden_act: activation there, one of ACTIVATIONS.
-      hidden_dropout_prob: dropout on embeddings and on the output of each half block before the residual addition.
-        None, `null` in the file, disables dropout.
+      hidden_dropout_prob: dropout on embeddings and on the output of each half block; None (`null`) for none.
       attention_probs_dropout_prob: dropout on the attention probabilities; None as above.
       max_position_embeddings: rows of the position table, the maximum sequence length.
       type_vocab_size: rows of the segment table.
-      initializer_range: standard deviation of the truncated normal distribution of initial weights; 0 makes them all
-        zero.
+      initializer_range: standard deviation of the truncated normal distribution of initial weights; 0 makes them 0.
       layer_norm_eps: added to the variance in LayerNorm. The reference has no key for this and the next field, so they
         are written only if they differ from what it does.
       position_embedding_type: what the table of positions starts from: "learned", random numbers;
         "learned_from_sinusoidal", layers.sinusoidal_positions, scaled to the deviation initializer_range.
-      extra: keys of the file that BERT does not use (the multilingual and Chinese releases have some), preserved when
-        the file is written again.
+      extra: keys of the file that BERT does not use (the multilingual and Chinese releases have some); they are kept.
     """
 
     vocab_size: int
@@ -92,12 +87,13 @@ class BertConfig:
     def _problems(self):
         for name in _SIZES:
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            if type(value) is not int or value < 1:
                 yield f"{name} must be a whole number above 0, not {_shown(value)}"
-            most = _MOST_LAYERS if name == "num_hidden_layers" else LARGEST_SIZE
-            if value > most:
-                yield f"{name} {_shown(value)} is more than any model has ({most} is allowed); correct the number"
-        if (total := self._num_parameters()) > _MOST_PARAMETERS:
+            if value > LARGEST_SIZE:
+                yield f"{name} {_shown(value)} is more than any model has ({LARGEST_SIZE} is allowed)"
+        rows = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
+        block = self.hidden_size * (4 * self.hidden_size + 2 * self.intermediate_size)
+        if (total := self.hidden_size * rows + self.num_hidden_layers * block) > _MOST_PARAMETERS:
             sizes = ", ".join(f"{name} {getattr(self, name)}" for name in _SIZES)
             yield f"{total:.1e} parameters are more than any model has, so one of its sizes is too large: {sizes}"
         if self.hidden_size % self.num_attention_heads:
@@ -109,23 +105,14 @@ class BertConfig:
             value = getattr(self, name)
             if value is not None and not (_is_number(value) and 0 <= value < 1):
                 yield f"{name} must be a number from 0 up to, but not including, 1, or null, not {_shown(value)}"
-        if not (_is_number(self.initializer_range) and 0 <= self.initializer_range <= 1):
-            yield f"initializer_range must be a number from 0 to 1, not {_shown(self.initializer_range)}"
-        if not (_is_number(self.layer_norm_eps) and 0 < self.layer_norm_eps <= 1):
-            yield f"layer_norm_eps must be a number above 0 and at most 1, not {_shown(self.layer_norm_eps)}"
-        if not isinstance(self.hidden_act, str) or self.hidden_act.lower() not in ACTIVATIONS:
-            yield f"hidden_act {_shown(self.hidden_act)} is not one of {', '.join(ACTIVATIONS)}"
-        if self.position_embedding_type not in POSITION_EMBEDDING_TYPES:
-            shown, known = _shown(self.position_embedding_type), ", ".join(POSITION_EMBEDDING_TYPES)
-            yield f"position_embedding_type {shown} is not one of {known}"
+        for name in ("initializer_range", "layer_norm_eps"):
+            if not (_is_number(getattr(self, name)) and 0 <= getattr(self, name) <= 1):
+                yield f"{name} must be a number from 0 to 1, not {_shown(getattr(self, name))}"
+        for name, known in (("hidden_act", ACTIVATIONS), ("position_embedding_type", POSITION_EMBEDDING_TYPES)):
+            if config_value(self, name) not in known:
+                yield f"{name} {_shown(getattr(self, name))} is not one of {', '.join(known)}"
         if (tied := self.extra.get("tie_word_embeddings", True)) is not True:
             yield f"tie_word_embeddings must be true, not {_shown(tied)}: words are scored with their embeddings"
-
-    def _num_parameters(self) -> int:
-        """Returns the approximate number of parameters of the encoder, without biases and the like."""
-        rows = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
-        block = self.hidden_size * (4 * self.hidden_size + 2 * self.intermediate_size)
-        return self.hidden_size * rows + self.num_hidden_layers * block
 
     @property
     def attention_head_size(self) -> int:
@@ -133,11 +120,7 @@ class BertConfig:
 
     @classmethod
     def from_dict(cls, json_object: Mapping[str, Any]) -> BertConfig:
-        """Creates a configuration from the content of a `bert_config.json`.
-
-        Raises:
-          UserError: a key that determines the model's shape is missing, or a value is invalid.
-        """
+        """Creates a configuration from the content of a `bert_config.json`; its sizes must be there."""
         missing = [name for name in _REQUIRED if name not in json_object]
         if missing:
             raise UserError(f"model configuration: missing {', '.join(missing)}")
@@ -153,12 +136,7 @@ class BertConfig:
 
     @classmethod
     def from_json_file(cls, json_file: str) -> BertConfig:
-        """Reads a `bert_config.json`, or a `config.json` of Hugging Face's `transformers`.
-
-        Raises:
-          UserError: the file does not exist, is not JSON (the message names the line), is not an object, or describes
-            an impossible model.
-        """
+        """Reads a `bert_config.json`, or a `config.json` of Hugging Face's `transformers`."""
         values = files.read_json(json_file)
         try:
             if is_huggingface_config(values):
@@ -171,11 +149,7 @@ class BertConfig:
 
     @classmethod
     def of(cls, config: BertConfig | Mapping[str, Any] | str | os.PathLike[str]) -> BertConfig:
-        """A configuration from its dictionary, or from the path of its file.
-
-        Raises:
-          UserError: see `from_dict` and `from_json_file`; or it is something else.
-        """
+        """A configuration from its dictionary, or from the path of its file."""
         if isinstance(config, str | os.PathLike):
             return cls.from_json_file(os.fspath(config))
         if not isinstance(config, cls | Mapping):
@@ -183,16 +157,7 @@ class BertConfig:
         return config if isinstance(config, cls) else cls.from_dict(config)
 
     def check_pairs(self, what: str) -> None:
-        """Checks that the model can distinguish two texts.
-
-        Otherwise the second text would have no segment embedding, as in the reference.
-
-        Args:
-          what: the source of the two texts: "the task mrpc", "data.txt, line 3".
-
-        Raises:
-          UserError: the model has a single segment.
-        """
+        """Raises UserError if the model cannot distinguish two texts; `what` has them: "data.txt, line 3"."""
         if self.type_vocab_size < 2:
             raise UserError(
                 f"{what}: has two texts (segments), but the model's configuration says type_vocab_size"
@@ -230,16 +195,7 @@ _WRITTEN_IF_OTHER = {
 
 
 def check_vocab_size(name: str, num_entries: int, vocab_size: int) -> None:
-    """Checks that the ids of a vocabulary are those of a model.
-
-    Args:
-      name: the vocabulary, for the message.
-      num_entries: the number of its entries.
-      vocab_size: of the model's configuration, which some models round up.
-
-    Raises:
-      UserError: there are more entries than the model has embeddings.
-    """
+    """Raises UserError if the vocabulary `name` has more entries than the model has embeddings; it may have fewer."""
     if num_entries > vocab_size:
         raise UserError(
             f"{name}: {num_entries} entries, but the model's configuration says vocab_size {vocab_size}; take the"
@@ -248,9 +204,7 @@ def check_vocab_size(name: str, num_entries: int, vocab_size: int) -> None:
 
 
 def _shown(value: object) -> str:
-    """Returns the representation of a value in a file, truncated if it is long."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."
+    return repr(value) if len(repr(value)) <= 60 else f"{value!r:.60}..."
 
 
 # The fields that determine the function that the weights compute: all except the dropout rates, those of initial

@@ -109,9 +109,3 @@ def make_folder(folder, tensors=None, architecture="BertForPreTraining", **chang
     tensors = tensors_of(architecture) if tensors is None else tensors
     safetensors.numpy.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return str(folder)
-
-
-def forget_configuration(folder) -> None:
-    """Writes the weights of a folder as transformers does, which states nothing about config.json in them."""
-    path = folder / "model.safetensors"
-    safetensors.numpy.save_file(safetensors.numpy.load_file(path), path, metadata={"format": "pt"})

@@ -97,7 +97,7 @@ POSITIONS = "is not one of learned, learned_from_sinusoidal"
         ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob must be a number from 0"),
         ({"initializer_range": -1}, "initializer_range must be a number from 0 to 1, not -1"),
         ({"initializer_range": float("nan")}, "initializer_range must be a number from 0 to 1, not nan"),
-        ({"layer_norm_eps": 0}, "layer_norm_eps must be a number above 0 and at most 1, not 0"),
+        ({"layer_norm_eps": -1}, "layer_norm_eps must be a number from 0 to 1, not -1"),
         ({"hidden_act": "swish"}, "hidden_act 'swish' is not one of gelu, gelu_erf, relu, tanh, linear"),
         *(({"position_embedding_type": it}, POSITIONS) for it in ("relative_key", "sinusoidal", "none", None, 1, [1])),
         *(({"tie_word_embeddings": it}, "tie_word_embeddings must be true, not ") for it in (False, "true", None)),

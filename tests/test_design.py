@@ -20,7 +20,6 @@ MODULES = house.modules()
 BERT = {
     "config",
     "tokenization",
-    "vocabulary",
     "shapes",
     "layers",
     "modeling",
@@ -55,7 +54,7 @@ FRONT_DOOR = {
 
 WITHOUT_TENSORFLOW = [
     *(name for name in MODULES if name.startswith("support.")),
-    *("config", "tokenization", "vocabulary", "pretraining.build_vocab"),
+    *("config", "tokenization", "pretraining.build_vocab"),
     *(name for name in MODULES if name.startswith("data.")),
     *(name for name in MODULES if name.startswith("weights.") and name != "weights.checkpoint"),
     *(f"pretraining.{name}" for name in ("examples", "instances", "masking", "example_files")),

@@ -20,8 +20,7 @@ from bert_tf2.config import BertConfig
 from bert_tf2.data import record_index, records
 from bert_tf2.finetuning import classification, ner, squad
 from bert_tf2.finetuning.classification.tasks import TsvLayout
-from bert_tf2.vocabulary import load_tokenizer
-from bert_tf2.weights import labels, sources
+from bert_tf2.weights import labels, metadata, sources
 
 MEGABYTE = 1 << 20
 
@@ -135,7 +134,7 @@ def test_a_line_without_an_end(megabytes, tmp_path):
     path.write_bytes(b"word " * (megabytes * MEGABYTE // 5))
     layout = TsvLayout(text_a="text", label="answer")
     for call, *arguments in (
-        (load_tokenizer, str(path), True),
+        (metadata.load_tokenizer, str(path), True),
         (classification.get_processor("tsv", tsv=layout).get_train_examples, str(tmp_path)),
         (ner.read_conll, str(path), 0, -1),
         (squad.read_squad_examples, str(path), False),

@@ -30,7 +30,6 @@ from bert_tf2.support import json_text
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.forward import explained
 from bert_tf2.training.saver import Best, TrainingState
-from bert_tf2.vocabulary import load_tokenizer
 from bert_tf2.weights import bundle, checkpoint, labels, metadata, text_rules
 
 VOCABULARY = "".join(f"{word}\n" for word in toy_data.VOCAB).encode()
@@ -152,7 +151,7 @@ class Reader(NamedTuple):
 
 
 READERS = {
-    "vocabulary": Reader("vocab.txt", damaged(VOCABULARY), lambda path: load_tokenizer(str(path), True, 40)),
+    "vocabulary": Reader("vocab.txt", damaged(VOCABULARY), lambda path: metadata.load_tokenizer(str(path), True, 40)),
     "bert_config": Reader("bert_config.json", damaged_json(toy_data.config().to_dict()), _config),
     "huggingface_config": Reader("config.json", damaged_json(CONFIG), _config),
     "table": Reader("train.tsv", damaged(TABLE), _tables),

@@ -14,7 +14,8 @@ from golden_data import GOLDEN
 
 from bert_tf2 import tokenization
 from bert_tf2.support.errors import UserError
-from bert_tf2.vocabulary import check_special_tokens, load_tokenizer
+from bert_tf2.weights.metadata import load_tokenizer
+from bert_tf2.weights.vocabulary import check_special_tokens
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
@@ -80,8 +81,9 @@ def test_tokens_that_are_never_split(tmp_path):
         assert tokenizer.tokenize(text) == ["a", "##b", "[E1]", "b", "[E1]x", "[", "e1", "]"]
     assert pickle.loads(pickle.dumps(tokenizer)).tokenize("[E1]") == ["[E1]"]
     for token, part in (("[E2]", "lacks '[E2]'"), ("a b", "blanks"), ("", "blanks"), ("[MASK]", "none of BERT's own")):
+        (tmp_path / "tokenization.json").write_text(json.dumps({"never_split": [token]}))
         with pytest.raises(UserError, match=f"^{path}: .*{re.escape(part)}"):
-            load_tokenizer(path, True, never_split=[token])
+            load_tokenizer(path, True)
 
 
 def test_accents_and_chinese_characters_by_settings():

@@ -29,8 +29,8 @@ from bert_tf2.support.settings import check_texts, check_type
 from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.precision import PRECISIONS
-from bert_tf2.vocabulary import check_unknown
 from bert_tf2.weights import checkpoint, metadata
+from bert_tf2.weights.vocabulary import check_unknown
 
 _LOGGED_EXAMPLES = 5
 # Hidden states that are in memory until those of all lines before them are known.

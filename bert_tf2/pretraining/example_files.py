@@ -21,7 +21,7 @@ from bert_tf2.pretraining.instances import TrainingInstance
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingDataOptions
 from bert_tf2.support import console, environment, files, gzip_files, outputs, progress
 from bert_tf2.support.errors import and_more
-from bert_tf2.vocabulary import check_unknown
+from bert_tf2.weights.vocabulary import check_unknown
 
 _Batch = Mapping[str, np.ndarray | Ragged]
 _LOGGED_EXAMPLES = 20

@@ -1,8 +1,6 @@
 """The interface of every kind of checkpoint: named arrays, under the reference's names and shapes.
 
-TensorFlow 1 checkpoints (`bundle`), Hugging Face folders (`huggingface`), Model Garden's checkpoints and SavedModels
-(`model_garden`) and Keras files (`keras_files`) each have a reader with this interface. `sources.open_weights` chooses
-the reader for a path.
+Each kind has a reader with this interface; `sources.open_weights` chooses the reader for a path.
 """
 
 from __future__ import annotations
@@ -50,8 +48,7 @@ class Weights:
         self.dtypes: dict[str, str] = {}  # the same names -> the dtype in the file, as a numpy name
         self.config: BertConfig | None = None  # the model's configuration, if the source contains it
         self.config_file: str | None = None  # the file beside the weights that `config` was read from, if any
-        # field of `config` -> other possible values, if the value in the source is ambiguous
-        self.uncertain: dict[str, Collection] = {}
+        self.other_activations: Collection[str] = ()  # other possible hidden_act, if that of `config` is uncertain
         self.remarks: list[str] = []  # messages for the user about the weights
         self.do_lower_case: bool | None = None  # whether text is lower-cased, if the source contains it
 
@@ -101,13 +98,8 @@ class Weights:
 
     @property
     def global_step(self) -> int:
-        """The number of training steps, or 0 if the source does not contain it. Raises UserError if it is damaged."""
-        if names.GLOBAL_STEP not in self.shapes:
-            return 0
-        value = self.get(names.GLOBAL_STEP)
-        if value.size != 1 or value.dtype.kind not in "iu" or value.item() < 0:
-            raise UserError(f"{self.path}: its {names.GLOBAL_STEP} is no number of training steps; copy it again")
-        return value.item()
+        """The number of training steps, or 0 if the source does not contain it."""
+        return int(self.get(names.GLOBAL_STEP)) if self.shapes.get(names.GLOBAL_STEP) == [] else 0
 
 
 def numpy_dtype(name: str) -> np.dtype:

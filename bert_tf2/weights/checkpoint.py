@@ -62,8 +62,7 @@ def trained_variables(model: keras.Model) -> dict[str, tf.Variable]:
 
 def _problems(source: Weights, variables: Mapping[str, tf.Variable], needed: Callable[[str], bool]) -> list[str]:
     """Returns a phrase for each variable that weights lack, if it is needed, or have in another shape."""
-    problems = names.with_own_output(source.shapes) if names.MASKED_LM[0].reference in variables else []
-    problems += [f"{name} is missing" for name in variables if name not in source.shapes and needed(name)]
+    problems = [f"{name} is missing" for name in variables if name not in source.shapes and needed(name)]
     for name, variable in variables.items():
         found, wanted = source.shapes.get(name), variable.shape.as_list()
         if found not in (None, wanted):

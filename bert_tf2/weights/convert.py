@@ -1,10 +1,7 @@
 """Converts weights between formats: the work of convert_checkpoint.py after its flags are parsed.
 
-    sources.open_weights        any format -> the reference's names and shapes, one array at a time
-    _Conversion                 checks that the weights are a complete BERT; ExtendedWeights: new vocabulary entries
-    _Conversion.write           writes the arrays one at a time in a format
-
-Nothing is omitted silently: the messages that `run` returns name the variables that were not converted.
+The arrays are read and written one at a time, under the reference's names and shapes. Nothing is omitted silently: the
+messages that `run` returns name the variables that were not converted.
 """
 
 from __future__ import annotations
@@ -12,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -22,27 +18,26 @@ import numpy as np
 
 from bert_tf2 import tokenization
 from bert_tf2.config import LAYER_NORM_EPSILON, BertConfig, check_vocab_size
-from bert_tf2.support import environment, files, outputs, progress
+from bert_tf2.support import files, outputs
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.quiet import load_tensorflow
-from bert_tf2.vocabulary import check_special_tokens, is_cased
 from bert_tf2.weights import bundle, huggingface_writing, keras_files, metadata, names, task_file
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, check_finite
 from bert_tf2.weights.labels import LABEL_MAP_FILE, save_label_map
-from bert_tf2.weights.listing import listing
-from bert_tf2.weights.new_words import ExtendedWeights, MorePositions, extend
+from bert_tf2.weights.new_words import extend, with_more_positions, with_new_words
 from bert_tf2.weights.options import ConversionOptions
 from bert_tf2.weights.sources import label_map_of, open_weights
 from bert_tf2.weights.text_rules import Stated
+from bert_tf2.weights.vocabulary import is_cased
 
 
 def run(options: ConversionOptions) -> list[str]:
     """Converts weights; returns messages about what was read, written, changed and omitted.
 
     `to` is "tf1" (writes `output/bert_model.ckpt.*`, `bert_config.json`, `vocab.txt`), "hf" (`config.json`,
-    `model.safetensors`, `vocab.txt` and the tokenizer's settings) or "keras" (`output` itself, if it ends in `.keras`,
-    else `output/bert_model.keras` with `bert_config.json` and `vocab.txt`). Labels are converted too: `label_map.json`
-    here, `id2label` in Hugging Face's format. All files are written completely or not at all.
+    `model.safetensors`, `vocab.txt` and the tokenizer's settings) or "keras" (`output/bert_model.keras` with
+    `bert_config.json` and `vocab.txt`). Labels are converted too: `label_map.json` here, `id2label` in Hugging Face's
+    format. All files are written completely or not at all.
     """
     if options.list:
         return listing(options.list)
@@ -66,26 +61,17 @@ _OF_WEIGHTS = re.compile(r".*\.(index|keras|h5|safetensors|bin)|saved_model\.pb"
 
 
 def _check_files(options: ConversionOptions) -> None:
-    """Raises UserError if the output would overwrite an input, cannot be written, or is a folder named as a file."""
-    name, folder = os.path.basename(options.output), None
-    if name.endswith((".keras", ".h5", ".index", ".safetensors", ".bin")) and not files.is_directory(options.output):
-        if options.to != "keras":
-            raise UserError(f"--output={options.output}: --to={options.to} writes a folder; give the name of one")
-        if not name.endswith(keras_files.ENDING):
-            raise UserError(f"--output={options.output}: the name of a Keras file ends in {keras_files.ENDING}")
-    if options.to != "keras" or not options.output.endswith(keras_files.ENDING):
-        folder = _WRITTEN[options.to]
-    flags = [
-        flag for flag in ("bert_config_file", "vocab_file", "extend_vocab", "never_split") if getattr(options, flag)
-    ]
-    inputs = [outputs.Input(f"--{flag}", getattr(options, flag), once=True) for flag in flags]
+    """Raises UserError if the output would overwrite an input or another model, or cannot be written."""
+    output, to = options.output, options.to
+    if output.endswith((".keras", ".h5", ".index", ".safetensors", ".bin")) and not files.is_directory(output):
+        raise UserError(f"--output={output}: --to={to} writes a folder; give the name of one")
+    if to != "tf1" and files.is_remote(output):
+        raise UserError(f"--output={output}: --to={to} writes to local folders only; write it there and copy it")
+    flags = ("bert_config_file", "vocab_file", "extend_vocab", "never_split")
+    inputs = [outputs.Input(f"--{flag}", path, once=True) for flag in flags if (path := getattr(options, flag))]
     inputs.insert(0, outputs.Input("--input", options.input, weights=True))
-    outputs.check(inputs, [outputs.Output("--output", options.output, folder)])
-    _check_free(options.output)
-
-
-def _check_free(output: str) -> None:
-    """Raises UserError if there is a model already, or a part of one, with which the new one would be mixed."""
+    outputs.check(inputs, [outputs.Output("--output", output, _WRITTEN[to])])
+    # With a model that is there already, or a part of one, the new one would be mixed.
     there = [name for name in files.list_directory(output) if name in _COMPANIONS or _OF_WEIGHTS.fullmatch(name)]
     if there or (files.exists(output) and not files.is_directory(output)):
         what = f"holds {and_more(there, 3)}" if there else "exists"
@@ -98,6 +84,7 @@ class _Conversion:
     def __init__(self, options: ConversionOptions):
         self.options = options
         self.source = source = open_weights(options.input)
+        self.folder = source.folder
         # messages about what was read, written, changed and omitted so far
         self.report = [f"Read {source.path} ({source.kind}, {len(source.shapes)} variables).", *source.remarks]
         self.config = self._find_config()
@@ -137,43 +124,29 @@ class _Conversion:
         return dataclasses.replace(config, hidden_act=act) if act else config
 
     def _find_vocabulary(self) -> list[str] | None:
-        """Returns the entries, of the flag's file or of the source; the latter may lack special tokens."""
+        """Returns the entries, of the flag's file or of the source."""
         path = self.options.vocab_file
         if path:
             metadata.check_vocabulary(self.source, path)
-        entries = tokenization.read_entries(path) if path else self.source.vocabulary()
-        if entries is None:
-            return None
-        ids = {entry.strip(): index for index, entry in enumerate(entries)}
-        try:
-            check_special_tokens(ids, path or f"the vocabulary of {self.source.path}")
-        except UserError as error:
-            if path or not any(ids):
-                raise
-            self.report.append(f"Beware: {error}.")
-        return entries
+        return tokenization.read_entries(path) if path else self.source.vocabulary()
 
     def _find_case(self, stated: Stated) -> tuple[bool, bool]:
         """Returns whether the model is uncased, and whether this is stated."""
         lower = self.options.do_lower_case
-        if lower is not None:
-            if stated.do_lower_case not in (None, lower):
-                self.report.append(f"{stated.path}: says do_lower_case {stated.do_lower_case}; the flag counts.")
-            return lower, True
-        if stated.do_lower_case is not None:
-            return stated.do_lower_case, True
-        if self.vocabulary is None:
-            return True, False
-        lower = not is_cased([entry.strip() for entry in self.vocabulary])
-        what = "almost no entry of the vocabulary has" if lower else "the vocabulary has entries with"
-        kind = "an uncased" if lower else "a cased"
+        if lower is not None and stated.do_lower_case not in (None, lower):
+            self.report.append(f"{stated.path}: says do_lower_case {stated.do_lower_case}; the flag counts.")
+        lower = stated.do_lower_case if lower is None else lower
+        if lower is not None or self.vocabulary is None:
+            return lower is not False, lower is not None
+        is_lower = not is_cased([entry.strip() for entry in self.vocabulary])
+        what = "almost no entry of the vocabulary has" if is_lower else "the vocabulary has entries with"
+        kind = "an uncased" if is_lower else "a cased"
         self.report.append(f"Taken for {kind} model: {what} capitals or accents (--do_lower_case).")
-        return lower, False
+        return is_lower, False
 
     def _problems(self) -> Iterator[str]:
         """Yields a phrase for each way in which the weights do not fit the configuration."""
         shapes, rows = self.source.shapes, names.known(self.config.num_hidden_layers)
-        yield from names.with_own_output(shapes)
         known = {row.reference for row in rows}
         optional = {name for name in known if not names.is_encoder(name)}
         yield from names.misfits(rows, shapes, self.config, optional)
@@ -181,11 +154,6 @@ class _Conversion:
             slot = names.is_optimizer_state(name) or name.rpartition("/")[0] in known
             if names.is_encoder(name) and name not in known and not slot:
                 yield f"{name} has no place in {self.config.num_hidden_layers} layers"
-        for head in (names.POOLER, *names.HEADS.values()):
-            found = [row.reference for row in head if row.reference in shapes]
-            if 0 < len(found) < len(head):
-                absent = [row.reference for row in head if row.reference not in found]
-                yield f"{', '.join(found)} without {', '.join(absent)}"
 
     def _extend(self, flag: str) -> None:
         if self.vocabulary is None:
@@ -195,14 +163,14 @@ class _Conversion:
         self.report.append(extension.describe(len(self.vocabulary)) + ".")
         if flag == "never_split":
             self.rules["never_split"] = sorted({*basic.never_split, *extension.words})
-        self.source = ExtendedWeights(self.source, self.config, extension)
+        self.source = with_new_words(self.source, self.config, extension)
         self.config, self.vocabulary = self.source.config, extension.vocabulary
 
     def _extend_positions(self, count: int) -> None:
         before = self.config.max_position_embeddings
         if count <= before:
             raise UserError(f"--extend_positions={count}: the model has {before} positions; give a larger number")
-        self.source = MorePositions(self.source, self.config, count)
+        self.source = with_more_positions(self.source, self.config, count)
         self.config = self.source.config
         self.report.append(f"Positions: {count} in place of {before}.")
         self.report.append(f"Those from {before} on are copies, which nobody has trained: train on longer texts.")
@@ -210,7 +178,7 @@ class _Conversion:
     @property
     def task(self) -> dict[str, Any]:
         """The task.json of the input, made for the configuration that is written; empty if there is none."""
-        found = task_file.read(self.source.folder)
+        found = task_file.read(self.folder)
         return found and task_file.made_with(found, metadata.decisive(self.config))
 
     @property
@@ -218,38 +186,26 @@ class _Conversion:
         rows = names.known(self.config.num_hidden_layers)
         return [row.reference for row in rows if row.reference in self.source.shapes]
 
-    @property
-    def _others(self) -> list[str]:
-        """The source's variables that are not BERT weights: slots, the step, unknown ones."""
-        weights = {*self._weights}
-        return [name for name in self.source.shapes if name not in weights]
-
     def write(self) -> None:
         """Writes the files; reports what was written and omitted."""
-        to, output, shapes = self.options.to, self.options.output, self.source.shapes
-        files.make_directory(os.path.dirname(output) or ".")
-        written = shapes if to == "tf1" and not self.options.weights_only else self._weights
-        copies = 2 if to == "keras" else 1  # Keras may write the weights twice before it removes one copy
-        size = copies * sum(4 * math.prod(shapes[name]) for name in written)
-        environment.check_space(output, size, "the converted weights")
-        {"tf1": self._write_tf1, "hf": self._write_huggingface, "keras": self._write_keras}[to]()
+        files.make_directory(os.path.dirname(self.options.output) or ".")
+        {"tf1": self._write_tf1, "hf": self._write_huggingface, "keras": self._write_keras}[self.options.to]()
         if self.vocabulary is None:
             self.report.append("No vocabulary was found, and none written (--vocab_file).")
 
     def _arrays(self, chosen: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
         """Yields these variables. Reads all others too, since damage in them suggests damage elsewhere."""
         chosen = dict.fromkeys(chosen)
-        every = [*chosen, *(name for name in self.source.shapes if name not in chosen)]
-        sizes = {name: math.prod(self.source.shapes[name]) / 1e6 for name in every}
-        for name in progress.track(every, "Converting", sum(sizes.values()), "million numbers", size=sizes.get):
+        for name in [*chosen, *(name for name in self.source.shapes if name not in chosen)]:
             value = self.source.get(name)
             if name in chosen:
                 if not self.options.allow_nonfinite:
                     check_finite(self.source.path, name, value)
                 yield name, value
 
-    def _left_out(self, left_out: list[str]) -> None:
-        """Reports the number of the optimizer's variables, and the names of all others."""
+    def _leave_out(self, written: Iterable[str]) -> None:
+        """Reports what is not written: the number of the optimizer's variables, and the names of all others."""
+        left_out = [name for name in self.source.shapes if name not in {*written}]
         state = [name for name in left_out if names.is_optimizer_state(name)]
         if state:
             self.report.append(f"Left out: {len(state)} variables of the optimizer.")
@@ -278,12 +234,11 @@ class _Conversion:
 
     def _write_tf1(self) -> None:
         prefix = os.path.join(self.options.output, "bert_model.ckpt")
-        chosen = self._weights if self.options.weights_only else [*self._weights, *self._others]
+        chosen = dict.fromkeys([*self._weights, *([] if self.options.weights_only else self.source.shapes)])
         with self._companions(self.options.output):
             bundle.write(prefix, self._arrays(chosen))
         self.report.append(f"Wrote {prefix}: {len(chosen)} variables.")
-        if self.options.weights_only:
-            self._left_out(self._others)
+        self._leave_out(chosen)
         self.report += _unknown_to_the_reference(self.config)
 
     def _write_huggingface(self) -> None:
@@ -299,7 +254,7 @@ class _Conversion:
         )
         if self.task:
             files.write_json(os.path.join(self.options.output, task_file.NAME), self.task)
-        self._left_out(self._others)
+        self._leave_out(self._weights)
 
     def _write_keras(self) -> None:
         load_tensorflow()  # only this target needs it
@@ -308,23 +263,17 @@ class _Conversion:
 
         with layers.initial_weights_from(0):
             model = checkpoint.make_model(self.source, self.config, self.labels)
-        output = self.options.output
-        path = output if output.endswith(keras_files.ENDING) else os.path.join(output, "bert_model.keras")
+        path = os.path.join(self.options.output, "bert_model.keras")
         variables = names.tf1_variables(model)
         for name, value in self._arrays(self._weights):
             if name in variables:
                 variables[name].assign(value)
-        with self._companions(output) if path != output else contextlib.nullcontext():
+        with self._companions(self.options.output):
             keras_files.write(path, model)
         self.report.append(f"Wrote {path}: a {type(model).__name__}.")
-        if path == output and (self.vocabulary is not None or self.labels):
-            self.report.append(
-                "Such a file holds no vocabulary and no names of labels; give a folder as --output to have them beside"
-                " it."
-            )
         if fresh := [name for name in variables if name not in self.source.shapes]:
             self.report.append(f"Not in the input, and random now: {', '.join(fresh)}.")
-        self._left_out([name for name in self.source.shapes if name not in variables])
+        self._leave_out(variables)
 
 
 def _unknown_to_the_reference(config: BertConfig) -> Iterator[str]:
@@ -339,3 +288,28 @@ def _unknown_to_the_reference(config: BertConfig) -> Iterator[str]:
             f"Its bert_config.json says layer_norm_eps {json.dumps(config.layer_norm_eps)}, which google-research/bert"
             " does not know: it computes something else with these weights."
         )
+
+
+def listing(path: str) -> Iterator[str]:
+    """Yields a line for every variable of weights of any kind: name, Hugging Face name, shape, size, dtype, norm.
+
+    The last line counts the parameters of the model, and apart from them the numbers of the optimizer.
+    """
+    source = open_weights(path)
+    step = f", step {source.global_step}" if source.global_step else ""
+    yield f"{source.path}: {source.kind}, {len(source.shapes)} variables{step}"
+    there = {row.reference: row.huggingface for row in names.known(names.num_layers(source.shapes))}
+    columns = [max(map(len, column), default=0) for column in (source.shapes, there.values())]
+    weights = {*names.without_optimizer(source.shapes)}
+    counts = {True: 0, False: 0}  # parameters, others
+    for name in sorted(source.shapes):
+        value, norm = source.get(name), "-"
+        if value.dtype.kind in "fiub":
+            counts[name in weights] += value.size
+            norm = f"{np.linalg.norm(value.astype(np.float64)):.6g}"
+        yield (
+            f"{name:<{columns[0]}}  {there.get(name, '-'):<{columns[1]}}  {source.shapes[name]!s:<14} {value.size:>11,}"
+            f"  {source.dtypes[name]:<9} {norm}"
+        )
+    others = f", and {counts[False]:,} numbers of the optimizer and the step" if counts[False] else ""
+    yield f"{counts[True]:,} parameters{others}"

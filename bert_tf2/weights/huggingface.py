@@ -9,15 +9,15 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from bert_tf2 import tokenization
-from bert_tf2.config import BertConfig, config_value, decisive_differences
+from bert_tf2.config import BertConfig
 from bert_tf2.data.huggingface_config import activation_remark, architecture_of, from_huggingface
-from bert_tf2.support import files, json_text
+from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import names, text_rules
 from bert_tf2.weights.base import CONFIG_FILE, Place, Weights, bytes_of
@@ -32,8 +32,6 @@ WEIGHTS = (
     "pytorch_model.bin.index.json",
 )
 """In the order in which transformers searches for them."""
-CONFIG_OF_WEIGHTS = "config"
-"""The metadata of a file of weights that is the config.json which was written with it."""
 
 
 class Architecture(NamedTuple):
@@ -66,23 +64,13 @@ TIED = {
 
 
 def recognizes(path: str) -> str | None:
-    """Returns the weights file, or the index of several, in a folder of this layout, or `path` if it is such a file.
-
-    Returns None otherwise. Examines names only.
-    """
+    """Returns the file of weights, or the index of several, in a folder or at a path, going by names alone; or None."""
     if files.is_directory(path):
         present = files.list_directory(path)
         return next((os.path.join(path, name) for name in WEIGHTS if name in present), None)
     name = os.path.basename(path)
     is_one = name in WEIGHTS or name.endswith(".safetensors") or re.fullmatch(r"pytorch_model.*\.bin", name)
     return path if is_one and files.exists(path) else None
-
-
-def _config_of(values: Mapping[str, Any], path: str) -> BertConfig:
-    try:
-        return BertConfig.from_dict(from_huggingface(values))
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
 
 
 def _usual_name(name: str, prefix: str) -> str:
@@ -102,14 +90,9 @@ class _Tensor(NamedTuple):
     def stored(self) -> Stored:
         return self.file.tensors[self.name]
 
-    def same_as(self, other: _Tensor) -> bool:
-        """Returns whether two tensors have equal values, without holding both in memory."""
-        if self.stored == other.stored and self.file is other.file and self.stored.address:
-            return True
-        return self.stored.shape == other.stored.shape and self._digest() == other._digest()
-
-    def _digest(self) -> bytes:
-        return hashlib.sha256(bytes_of(self.file.read(self.name)).data).digest()
+    def digest(self) -> tuple:
+        """What is equal for tensors of equal shape and values, of which one is in memory at a time."""
+        return self.stored.shape, hashlib.sha256(bytes_of(self.file.read(self.name)).data).digest()
 
 
 class HuggingFaceFolder(Weights):
@@ -129,25 +112,30 @@ class HuggingFaceFolder(Weights):
             raise UserError(f"{path}: holds none of {', '.join(WEIGHTS)}")
         if re.search(r"-\d{5}-of-\d{5}\.\w+$", weights):
             raise UserError(f"{path}: is a part of the weights only; name the folder")
+        if files.is_remote(weights):
+            raise UserError(f"{path}: this layout is read from local folders only; copy it to one")
         folder = self.folder or "."
         there = [*filter(None, (files.companion(folder, name) for name in _CONFIGS))]
         self.config_file = there[0] if there else os.path.join(folder, _CONFIGS[0])
         self._values = files.read_json(self.config_file)
-        self.config = _config_of(self._values, self.config_file)
+        try:
+            self.config = BertConfig.from_dict(from_huggingface(self._values))
+        except UserError as error:
+            raise UserError(f"{self.config_file}: {error}") from error
         if self.config.hidden_act == "gelu_erf":
             # Google's own models are on the hub as "gelu", though they were trained with the approximation.
-            self.uncertain = {"hidden_act": ("gelu",)}
+            self.other_activations = ("gelu",)
         # the class of `transformers` that saved the model, if config.json states it
         self.architecture = architecture_of(self._values)
-        rows = {row.huggingface: row for row in names.known(self.config.num_hidden_layers)}
         tensors = _tensors_in(path, weights)
         _drop_copies(path, tensors)
-        rows = self._usable(rows, tensors)
+        rows = self._usable({row.huggingface: row for row in names.known(self.config.num_hidden_layers)}, tensors)
         places: dict[str, Place] = {}
         for usual, tensor in tensors.items():
             name = rows[usual].reference if usual in rows else tensor.name
-            step = -1 if usual in rows and names.is_transposed(name) else 1
-            places[name] = Place([*tensor.stored.shape[::step]], tensor.stored.dtype, (tensor, step == -1))
+            transposed = usual in rows and names.is_transposed(name)
+            shape = [*tensor.stored.shape]
+            places[name] = Place(shape[::-1] if transposed else shape, tensor.stored.dtype, (tensor, transposed))
             if usual in rows and tensor.stored.dtype not in _FLOATS:
                 raise UserError(
                     f"{path}: {tensor.name} is {tensor.stored.dtype}, so the weights are quantized in a way that"
@@ -156,8 +144,6 @@ class HuggingFaceFolder(Weights):
         if remark := activation_remark(self._values):
             self.remarks.append(remark)
         self._hold(places)
-        for file in {tensor.file.path: tensor.file for tensor in tensors.values()}.values():
-            self.remarks += self._changed_since(file)
 
     def _usable(
         self, rows: Mapping[str, names.Variable], tensors: Mapping[str, _Tensor]
@@ -182,29 +168,6 @@ class HuggingFaceFolder(Weights):
         self.remarks.append(f"{problem}: the encoder is what can be used.")
         return {name: row for name, row in rows.items() if name not in tuned}
 
-    def _changed_since(self, file: TensorFile) -> Iterator[str]:
-        """Yields a message if config.json is not as it was written with the weights, if they say how that was."""
-        if CONFIG_OF_WEIGHTS not in file.metadata:
-            return
-        written = json_text.parse(file.metadata[CONFIG_OF_WEIGHTS], file.path)
-        before = _config_of(written, file.path)
-        decisive = {
-            name: [config_value(c, name) for c in (self.config, before)]
-            for name in decisive_differences(before, self.config)
-        }
-        if (architecture := architecture_of(written)) != self.architecture:  # which says what the head means
-            decisive["architectures"] = [self.architecture, architecture]
-        if decisive:
-            now, then = (", ".join(f"{name} {values[when]}" for name, values in decisive.items()) for when in (0, 1))
-            raise UserError(
-                f"{self.config_file}: says {now}, and said {then} when {os.path.basename(file.path)} was written: it is"
-                " damaged or was changed; copy both files again, or put these values back"
-            )
-        keys = [key for key in {**written, **self._values} if written.get(key) != self._values.get(key)]
-        if keys:
-            since = f"since {os.path.basename(file.path)} was written"
-            yield f"{self.config_file}: {and_more(keys, 5)} changed {since}; the weights do not depend on it."
-
     def _read(self, name: str) -> np.ndarray:
         tensor, transposed = self._places[name].where
         value = tensor.file.read(tensor.name)
@@ -216,7 +179,6 @@ class HuggingFaceFolder(Weights):
         return path if path and len(self.vocabulary()) == len(tokenization.read_entries(path)) else None
 
     def vocabulary(self) -> list[str] | None:
-        """Raises UserError as text_rules.vocabulary."""
         return text_rules.vocabulary(self.folder)
 
     def labels(self) -> LabelMap | None:
@@ -243,7 +205,9 @@ class HuggingFaceFolder(Weights):
         )
 
     def _label_names(self, count: int) -> tuple[str, ...]:
-        named = self._values.get("id2label") or {str(index): name for index, name in enumerate(numbered(count))}
+        named = self._values.get("id2label")
+        if not named:
+            return numbered(count)
         labels = [str(named.get(str(index), "")) for index in range(count)] if isinstance(named, dict) else []
         if len(named) != count or "" in labels:
             raise UserError(
@@ -281,11 +245,8 @@ def _tensors_in(path: str, weights: str) -> dict[str, _Tensor]:
     prefix = names.common_prefix(found, "embeddings.word_embeddings.weight").removesuffix("bert.")
     for name, file in found.items():
         usual = _usual_name(name, prefix)
-        if _BUFFERS.search(usual):
-            continue
-        if usual in tensors:
+        if not _BUFFERS.search(usual) and tensors.setdefault(usual, _Tensor(file, name)).name != name:
             raise UserError(f"{path}: {name} and {tensors[usual].name} are two names for one variable; remove one")
-        tensors[usual] = _Tensor(file, name)
     return tensors
 
 
@@ -293,10 +254,9 @@ def _drop_copies(path: str, tensors: dict[str, _Tensor]) -> None:
     """Removes the copies of other tensors. Raises UserError if a copy differs from its original."""
     for copy, original in TIED.items():
         duplicate = tensors.pop(copy, None)
-        if duplicate is None or tensors.setdefault(original, duplicate).same_as(duplicate):
-            continue
-        raise UserError(
-            f"{path}: {duplicate.name} is not equal to {tensors[original].name}: this model's output layer is its own,"
-            " where BERT's is the table of embeddings with one bias, so that it cannot be taken over. Save the encoder"
-            " alone (model.bert.save_pretrained)"
-        )
+        if duplicate and (first := tensors.setdefault(original, duplicate)).digest() != duplicate.digest():
+            raise UserError(
+                f"{path}: {duplicate.name} is not equal to {first.name}: this model's output layer is its own, where"
+                " BERT's is the table of embeddings with one bias, so that it cannot be taken over. Save the encoder"
+                " alone (model.bert.save_pretrained)"
+            )

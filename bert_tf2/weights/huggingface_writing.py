@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import names, tensor_files
 from bert_tf2.weights.base import VOCABULARY_FILE
-from bert_tf2.weights.huggingface import ARCHITECTURES, CONFIG_OF_WEIGHTS, WEIGHTS
+from bert_tf2.weights.huggingface import ARCHITECTURES, WEIGHTS
 from bert_tf2.weights.labels import LabelMap, numbered
 
 
@@ -31,61 +30,53 @@ def write_folder(
     do_lower_case: bool = True,
     rules: Mapping[str, Any] | None = None,
     labels: LabelMap | None = None,
-    architecture: str | None = None,
 ) -> list[str]:
     """Writes a folder that `transformers` loads without missing or unexpected weights, all of it or nothing.
 
-    What the weights compute is preserved: this project's "gelu" is "gelu_pytorch_tanh" there.
+    What the weights compute is preserved: this project's "gelu" is "gelu_pytorch_tanh" there. The class of
+    `transformers` is the first of ARCHITECTURES whose heads are there.
 
     Args:
       folder: existing files of these names are replaced.
       shapes: reference name -> sizes of each variable. Variables that are not BERT's are ignored.
-      arrays: reference name and array of each of them, in any order. One is in memory at a time.
+      arrays: reference name and array of each of them, in the order of `names`. One is in memory at a time.
       vocabulary, do_lower_case, rules: of its tokenizer, see FullTokenizer.
       labels: the meaning of the outputs of a classifier or tagger.
-      architecture: the class of `transformers`; defaults to the one that has the heads in `shapes`.
 
     Returns:
       Messages about what was written, and which parts of a BERT that class lacks.
     """
-    if architecture is None:  # the first class whose heads are all there
-        heads = {head for head, rows in names.HEADS.items() if {row.reference for row in rows} <= {*shapes}}
-        of = (None, labels.labeled if labels else "texts")
-        architecture = next(
-            name for name, there in ARCHITECTURES.items() if heads.issuperset(there.heads) and there.labeled in of
-        )
-    written = _written_variables(architecture, shapes, config)
-    if files.is_remote(folder):
-        raise UserError(f"{folder}: this layout is written to local folders only; write it there and copy it")
-    texts = {"config.json": _config_content(architecture, config, vocabulary, labels, shapes)}
-    if vocabulary is not None:
-        texts["tokenizer_config.json"] = _tokenizer_content(config, vocabulary, do_lower_case, rules or {})
-    encode = functools.partial(json.dumps, indent=2, sort_keys=True, ensure_ascii=False)
-    contents = {name: encode(text) + "\n" for name, text in texts.items()}
-    if vocabulary is not None:
-        contents[VOCABULARY_FILE] = "".join(f"{entry}\n" for entry in vocabulary)
-    # The weights are last, so that a folder with weights is complete.
-    paths = [os.path.join(folder, name) for name in (*contents, WEIGHTS[0])]
-    with files.complete_or_absent(*paths) as beside:
-        _write_weights(beside[-1], architecture, written, shapes, arrays, contents["config.json"])
-        for path, text in zip(beside, contents.values(), strict=False):
-            with files.open_binary(path, "wb") as stream:
-                stream.write(text.encode("utf-8"))
-    return [*_report(folder, architecture, written, shapes, config)]
-
-
-def _written_variables(
-    architecture: str, shapes: Mapping[str, Sequence[int]], config: BertConfig
-) -> list[names.Variable]:
-    """Returns the variables of a `transformers` class. Raises UserError if one is missing or has another shape."""
-    if architecture not in ARCHITECTURES:
-        raise UserError(f"{architecture} is none of {', '.join(ARCHITECTURES)}")
-    there = ARCHITECTURES[architecture]
-    pooler = there.pooler and (architecture != "BertModel" or names.POOLER[0].reference in shapes)
+    heads = {head for head, rows in names.HEADS.items() if {row.reference for row in rows} <= {*shapes}}
+    of = (None, labels.labeled if labels else "texts")
+    architecture, there = next(
+        (name, there) for name, there in ARCHITECTURES.items() if heads.issuperset(there.heads) and there.labeled in of
+    )
+    pooler = there.pooler and (bool(there.heads) or names.POOLER[0].reference in shapes)
     rows = [*names.encoder(config.num_hidden_layers, pooler), *names.of_heads(there.heads)]
     if problems := [*names.misfits(rows, shapes, config)]:
         raise UserError(f"these weights do not make a {architecture}: {and_more(problems, 3, '; ')}")
-    return rows
+    contents = {"config.json": _config_content(architecture, config, vocabulary, labels, shapes)}
+    if vocabulary is not None:
+        contents["tokenizer_config.json"] = _tokenizer_content(config, vocabulary, do_lower_case, rules or {})
+    texts = {
+        name: json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        for name, content in contents.items()
+    }
+    if vocabulary is not None:
+        texts[VOCABULARY_FILE] = "".join(f"{entry}\n" for entry in vocabulary)
+    prefix = "" if there.heads else "bert."  # which a BertModel leaves out
+    theirs = {row.reference: row.huggingface.removeprefix(prefix) for row in rows}
+    sizes = {other: [*shapes[name]][:: -1 if names.is_transposed(name) else 1] for name, other in theirs.items()}
+    chosen = (
+        (theirs[name], value.T if names.is_transposed(name) else value) for name, value in arrays if name in theirs
+    )
+    # The weights are last, so that a folder with weights is complete.
+    with files.complete_or_absent(*(os.path.join(folder, name) for name in (*texts, WEIGHTS[0]))) as beside:
+        tensor_files.write_safetensors(beside[-1], sizes, chosen)
+        for path, text in zip(beside, texts.values(), strict=False):
+            with files.open_binary(path, "wb") as stream:
+                stream.write(text.encode("utf-8"))
+    return [*_report(folder, architecture, rows, shapes, config)]
 
 
 def _config_content(
@@ -125,25 +116,6 @@ def _tokenizer_content(
         "tokenize_chinese_chars": rules.get("tokenize_chinese_chars", True),
         "tokenizer_class": "BertTokenizer",
     }
-
-
-def _write_weights(
-    path: str,
-    architecture: str,
-    rows: Iterable[names.Variable],
-    shapes: Mapping[str, Sequence[int]],
-    arrays: Iterable[tuple[str, np.ndarray]],
-    config: str,
-) -> None:
-    prefix = "bert." if architecture == "BertModel" else ""
-    theirs = {row.reference: row.huggingface.removeprefix(prefix) for row in rows}
-    sizes = {
-        other: [*shapes[name]][::-1] if names.is_transposed(name) else [*shapes[name]] for name, other in theirs.items()
-    }
-    chosen = (
-        (theirs[name], value.T if names.is_transposed(name) else value) for name, value in arrays if name in theirs
-    )
-    tensor_files.write_safetensors(path, sizes, chosen, {CONFIG_OF_WEIGHTS: config})
 
 
 def _report(

@@ -32,7 +32,6 @@ class KerasFile(Weights):
     kind = "Keras model file"
 
     def __init__(self, path: str):
-        """Raises UserError if the file does not exist, is damaged, or contains another model or no model."""
         super().__init__(path)
         if not path.endswith(ENDING):
             raise UserError(
@@ -45,13 +44,9 @@ class KerasFile(Weights):
             load_tensorflow()
             import keras
 
-            from bert_tf2 import heads, modeling
-
             self._model = keras.saving.load_model(path, compile=False)
-        if not isinstance(self._model, (modeling.BertModel, *heads.MODELS)):
-            raise UserError(f"{path}: holds a {type(self._model).__name__}, which is not a model of this project")
+            variables = names.tf1_variables(self._model)
         self.config = self._model.config
-        variables = names.tf1_variables(self._model)
         self._hold({name: Place(v.shape.as_list(), v.dtype.name, v) for name, v in variables.items()})
 
     def _check_archive(self) -> None:
@@ -78,15 +73,14 @@ class KerasFile(Weights):
 
 
 def write(path: str, model) -> None:
-    """Writes a model, a BertModel or one of heads', to a path that ends in .keras, completely or not at all."""
-    remote = files.is_remote(path)
+    """Writes a model, a BertModel or one of heads', to a local path that ends in .keras, completely or not at all."""
     with files.complete_or_absent(path) as (beside,):
         # Keras wants a name that ends so. If this process is killed, the next one removes the folder.
-        folder = outputs.temporary_folder("keras-") if remote else outputs.name_beside(f"{path}.folder")
+        folder = outputs.name_beside(f"{path}.folder")
         made = os.path.join(folder, f"model{ENDING}")
         try:
             os.makedirs(folder, exist_ok=True)
             model.save(made)
-            files.copy(made, path) if remote else os.replace(made, beside)
+            os.replace(made, beside)
         finally:
             shutil.rmtree(folder, ignore_errors=True)

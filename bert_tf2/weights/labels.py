@@ -69,17 +69,14 @@ def load_label_map(output_dir: str) -> LabelMap | None:
 
 def read_label_map(path: str) -> LabelMap:
     """Reads a file in the format of label_map.json."""
-    content = files.read_json(path)
-    task, labels, regression = (content.get(name) for name in ("task", "labels", "regression"))
-    multi_label = content.get("multi_label", False)
+    content = {"multi_label": False, **files.read_json(path)}
+    kinds = {"task": str, "labels": list, "regression": bool, "multi_label": bool}
+    is_right = all(isinstance(content.get(name), kind) for name, kind in kinds.items())
+    task, labels, regression, multi_label = map(content.get, kinds)
     if (
-        not isinstance(task, str)
-        or not isinstance(labels, list)
+        not is_right
         or not all(isinstance(label, str) and files.is_utf8(label) for label in labels)
-        or not isinstance(regression, bool)
-        or not isinstance(multi_label, bool)
-        or len(labels) < (0 if regression else 2)
-        or (regression and labels)
+        or (labels if regression else len(labels) < 2)
     ):
         raise UserError(
             f"{path}: must have 'task' (a text), 'labels' (two or more texts; none for a regression),"

@@ -10,9 +10,9 @@ affect any shape. With a wrong value the weights silently compute something else
                                                         hash, for this project's
     task.json                                           what a model was fine-tuned for
 
-Training writes bert_config.json, vocab.txt, tokenization.json and task.json beside its checkpoints (`write`), and
-scripts that get no other files take these (`model_files`). All code that loads weights compares with them: `checkpoint`
-calls `check_config`, every task that reads text calls `load_tokenizer`, and fine-tuning calls `check_task`.
+Training writes them beside its checkpoints (`write`), and scripts that get no other files take these (`model_files`).
+All code that loads weights compares with them: `checkpoint` calls `check_config`, every task that reads text calls
+`load_tokenizer`, and fine-tuning calls `check_task`.
 """
 
 from __future__ import annotations
@@ -26,34 +26,31 @@ from typing import Any
 from absl import logging
 
 from bert_tf2 import tokenization
-from bert_tf2.config import DECISIVE, BertConfig, config_value, decisive_differences
+from bert_tf2.config import DECISIVE, BertConfig, check_vocab_size, config_value, decisive_differences
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
-from bert_tf2.vocabulary import check_case_of_vocabulary, is_cased
-from bert_tf2.vocabulary import load_tokenizer as load_checked_tokenizer
 from bert_tf2.weights import bundle, huggingface, task_file
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
-from bert_tf2.weights.labels import LABEL_MAP_FILE, UNKNOWN_TASK, load_label_map
 from bert_tf2.weights.text_rules import TOKENIZATION_FILE, Stated, stated_in
+from bert_tf2.weights.vocabulary import check_case_of_vocabulary, check_never_split, check_special_tokens, is_cased
 
 # The shapes of the weights show these; loading compares them. Positions that are no table can be of any number.
 _SHOWN_BY_SHAPES = ("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings", "type_vocab_size")
-
-
-def _listed(config: BertConfig, fields: Sequence[str]) -> str:
-    return " and ".join(f"{name} {config_value(config, name)}" for name in fields)
+_MOST_ROUNDED_UP = 128  # by how much vocab_size is commonly rounded up, for the efficiency of a device
 
 
 def model_files(path: str) -> dict[str, str]:
-    """Returns the configuration and the vocabulary in the folder of a model: their paths, by the names of their flags.
+    """Returns the configuration and the vocabulary in the folder of a model, by the names of their flags.
 
     `path`: the folder, or weights in it.
     """
     folder = path if files.is_directory(path) else os.path.dirname(path)
     configs = ("config.json", CONFIG_FILE) if huggingface.recognizes(path) else (CONFIG_FILE, "config.json")
-    names = {"bert_config_file": configs, "vocab_file": (VOCABULARY_FILE,)}
-    found = {flag: [*filter(None, (files.companion(folder, name) for name in names[flag]))] for flag in names}
-    return {flag: paths[0] for flag, paths in found.items() if paths}
+    found = {
+        "bert_config_file": next(filter(None, (files.companion(folder, name) for name in configs)), None),
+        "vocab_file": files.companion(folder, VOCABULARY_FILE),
+    }
+    return {flag: path for flag, path in found.items() if path}
 
 
 def files_in_use(output_dir: str | None, init_checkpoint: str | None) -> dict[str, str]:
@@ -82,8 +79,7 @@ def stated_config(source: Weights) -> tuple[BertConfig, str] | None:
 
 def decisive(config: BertConfig) -> dict[str, Any]:
     """The fields that decide what weights compute, and that no shape shows."""
-    names = (name for name in DECISIVE if name not in _SHOWN_BY_SHAPES)
-    return {name: config_value(config, name) for name in names}
+    return {name: config_value(config, name) for name in DECISIVE if name not in _SHOWN_BY_SHAPES}
 
 
 def check_config(source: Weights, config: BertConfig) -> list[str]:
@@ -96,11 +92,12 @@ def check_config(source: Weights, config: BertConfig) -> list[str]:
     if found is None:
         return []
     stated, path = found
-    different = [name for name in decisive_differences(stated, config) if name not in _SHOWN_BY_SHAPES]
-    allowed = {name: "the outputs differ, and which is right is not certain" for name in source.uncertain}
-    allowed = {name: text for name, text in allowed.items() if config_value(config, name) in source.uncertain[name]}
+    allowed = {}
+    if config.hidden_act.lower() in source.other_activations:
+        allowed["hidden_act"] = "the outputs differ, and which is right is not certain"
     if config.num_hidden_layers < stated.num_hidden_layers:  # with more layers, weights would be missing
         allowed["num_hidden_layers"] = "only the first layers are used"
+    different = [name for name in decisive_differences(stated, config) if name not in _SHOWN_BY_SHAPES]
     if refused := [name for name in different if name not in allowed]:
         remedy = f"give --bert_config_file={path}" if path.endswith(".json") else "correct --bert_config_file"
         raise UserError(
@@ -114,20 +111,22 @@ def check_config(source: Weights, config: BertConfig) -> list[str]:
     ]
 
 
+def _listed(config: BertConfig, fields: Sequence[str]) -> str:
+    return " and ".join(f"{name} {config_value(config, name)}" for name in fields)
+
+
 # The vocabulary, and the case of the text
 
 
 def stated_text(source: Weights | None, vocab_file: str | None = None) -> Stated:
     """What files beside the weights and the vocabulary say about text: the case is the weights', the rules are its."""
     theirs = source.text if source else None
-    if vocab_file is None or (source and os.path.dirname(vocab_file) == source.folder):
-        ours = theirs
-    else:
-        ours = stated_in(os.path.dirname(vocab_file))
+    is_beside = vocab_file is None or (source and os.path.dirname(vocab_file) == source.folder)
+    ours = theirs if is_beside else stated_in(os.path.dirname(vocab_file))
     cases = [(found.do_lower_case, found.path) for found in (theirs, ours) if found]
     if source:
         cases.insert(theirs is not None, (source.do_lower_case, source.path))
-    lower, path = next(((lower, path) for lower, path in cases if isinstance(lower, bool)), (None, ""))
+    lower, path = next(((lower, path) for lower, path in cases if lower is not None), (None, ""))
     first, last = ours or theirs, theirs or ours
     if first is None:
         return Stated(path, lower, {}, "")
@@ -155,7 +154,7 @@ def load_tokenizer(
       vocab_size: the number of embeddings of the model; None if there is no model yet.
       init_checkpoint: the flag's value, for the reference's check of its release names.
     """
-    lower = True if do_lower_case is None else do_lower_case
+    lower = do_lower_case is not False
     for path in {init_checkpoint, source.path if source else None}:
         tokenization.validate_case_matches_checkpoint(lower, path)
     stated = stated_text(source, vocab_file)
@@ -169,12 +168,34 @@ def load_tokenizer(
         logging.warning("%s: says do_lower_case %s; --do_lower_case=%s counts", stated.path, said, lower)
     if stated.remark:
         logging.warning("%s", stated.remark)
-    tokenizer = load_checked_tokenizer(vocab_file, lower, vocab_size, **stated.rules)
+    check_never_split(stated.rules.get("never_split", ()), vocab_file)
+    tokenizer = tokenization.FullTokenizer(vocab_file, lower, **stated.rules)
+    check_special_tokens(tokenizer.vocab, vocab_file)
+    _check_rows(tokenizer, vocab_file, vocab_size)
     if stated.do_lower_case is None:
         check_case_of_vocabulary(tokenizer.vocab, vocab_file, do_lower_case)
     if source:
         check_vocabulary(source, vocab_file, tokenizer.entries)
     return tokenizer
+
+
+def _check_rows(tokenizer: tokenization.FullTokenizer, vocab_file: str, vocab_size: int | None) -> None:
+    """Compares the number of entries with that of embeddings, and looks where [PAD] is."""
+    if tokenizer.vocab["[PAD]"] != 0:
+        logging.warning(
+            "%s: [PAD] is on line %d, but padding has the id 0, as in the reference: that of %r here. It is masked",
+            vocab_file, tokenizer.vocab["[PAD]"] + 1, tokenizer.inv_vocab.get(0),
+        )  # fmt: skip
+    if vocab_size is None:
+        return
+    entries = max(tokenizer.vocab.values()) + 1
+    check_vocab_size(vocab_file, entries, vocab_size)
+    if vocab_size - entries >= _MOST_ROUNDED_UP + entries // 100:
+        logging.warning(
+            "%s: only %d entries, but the model has vocab_size %d; make sure that the file is complete and the model's"
+            " own, since words that are not in it become [UNK]",
+            vocab_file, entries, vocab_size,
+        )  # fmt: skip
 
 
 def check_vocabulary(source: Weights, vocab_file: str, ours: Sequence[str] | None = None) -> None:
@@ -226,24 +247,18 @@ def _hash(entries: Sequence[str]) -> str:
 
 
 def check_task(source: Weights, task: Mapping[str, str | bool], flag: str, other_task: bool = False) -> None:
-    """Compares what weights were fine-tuned for with what they are used for, as far as files beside them state it.
+    """Compares what weights were fine-tuned for, as task.json states it, with what they are used for.
 
     Args:
       task: what they are used for: "task", its name, and facts about its data.
       flag: the one that names the weights.
       other_task: whether a difference is meant; it is a warning then.
     """
-    path = files.companion(source.folder, task_file.NAME)
-    if path:
-        stated = files.read_json(path)
-    else:  # a version before this one wrote label_map.json alone
-        path = os.path.join(source.folder, LABEL_MAP_FILE)
-        label_map = load_label_map(source.folder)
-        stated = {"task": label_map.task} if label_map and label_map.task != UNKNOWN_TASK else {}
-    different = [name for name in task if stated.get(name, task[name]) != task[name]]
-    if not different:
+    stated = task_file.read(source.folder)
+    if not (different := [name for name in task if stated.get(name, task[name]) != task[name]]):
         return
     then, now = (", ".join(f"{name} {json.dumps(facts[name])}" for name in different) for facts in (stated, task))
+    path = os.path.join(source.folder, task_file.NAME)
     problem = f"{path}: the weights {source.path} were fine-tuned for {then}, and this call is for {now}"
     if not other_task:
         raise UserError(f"{problem}; give another {flag}, or --other_task if that is meant")
@@ -292,8 +307,7 @@ def write(
         beside = os.path.join(folder, VOCABULARY_FILE)
         if not files.exists(beside) or _entries(beside) != entries:
             files.copy(vocab_file, beside)
-        record = record_of(lower, entries, tokenizer.rules)
-        files.write_text(os.path.join(folder, TOKENIZATION_FILE), record)
+        files.write_text(os.path.join(folder, TOKENIZATION_FILE), record_of(lower, entries, tokenizer.rules))
     if task is not None:
         files.write_json(os.path.join(folder, task_file.NAME), task)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Container, Iterable
+from collections.abc import Container
 
 import numpy as np
 
@@ -29,29 +29,32 @@ from bert_tf2.weights.bundle_index import DamagedTable
 
 _SAVED_MODEL = "saved_model.pb"
 
-# The spelling of names in 2019 and 2020, and the current one.
+# The spelling of names in 2019 and 2020, or in a head, and the current one of the encoder.
 _OLD_NAMES = (
     (r"\bbert_model/encoder/layer_", "bert_model/transformer/layer_"),
     (r"\bself_attention_output/", "self_attention/attention_output/"),
     (r"\bembedding_postprocessor/type_embeddings$", "type_embeddings/embeddings"),
     (r"\bembedding_postprocessor/position_embeddings$", "position_embedding/embeddings"),
     (r"\bembedding_postprocessor/layer_norm/", "embeddings/layer_norm/"),
+    (r"\b(next_sentence|sentence_prediction)/pooler_dense/", "pooler_transform/"),
 )
 
 # The end of a variable's name, in any scope -> its name in the reference, in which {} is the number of a block.
 _NAMED = [
     (re.compile("(?:^|/)" + row.model_garden.replace("{i}", r"(\d+)") + "$"), row.reference.replace("{i}", "{}"))
-    for row in (*names.EMBEDDINGS, *names.BLOCK, *names.POOLER, *names.of_heads(names.HEADS))
-    if row.model_garden
+    for row in (*names.EMBEDDINGS, *names.BLOCK, *names.POOLER, *names.MASKED_LM)
 ]
-# A head may have a pooler of its own, which counts.
-_POOLERS = [(re.compile(r"(?:^|/)(?:next_sentence|sentence_prediction)/pooler_dense/(\w+)$"), "bert/pooler/dense/{}")]
-# The other output layers have one name for all tasks; the attribute that leads to one states the task.
-_OUTPUT = re.compile(r"(?:^|/)predictions/transform/logits/(kernel|bias)$")
-_TASKS = {"classification": names.NEXT_SENTENCE, "span_labeling": names.SPAN, "classifier": names.LABELS}
 
-# The names in params.yaml. Model Garden's "gelu" is the tanh approximation.
-_ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear", "identity": "linear"}
+# What in the files beside the variables shows hidden_act, which no size determines: operations of the graph (field 2 of
+# a NodeDef; Model Garden's gelu computes the third power of x, the exact one needs erf, or erfc in newer versions), or
+# the name in a trainer's params.yaml, where "gelu" is the tanh approximation.
+_ACTIVATIONS = {
+    "gelu_erf": rb"\x12(\x03Erf|\x04Erfc)[\x1a\x22\x2a]",
+    "gelu": rb"\x12\x03Pow[\x1a\x22\x2a]|\bhidden_activation: *['\"]?gelu\b",
+    "relu": rb"\x12\x04Relu[\x1a\x22\x2a]|\bhidden_activation: *['\"]?relu\b",
+    "tanh": rb"\bhidden_activation: *['\"]?tanh\b",
+    "linear": rb"\bhidden_activation: *['\"]?(linear|identity)\b",
+}
 
 
 def saved_model_folder(path: str) -> str:
@@ -61,10 +64,10 @@ def saved_model_folder(path: str) -> str:
 
 
 class ObjectCheckpoint(Weights):
-    """A Model Garden BERT encoder, with or without a head, that is open for reading.
+    """A Model Garden BERT encoder, with or without the head of masked words, that is open for reading.
 
     `shapes` omits optimizer state and the checkpoint's counters, and lists variables without a reference name by their
-    keys. Supported heads: masked words, next sentence, one label per text or token, spans.
+    keys.
     """
 
     kind = "TensorFlow 2 checkpoint of Model Garden's BERT"
@@ -73,37 +76,36 @@ class ObjectCheckpoint(Weights):
         """`opened` is the checkpoint, that of the variables in the folder `saved_model` if there is one."""
         self._saved_model, self._bundle = saved_model, opened
         super().__init__(saved_model or opened.path)
-        if self._saved_model:
+        if saved_model:
             self.kind = "SavedModel of Model Garden's BERT"
-        if not self._bundle.is_object_based:
+        if not opened.is_object_based:
             raise UserError(
                 f"{self.path}: has no graph of objects ({bundle.OBJECT_GRAPH}); if TensorFlow 1 wrote it, give"
                 f" {opened.path} instead"
             )
         try:
-            self._graph = ObjectGraph(self._bundle.get(bundle.OBJECT_GRAPH).item(), self._bundle.shapes)
+            self._graph = ObjectGraph(opened.get(bundle.OBJECT_GRAPH).item(), opened.shapes)
         except (DamagedTable, ValueError, TypeError, AttributeError) as error:
             raise UserError(
-                f"{self._bundle.path}: its graph of objects cannot be read, the checkpoint is damaged ({error}); copy"
-                " it again"
+                f"{opened.path}: its graph of objects cannot be read, it is damaged ({error}); copy it again"
             ) from error
-        keys = self._find()
-        self._hold({name: self._place(name, key) for name, key in keys.items()})
+        self._hold({name: self._place(name, key) for name, key in self._find().items()})
         self.config = self._read_config()
         if key := self._graph.do_lower_case:  # a variable in TF-Hub's SavedModels
-            self.do_lower_case = bool(self._bundle.get(key))
+            self.do_lower_case = bool(opened.get(key))
 
     def _find(self) -> dict[str, str]:
         """Returns reference name -> key of all weights; variables without a reference name keep their key."""
-        found = _by_name(self._graph, _NAMED)
-        poolers = _by_name(self._graph, _POOLERS)
-        if poolers:
-            self.remarks.append(
-                "The pooler is the head's pooler_dense, which was trained along with it; the encoder's pooler_transform"
-                " was not."
-            )
-        found |= poolers | _by_task(self._graph)
+        found = defaultdict(set)
+        for key, name in self._graph.full_names.items():
+            for pattern, newer in _OLD_NAMES:
+                name = re.sub(pattern, newer, name)
+            for pattern, reference in _NAMED:
+                if match := pattern.search(name):
+                    found[reference.format(*match.groups())].add(key)
         for name, keys in found.items():
+            # A pooler of the head's own was trained, and then not the encoder's.
+            found[name] = keys = {key for key in keys if "/pooler_dense/" in self._graph.full_names[key]} or keys
             if len(keys) > 1:
                 raise UserError(
                     f"{self.path}: holds more than one BERT ({name} is there as {' and as '.join(sorted(keys)[:3])});"
@@ -122,9 +124,7 @@ class ObjectCheckpoint(Weights):
 
     def _place(self, name: str, key: str) -> Place:
         """Returns where a variable is, with its shape in the reference."""
-        sizes = self._bundle.shapes[key]
-        # Only in Model Garden are output weights a kernel, [inputs, outputs].
-        shape = sizes[::-1] if name.endswith("output_weights") else sizes
+        shape = sizes = self._bundle.shapes[key]
         if "/attention/self/" in name or name.endswith("/attention/output/dense/kernel"):
             if len(sizes) != (3 if name.endswith("/kernel") else 2):
                 raise UserError(f"{self.path}: {name} is {sizes}; Model Garden's has an axis for the attention heads")
@@ -134,8 +134,7 @@ class ObjectCheckpoint(Weights):
 
     def _read(self, name: str) -> np.ndarray:
         place = self._places[name]
-        value = self._bundle.get(place.where)
-        return np.ascontiguousarray(value.T) if name.endswith("output_weights") else value.reshape(place.shape)
+        return self._bundle.get(place.where).reshape(place.shape)
 
     @property
     def folder(self) -> str:
@@ -151,10 +150,16 @@ class ObjectCheckpoint(Weights):
 
     def _read_config(self) -> BertConfig:
         """Takes the sizes from the weights, and the rest from files beside them, or else Model Garden's defaults."""
-        sizes = self._sizes()
+        sizes: dict[str, int] = {"num_hidden_layers": names.num_layers(self.shapes)}
+        for row in names.encoder(sizes["num_hidden_layers"], pooler=False):
+            shape, fields = self.shapes[row.reference], [names.FIELDS[letter] for letter in row.shape]
+            if len(shape) != len(fields) or [*map(sizes.setdefault, fields, shape)] != shape:
+                raise UserError(f"{self.path}: {row.model_garden} has the wrong shape {shape} for a BERT")
+        query = self._places["bert/encoder/layer_0/attention/self/query/bias"].where
+        sizes["num_attention_heads"] = self._bundle.shapes[query][0]
         self.config_file = files.companion(self.folder, CONFIG_FILE)
         if self.config_file is None:
-            return BertConfig(**{**sizes, **self._activation()})
+            return BertConfig(**sizes, hidden_act=self._activation())
         config = BertConfig.from_json_file(self.config_file)
         for name, size in sizes.items():
             if getattr(config, name) != size:
@@ -164,85 +169,24 @@ class ObjectCheckpoint(Weights):
                 )
         return config
 
-    def _sizes(self) -> dict[str, int]:
-        sizes: dict[str, int] = {"num_hidden_layers": names.num_layers(self.shapes)}
-        for row in names.encoder(sizes["num_hidden_layers"], pooler=False):
-            shape, fields = self.shapes[row.reference], [names.FIELDS[letter] for letter in row.shape]
-            if len(shape) != len(fields) or [*map(sizes.setdefault, fields, shape)] != shape:
-                raise UserError(f"{self.path}: {row.model_garden} has the wrong shape {shape} for a BERT")
-        query = self._places["bert/encoder/layer_0/attention/self/query/bias"].where
-        return {**sizes, "num_attention_heads": self._bundle.shapes[query][0]}
-
-    def _activation(self) -> dict[str, str]:
-        """Returns hidden_act, which no size determines, as far as a file states it."""
-        path = os.path.join(self.folder, _SAVED_MODEL if self._saved_model else "params.yaml")
-        read = _activation_of_graph if self._saved_model else _activation_of_trainer
-        if found := read(path) if files.exists(path) else None:
-            return {"hidden_act": found}
-        self.uncertain = {"hidden_act": ACTIVATIONS}
+    def _activation(self) -> str:
+        """Returns hidden_act as far as a file states it. Raises UserError for a model that is no BERT."""
+        # keras_metadata.pb is in saved_model.pb itself before TensorFlow 2.5.
+        beside = (_SAVED_MODEL, "keras_metadata.pb") if self._saved_model else ("params.yaml",)
+        for path in filter(files.exists, (os.path.join(self.folder, name) for name in beside)):
+            with files.open_binary(path) as stream:
+                data = stream.read()
+            if re.search(rb'norm_first"?: *true', data, re.IGNORECASE):
+                raise UserError(f"{path}: says norm_first; a model that normalizes before attention is not BERT")
+            for activation, pattern in _ACTIVATIONS.items():
+                if re.search(pattern, data):
+                    return activation
+        self.other_activations = ACTIVATIONS
         self.remarks.append(
             'Nothing says which activation it was trained with; taken for "gelu", the tanh approximation, which is'
             " Model Garden's default."
         )
-        return {}
-
-
-def _by_name(graph: ObjectGraph, patterns: Iterable[tuple[re.Pattern, str]]) -> dict[str, set[str]]:
-    """Returns reference name -> keys of the variables whose full names match one of these patterns."""
-    found = defaultdict(set)
-    for key, name in graph.full_names.items():
-        for pattern, newer in _OLD_NAMES:
-            name = re.sub(pattern, newer, name)
-        for pattern, reference in patterns:
-            if match := pattern.search(name):
-                found[reference.format(*match.groups())].add(key)
-    return dict(found)
-
-
-def _by_task(graph: ObjectGraph) -> dict[str, set[str]]:
-    """Returns reference name -> keys of the output layers that the attribute of a task leads to."""
-    found = defaultdict(set)
-    for attribute, (weights, bias) in _TASKS.items():
-        for node in {children[attribute] for children in graph.children if attribute in children}:
-            for key, name in graph.variables_below(node).items():
-                if output := _OUTPUT.search(name):
-                    found[(weights if output[1] == "kernel" else bias).reference].add(key)
-    return dict(found)
-
-
-# NodeDef stores the operation in field 2, a string. Model Garden's gelu computes the third power of x; the exact one
-# needs erf, or erfc in newer versions.
-_OPERATIONS = (
-    (rb"\x12(\x03Erf|\x04Erfc)[\x1a\x22\x2a]", "gelu_erf"),
-    (rb"\x12\x03Pow[\x1a\x22\x2a]", "gelu"),
-    (rb"\x12\x04Relu[\x1a\x22\x2a]", "relu"),
-)
-
-
-def _activation_of_graph(path: str) -> str | None:
-    """Returns the activation that the operations of a SavedModel compute; None if no operation shows it."""
-    notes = os.path.join(os.path.dirname(path), "keras_metadata.pb")  # in saved_model.pb itself before TensorFlow 2.5
-    data = b""
-    for file in filter(files.exists, (path, notes)):
-        with files.open_binary(file) as stream:
-            data += stream.read()
-    _refuse_norm_first(path, b'"norm_first": true' in data)
-    return next((activation for pattern, activation in _OPERATIONS if re.search(pattern, data)), None)
-
-
-def _activation_of_trainer(path: str) -> str | None:
-    """Returns the activation that a trainer's params.yaml names, or None."""
-    text = files.read_text(path, drop_bom=True)
-    _refuse_norm_first(path, bool(re.search(r"\bnorm_first: *true", text, re.IGNORECASE)))
-    named = re.search(r"""\bhidden_activation: *['"]?(\w+)""", text)
-    if named and named[1] not in _ACTIVATIONS:
-        raise UserError(f"{path}: its hidden_activation {named[1]} is not one of {', '.join(_ACTIVATIONS)}")
-    return _ACTIVATIONS[named[1]] if named else None
-
-
-def _refuse_norm_first(path: str, said: bool) -> None:
-    if said:
-        raise UserError(f"{path}: says norm_first; a model that normalizes before attention, not after, is not BERT")
+        return "gelu"
 
 
 # Attributes that lead to an optimizer, and attributes that only an optimizer has.
@@ -251,11 +195,10 @@ _OF_OPTIMIZER = {"iter", "iterations", "_iterations"}
 
 
 class ObjectGraph:
-    """The objects of a checkpoint.
+    """The variables that the root of a checkpoint's objects leads to, except through an optimizer.
 
     Attributes:
-      children: the objects: attribute -> the number of the object that is its value.
-      full_names: key -> the name that the variable was created with, except for optimizer state and counters.
+      full_names: key -> the name that the variable was created with, without counters.
       global_step, do_lower_case: the keys of these variables, or "".
     """
 
@@ -266,33 +209,25 @@ class ObjectGraph:
           DamagedTable, ValueError: `graph` is invalid.
         """
         nodes = bundle_index.parse("Graph", graph).nodes
-        self.children = [{child.local_name: child.node_id for child in node.children} for node in nodes]
-        if any(not 0 <= number < len(nodes) for children in self.children for number in children.values()):
+        children = [{child.local_name: child.node_id for child in node.children} for node in nodes]
+        if any(not 0 <= number < len(nodes) for named in children for number in named.values()):
             raise ValueError("it speaks of objects that are not in it")
         slots = {slot.slot_variable_node_id for node in nodes for slot in node.slot_variables}
-        self._variables = {
-            number: (key, attribute.full_name.removesuffix(":0"))
-            for number, node in enumerate(nodes)
-            for attribute in node.attributes
-            if attribute.name == "VARIABLE_VALUE" and number not in slots
-            if (key := attribute.checkpoint_key.removeprefix("module/")) in stored  # like `bundle`
-        }
-        of_root = self.children[0] if self.children else {}
-        self.global_step, self.do_lower_case, counter = (
-            self._variables.get(of_root.get(name, -1), ("", ""))[0]
-            for name in ("global_step", "do_lower_case", "save_counter")
-        )
-        everything = self.variables_below(0) if self.children else {}
-        aside = {self.global_step, self.do_lower_case, counter}
-        self.full_names = {key: name for key, name in everything.items() if key not in aside}
-
-    def variables_below(self, node: int) -> dict[str, str]:
-        """Returns key -> full name of the variables that are reachable from an object, except through an optimizer."""
-        waiting, seen = [node], {node}
+        waiting, seen = [0][: len(nodes)], {0}
         while waiting:
-            for attribute, child in self.children[waiting.pop()].items():
-                optimizer = attribute in _TO_OPTIMIZER or _OF_OPTIMIZER & self.children[child].keys()
+            for attribute, child in children[waiting.pop()].items():
+                optimizer = attribute in _TO_OPTIMIZER or _OF_OPTIMIZER & children[child].keys()
                 if not optimizer and child not in seen:
                     seen.add(child)
                     waiting.append(child)
-        return dict(self._variables[number] for number in sorted(seen & self._variables.keys()))
+        variables = {
+            number: (key, attribute.full_name.removesuffix(":0"))
+            for number, node in enumerate(nodes)
+            for attribute in node.attributes
+            if attribute.name == "VARIABLE_VALUE" and number in seen - slots
+            if (key := attribute.checkpoint_key.removeprefix("module/")) in stored  # like `bundle`
+        }
+        counters = ("global_step", "do_lower_case", "save_counter")
+        aside = [variables.pop(children[0].get(name, -1), ("", ""))[0] for name in counters] if nodes else ["", ""]
+        self.global_step, self.do_lower_case = aside[:2]
+        self.full_names = dict(variables.values())

@@ -104,9 +104,9 @@ MASKED_LM = _rows(("cls/predictions/", "masked_lm.", "cls.predictions.", "cls/pr
 """)
 
 NEXT_SENTENCE, SPAN, LABELS = (_rows([""] * 4, line) for line in (
-    "output  2D  cls/seq_relationship  next_sentence  cls.seq_relationship  next_sentence/logits",
+    "output  2D  cls/seq_relationship  next_sentence  cls.seq_relationship  -",
     "output  2D  cls/squad             output_layer   qa_outputs            -",
-    "output  LD  -                     output_layer   classifier            sentence_prediction/logits",
+    "output  LD  -                     output_layer   classifier            -",
 ))
 """LABELS are those of classifiers and taggers; the reference's run_classifier has no scope here."""
 # fmt: on
@@ -135,19 +135,13 @@ def of_heads(heads: Iterable[str]) -> list[Variable]:
 
 
 def known(num_hidden_layers: int) -> list[Variable]:
-    """Returns every variable in this table for an encoder and all heads, also those that not every model has."""
+    """Returns every variable in this table for an encoder and all heads."""
     return [*encoder(num_hidden_layers), *of_heads(HEADS)]
 
 
 def of_model(model: keras.Model, config: BertConfig) -> list[Variable]:
-    """Returns every variable of a model with this configuration: a BertModel or one of heads', or the class of one."""
+    """Returns every variable of a BertModel or a model of `heads`, or of its class, with this configuration."""
     return [*encoder(config.num_hidden_layers, model.has_pooler), *of_heads(model.heads)]
-
-
-def with_own_output(found: Container[str]) -> list[str]:
-    """Returns a phrase if weights score words with a table of their own, as versions before 0.1.0 could train it."""
-    table = "cls/predictions/output_weights"
-    return [f"{table} is an output table of its own, where BERT has the word embeddings"] if table in found else []
 
 
 def tf1_variables(model: keras.Model) -> dict[str, Any]:

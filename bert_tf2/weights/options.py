@@ -54,7 +54,7 @@ class ConversionOptions(Options):
         group=MODEL,
         low=1,
     )
-    output: str | None = setting("Folder to write; with --to=keras also a file.", None, group=CONVERSION)
+    output: str | None = setting("Folder to write.", None, group=CONVERSION)
     to: str | None = setting("The format to write.", None, group=CONVERSION, choices=("tf1", "hf", "keras"))
     weights_only: bool = setting(
         "Omit the optimizer's slots and the step, two thirds of the size.", False, group=CONVERSION

@@ -57,31 +57,20 @@ def open_weights(path: str) -> Weights:
     file; a TensorFlow 2 checkpoint or SavedModel of Model Garden's encoder; a Keras file of this project's models, or a
     folder with one of them.
     """
-    try:
-        return _open(path)
-    except UserError as error:
-        names = [] if bundle.prefixes_in(path) else [name.strip("/") for name in files.list_directory(path)]
-        versions = (os.path.join(path, name) for name in names if name.isdecimal())
-        for folder in (path, os.path.dirname(path), *versions):
-            if files.exists(os.path.join(folder, EXPORT_INFO_FILE)):
-                raise UserError(
-                    f"{path}: is an exported model, which is not read as weights; give the checkpoint that it was made"
-                    " from, or use it with bert_tf2.exporting.load or a server"
-                ) from error
-        raise
-
-
-def _open(path: str) -> Weights:
     if keras_files.recognizes(path):
         return keras_files.KerasFile(path)
-    from_huggingface = huggingface.recognizes(path)
-    if from_huggingface and files.is_directory(path) and bundle.prefixes_in(path):
-        raise UserError(
-            f"{path}: holds both a TensorFlow checkpoint and a Hugging Face model; name one file,"
-            f" {bundle.prefixes_in(path)[0]} say, or {huggingface.recognizes(path)}"
-        )
-    if from_huggingface:
+    if from_huggingface := huggingface.recognizes(path):
+        if files.is_directory(path) and (prefixes := bundle.prefixes_in(path)):
+            raise UserError(
+                f"{path}: holds both a TensorFlow checkpoint and a Hugging Face model; name one file, {prefixes[0]}"
+                f" say, or {from_huggingface}"
+            )
         return huggingface.HuggingFaceFolder(path)
+    if any(files.exists(os.path.join(folder, EXPORT_INFO_FILE)) for folder in (path, os.path.dirname(path))):
+        raise UserError(
+            f"{path}: is an exported model, which is not read as weights; give the checkpoint that it was made from, or"
+            " use it with bert_tf2.exporting.load or a server"
+        )
     if folder := model_garden.saved_model_folder(path):
         return model_garden.ObjectCheckpoint(bundle.Checkpoint(os.path.join(folder, "variables", "variables")), folder)
     if len(in_keras := _keras_files_in(path)) == 1 and not bundle.prefixes_in(path):

@@ -55,8 +55,8 @@ def _read_record(folder: str) -> Stated | None:
     rules = {name: value for name, value in said.items() if value is not None}
     lower, digest, kept = content.get("do_lower_case"), content.get("vocab_sha256", ""), rules.get("never_split", [])
     flags = [lower, *(value for name, value in rules.items() if name != "never_split")]
-    texts = [digest, *(kept if isinstance(kept, list) else [kept, None])]
-    if not all(isinstance(flag, bool | None) for flag in flags) or not all(isinstance(text, str) for text in texts):
+    is_right = all(isinstance(flag, bool | None) for flag in flags) and isinstance(kept, list)
+    if not is_right or not all(isinstance(text, str) for text in (digest, *kept)):
         raise UserError(
             f"{path}: do_lower_case, strip_accents and tokenize_chinese_chars must be true or false, vocab_sha256 a"
             " string, never_split a list of strings; correct the file, or remove it"
@@ -103,12 +103,6 @@ class _Files:
                 found[content] = {**row, **found.get(content, {})}
         return found
 
-    def normalizer(self) -> dict[str, Any]:
-        """Returns the settings of tokenizer.json's normalizer, under the names of tokenizer_config.json."""
-        said = _as(dict, self.whole.get("normalizer"))
-        names = {"lowercase": "do_lower_case", "handle_chinese_chars": "tokenize_chinese_chars"}
-        return {names.get(name, name): value for name, value in said.items()}
-
     def foreign(self) -> Iterator[str]:
         """Yields a phrase for each rule that `tokenization` does not have."""
         for content in (self.config, self.model):
@@ -137,8 +131,11 @@ def in_huggingface(folder: str) -> Stated | None:
             f"{there.paths[0]}: its tokenizer is not BERT's ({and_more(problems, 3, '; ')}), so that text would become"
             " other tokens here than there; with such a tokenizer, the weights can be used in transformers only"
         )
-    # What tokenizer_config.json says counts where it says anything.
-    settings = there.config if there.states_case else {**there.normalizer(), **there.config}
+    settings = there.config  # what it says counts where it says anything
+    if not there.states_case:
+        names = {"lowercase": "do_lower_case", "handle_chinese_chars": "tokenize_chinese_chars"}
+        normalizer = _as(dict, there.whole.get("normalizer")).items()
+        settings = {**{names.get(name, name): value for name, value in normalizer}, **settings}
     stated = {name: value for name, value in settings.items() if isinstance(value, bool)}
     lower = stated.get("do_lower_case")
     path = os.path.join(folder, _NAMES[not there.states_case]) if "do_lower_case" in settings else there.paths[0]

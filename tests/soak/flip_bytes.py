@@ -32,12 +32,9 @@ from bert_tf2.data import tfrecords
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.saver import TrainingState, deciding
-from bert_tf2.weights import bundle, huggingface_writing, keras_files
+from bert_tf2.weights import bundle, keras_files
 from bert_tf2.weights.base import Weights
-from bert_tf2.weights.labels import LabelMap
 from bert_tf2.weights.sources import open_weights
-
-LABELS = LabelMap("mine", ("bad", "so so", "good"), regression=False)
 
 
 @dataclasses.dataclass
@@ -153,13 +150,6 @@ def read_weights(path: pathlib.Path) -> Reading:
     return Reading(values, (config, source.labels()), source.remarks)
 
 
-def make_hugging_face(folder: pathlib.Path) -> None:
-    model = MAKERS["classifier"](small_config())
-    values = randomize(model)
-    shapes = {name: value.shape for name, value in values.items()}
-    huggingface_writing.write_folder(str(folder), shapes, values.items(), small_config(), labels=LABELS)
-
-
 def marks_of_zip(data: bytes) -> Iterator[int]:
     """Every header of a part, every entry of the directory, and the end of the directory."""
     for signature, length in ((b"PK\x03\x04", 46), (b"PK\x01\x02", 66), (b"PK\x05\x06", 22)):
@@ -187,7 +177,6 @@ KINDS = (
     Kind(
         "checkpoint, training.json", "model.ckpt-7.training.json", make_checkpoint, read_checkpoint, marks_of_json,
     ),
-    Kind("its config.json", "config.json", make_hugging_face, read_weights, marks_of_json),
     Kind(
         ".keras", "m.keras", lambda f: make_keras(f, "m.keras"), lambda f: read_weights(f / "m.keras"), marks_of_zip,
     ),

@@ -158,7 +158,6 @@ WRITES = [
     ("convert_checkpoint.py", "--to=tf1 --output=DISK/x"),
     ("convert_checkpoint.py", "--to=hf --output=DISK/x"),
     ("convert_checkpoint.py", "--to=keras --output=DISK/x"),
-    ("convert_checkpoint.py", "--to=keras --output=DISK/x.keras"),
     ("export_saved_model.py", "--export_dir=DISK/x"),
     ("run_ner.py", "--output_dir=DISK/x"),
     ("run_squad.py", "--output_dir=DISK/x"),

@@ -142,11 +142,3 @@ def test_names_of_a_tensorflow_1_hub_module(tmp_path):
     source = bundle.Checkpoint(prefix)
     assert source.shapes == {"bert/pooler/dense/bias": [2]}
     np.testing.assert_array_equal(source.get("bert/pooler/dense/bias"), [1, 1])
-
-
-@pytest.mark.parametrize("step", [np.array([1, 2]), np.array(-1), np.array(0.5), np.array(b"7", object)])
-def test_a_step_that_is_none(step, tmp_path):
-    bundle.save(str(tmp_path / "x"), {"global_step": step})
-    source = bundle.Checkpoint(str(tmp_path / "x"))
-    with pytest.raises(UserError, match="its global_step is no number of training steps"):
-        assert source.global_step

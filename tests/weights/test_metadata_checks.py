@@ -9,17 +9,15 @@ import re
 import pytest
 import toy_data
 from google_folders import CASED, save, write_json, write_vocab
-from huggingface_folders import forget_configuration
 from refused import message_of
 from small_models import small_config
 
 from bert_tf2 import modeling
 from bert_tf2.support.errors import UserError
-from bert_tf2.vocabulary import is_cased
 from bert_tf2.weights import checkpoint, convert, metadata
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.options import ConversionOptions
-from bert_tf2.weights.sources import open_weights
+from bert_tf2.weights.vocabulary import is_cased
 
 # The configuration
 
@@ -81,22 +79,7 @@ def from_transformers(encoder, tmp_path) -> str:
     convert.run(ConversionOptions(input=str(encoder), output=str(tmp_path / "hf"), to="hf"))
     content = json.loads((tmp_path / "hf" / "config.json").read_text())
     write_json(tmp_path / "hf" / "config.json", {**content, "hidden_act": "gelu"})
-    forget_configuration(tmp_path / "hf")
     return str(tmp_path / "hf")
-
-
-def test_a_configuration_that_the_weights_do_not_state(encoder, tmp_path):
-    """No shape shows these values, and nobody gave a configuration to compare with."""
-    convert.run(ConversionOptions(input=str(encoder), output=str(tmp_path / "hf"), to="hf"))
-    path = tmp_path / "hf" / "config.json"
-    content = json.loads(path.read_text())
-    for changes in ({"num_attention_heads": 4}, {"layer_norm_eps": 1e-2}, {"hidden_act": "gelu"}):
-        write_json(path, {**content, **changes})
-        message = message_of(open_weights, str(tmp_path / "hf"))
-        assert message.startswith(f"{path}: says {next(iter(changes))} ") and "model.safetensors was written" in message
-    write_json(path, {**content, "hidden_dropout_prob": 0.3, "finetuning_task": "mine"})
-    (remark,) = (remark for remark in open_weights(str(tmp_path / "hf")).remarks if "changed" in remark)
-    assert remark.startswith(f"{path}: hidden_dropout_prob, finetuning_task changed since model.safetensors was")
 
 
 def test_gelu_of_transformers_may_be_either_with_a_warning(from_transformers, log_lines):
@@ -111,11 +94,11 @@ def test_anything_else_of_transformers_is_refused(from_transformers, changes):
 
 
 def test_a_keras_model_knows_its_own_configuration(encoder, tmp_path):
-    convert.run(ConversionOptions(input=str(encoder), output=str(tmp_path / "m.keras"), to="keras"))
+    convert.run(ConversionOptions(input=str(encoder), output=str(tmp_path / "m"), to="keras"))
     message = message_of(
-        checkpoint.initialize, modeling.BertModel(small_config(hidden_act="relu")), str(tmp_path / "m.keras")
+        checkpoint.initialize, modeling.BertModel(small_config(hidden_act="relu")), str(tmp_path / "m")
     )
-    assert "m.keras: states hidden_act gelu" in message and message.endswith("correct --bert_config_file")
+    assert "m/bert_model.keras: states hidden_act gelu" in message and message.endswith("correct --bert_config_file")
 
 
 # The vocabulary
