@@ -23,6 +23,7 @@ from bert_tf2.support import keras_registry
 
 if TYPE_CHECKING:
     from bert_tf2.commands.loading import load
+    from bert_tf2.commands.span_models import SpanTextModel, answerer
     from bert_tf2.commands.tag_models import TagModel, tagger
     from bert_tf2.commands.text_models import TextModel, classifier
     from bert_tf2.config import BertConfig
@@ -38,10 +39,12 @@ __all__ = [
     "BertConfig",
     "BertModel",
     "FullTokenizer",
+    "SpanTextModel",
     "TagModel",
     "TextModel",
     "Tokenize",
     "WarmupAndDecay",
+    "answerer",
     "classifier",
     "export",
     "load",
@@ -53,10 +56,12 @@ _MODULES = {
     "BertConfig": "config",
     "BertModel": "modeling",
     "FullTokenizer": "tokenization",
+    "SpanTextModel": "commands.span_models",
     "TagModel": "commands.tag_models",
     "TextModel": "commands.text_models",
     "Tokenize": "exporting.tokenize_layer",
     "WarmupAndDecay": "training.keras_optimizer",
+    "answerer": "commands.span_models",
     "classifier": "commands.text_models",
     "export": "exporting.keras_export",
     "load": "commands.loading",
@@ -65,7 +70,7 @@ _MODULES = {
 _HEADS = ("ClassifierModel", "MaskedLMModel", "PretrainingModel", "SpanModel", "TaggingModel")
 _IN_KERAS = {
     name: _MODULES[name]
-    for name in ("AdamWeightDecay", "BertModel", "TagModel", "TextModel", "Tokenize", "WarmupAndDecay")
+    for name in ("AdamWeightDecay", "BertModel", "SpanTextModel", "TagModel", "TextModel", "Tokenize", "WarmupAndDecay")
 }
 _IN_KERAS |= dict.fromkeys(_HEADS, "heads")
 keras_registry.offer(__name__, {name: f"{__name__}.{module}" for name, module in _IN_KERAS.items()})

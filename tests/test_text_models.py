@@ -248,3 +248,33 @@ def test_words_become_the_rows_of_the_script(tmp_path):
             begun = [(word, place) for place, word in enumerate(numbers[row].numpy()) if word >= 0]
             assert begun[: len(window.answers)] == window.answers
             assert features["input_mask"][row].numpy().sum() == length
+
+
+def test_questions_with_answers(encoder, tmp_path):
+    """It trains on lists, and answers as `load` does with its folder."""
+    found = toy_data.squad(48, 1, impossible=True)["data"][0]["paragraphs"]
+    rows = [(q["question"], p["context"], *[(a["text"], a["answer_start"]) for a in q["answers"]]) for p in found
+            for q in p["qas"]]  # fmt: skip
+    pairs, answers = [row[:2] for row in rows], [row[2] if len(row) > 2 else "" for row in rows]
+    reader = bert_tf2.answerer(encoder, may_be_missing=True, max_seq_length=32)
+    keras.utils.set_random_seed(1)
+    reader.compile(5e-3)
+    history = reader.fit(pairs, answers, 8, 10, validation_split=0.25, **QUIET).history
+    assert history["loss"][-1] < history["loss"][0] / 2 and len(history["val_accuracy"]) == 10
+    asked = [*pairs[:6], (pairs[0][0], pairs[0][1] + " ann playing in the film" * 20)]
+    found = reader.predict(tuple(map(list, zip(*asked, strict=True))))
+    reader.save_folder(tmp_path / "out")
+    assert bert_tf2.load(tmp_path / "out").answer(*map(list, zip(*asked, strict=True))) == found
+    assert bert_tf2.answerer(tmp_path / "out").predict(asked) == found
+    reader.export(tmp_path / "served")
+    assert "serving_text" in tf.saved_model.load(str(tmp_path / "served")).signatures
+    reader.save(tmp_path / "reader.keras")
+    again = keras.models.load_model(tmp_path / "reader.keras")
+    assert again.predict(asked) == found and again.evaluate(pairs, answers, **QUIET)[0] < history["loss"][0]
+    for call, message in (
+        (lambda: reader.fit([("where", "in Rome")], ["Paris"]), "question 1 does not have the words 'Paris'"),
+        (lambda: reader.fit([("where", "in Rome")], []), "y: 0 rows for 1 questions"),
+        (lambda: bert_tf2.answerer(encoder, max_seq_length=32).fit([("where", "in Rome")], [""]), 'has the answer ""'),
+        (lambda: bert_tf2.answerer(encoder, stride=3), "has no setting stride"),
+    ):
+        assert message in message_of(call)

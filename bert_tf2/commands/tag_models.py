@@ -15,7 +15,8 @@ import keras
 import tensorflow as tf
 
 from bert_tf2 import heads
-from bert_tf2.commands.text_models import DEFAULTS, Parts, TextModel, check_labels, find_labels
+from bert_tf2.commands.text_models import TextModel, check_labels
+from bert_tf2.commands.text_parts import DEFAULTS, Parts, find_labels
 from bert_tf2.finetuning.answering import NER, Answerer
 from bert_tf2.finetuning.ner.features import IGNORED_LABEL_ID
 from bert_tf2.support.errors import UserError

@@ -21,25 +21,20 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf2 import heads
+from bert_tf2.commands.text_parts import DEFAULTS, Parts, find_labels
 from bert_tf2.exporting import run as exporting
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns, entries_of, write_vocabulary
 from bert_tf2.fast.encoder import accelerate
 from bert_tf2.finetuning.classification.features import log_cut
-from bert_tf2.finetuning.options import ClassifierOptions, checked_length
-from bert_tf2.layers import initial_weights_from
-from bert_tf2.support import files, hub
+from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.support.settings import check_type, settings_of
+from bert_tf2.support.settings import check_type
 from bert_tf2.training.devices import plan_for
-from bert_tf2.training.forward import check_process
 from bert_tf2.training.keras_optimizer import AdamWeightDecay, WarmupAndDecay
-from bert_tf2.weights import checkpoint, labels, metadata, sources, task_file
-from bert_tf2.weights.base import Weights
+from bert_tf2.weights import checkpoint, labels, metadata, task_file
 from bert_tf2.weights.labels import LabelMap
 
-DEFAULTS = {name: stated.flag_default for name, (stated, _, _) in settings_of(ClassifierOptions).items()}
 _RATE = 2e-5  # which the reference's README recommends
-_TASK = "tsv"  # of run_classifier.py: one's own tables
 
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
@@ -57,26 +52,31 @@ class TextModel(keras.Model):
       labels: the labels, in the order of the outputs.
     """
 
-    def __init__(self, model: heads.ClassifierModel, tokenize: Tokenize, label_map: LabelMap, **kwargs):
+    def __init__(self, model: keras.Model, tokenize: Tokenize, label_map: LabelMap | None, **kwargs):
         super().__init__(**kwargs)
         self.model = model
         model.bert.pooler.trainable = model.uses_pooler
         self.tokenize = tokenize
         self._label_map = label_map
-        self.labels = list(label_map.labels)
-        self.regression, self.multi_label = label_map.regression, label_map.multi_label
+        if label_map:
+            self.labels = list(label_map.labels)
+            self.regression, self.multi_label = label_map.regression, label_map.multi_label
         self.built = True
         self.compile()
 
     def get_config(self) -> dict[str, Any]:
         parts = {"model": self.model, "tokenize": self.tokenize}
         parts = {name: keras.saving.serialize_keras_object(part) for name, part in parts.items()}
-        return {**super().get_config(), **parts, "label_map": dataclasses.asdict(self._label_map)}
+        if self._label_map:
+            parts["label_map"] = dataclasses.asdict(self._label_map)
+        return {**super().get_config(), **parts}
 
     @classmethod
     def from_config(cls, config: dict, custom_objects=None) -> TextModel:
         parts = {name: keras.saving.deserialize_keras_object(config[name]) for name in ("model", "tokenize")}
-        return cls(**{**config, **parts, "label_map": LabelMap(**config["label_map"])})
+        if "label_map" in config:
+            parts["label_map"] = LabelMap(**config["label_map"])
+        return cls(**{**config, **parts})
 
     def call(self, inputs: Any, training: bool = False) -> tf.Tensor:
         """Strings [B], a pair of them, or `Tokenize`'s arrays -> probabilities [B, L], of a regression [B, 1]."""
@@ -96,9 +96,10 @@ class TextModel(keras.Model):
           metrics: by default the accuracy; of a regression none.
           **kwargs: see keras.Model.compile. With `jit_compile`, all rows have max_seq_length tokens.
         """
-        kind = 0 if self.regression else 2 if self.multi_label else 1
-        loss = loss or ("mean_squared_error", "sparse_categorical_crossentropy", "binary_crossentropy")[kind]
-        metrics = ([], ["accuracy"], ["binary_accuracy"])[kind] if metrics is None else metrics
+        if loss is None or metrics is None:
+            kind = 0 if self.regression else 2 if self.multi_label else 1
+            loss = loss or ("mean_squared_error", "sparse_categorical_crossentropy", "binary_crossentropy")[kind]
+            metrics = ([], ["accuracy"], ["binary_accuracy"])[kind] if metrics is None else metrics
         self._rate = optimizer if isinstance(optimizer, int | float) else None
         if self._rate is not None:
             optimizer = AdamWeightDecay(WarmupAndDecay(self._rate, 1, 0))  # until `fit` knows its steps
@@ -251,23 +252,27 @@ class TextModel(keras.Model):
         """As in Keras, with texts: probabilities float32 [N, L], of a regression [N, 1]."""
         return super().predict(self.dataset(x, batch_size=batch_size or 32), None, *args, **kwargs)
 
+    def _kept(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What task.json says of the task, and of the settings that decide the answers."""
+        return {"task": self._label_map.task}, {"max_seq_length": self.tokenize.max_seq_length}
+
     def save_folder(self, output_dir: str | os.PathLike[str]) -> None:
-        """Writes what run_classifier.py writes: it, export_saved_model.py and `load` go on from there.
+        """Writes what the script of the task writes: it, export_saved_model.py and `load` go on from there.
 
         Raises:
           UserError: the folder holds another model, or is not writable.
         """
         output_dir = os.path.expanduser(os.fspath(output_dir))
         tokenizer, config = self.tokenize.tokenizer, self.model.config
-        facts = {"task": self._label_map.task}
-        made_with = metadata.decisive(config) | {"labels": self._label_map.labels}
-        content = task_file.content(facts, {"max_seq_length": self.tokenize.max_seq_length}, made_with)
+        made_with = metadata.decisive(config) | ({"labels": self._label_map.labels} if self._label_map else {})
+        content = task_file.content(*self._kept(), made_with)
         files.make_directory(output_dir)
         with tempfile.TemporaryDirectory() as folder:
             vocab_file = write_vocabulary(folder, entries_of(tokenizer))
             metadata.check_output_dir(output_dir, config, vocab_file)
             metadata.write(output_dir, config, tokenizer, vocab_file, content)
-        labels.save_label_map(output_dir, self._label_map)
+        if self._label_map:
+            labels.save_label_map(output_dir, self._label_map)
         step = int(self.optimizer.iterations)
         checkpoint.CheckpointFolder(output_dir).save(checkpoint.tf1_variables(self.model), step)
 
@@ -290,7 +295,7 @@ class TextModel(keras.Model):
             self.save_folder(os.path.join(folder, "model"))
             beside = {name: os.path.join(folder, "model", file) for name, file in _FILES.items()}
             kwargs |= {"format": format.removeprefix("tf_"), "max_seq_length": self.tokenize.max_seq_length, **beside}
-            task = "classifier" if self.model.labeled == "texts" else "ner"
+            task = {"texts": "classifier", "tokens": "ner", None: "squad"}[self.model.labeled]
             os.replace(exporting.export_model(task=task, export_dir=folder, **kwargs), path)
 
 
@@ -316,7 +321,10 @@ def _divide(share: float, x: Any, y: Any, sample_weight: Any) -> tuple:
     parts = (x, y, None if sample_weight is None else np.asarray(sample_weight))
 
     def cut(rows: slice) -> list:
-        return [None if part is None else tf.nest.map_structure(lambda column: column[rows], part) for part in parts]
+        return [
+            tuple(column[rows] for column in part) if isinstance(part, tuple) else None if part is None else part[rows]
+            for part in parts
+        ]
 
     return (*cut(slice(first)), cut(slice(first, None)))
 
@@ -350,50 +358,3 @@ def classifier(
     label_map = find_labels(found.source, labels, regression, multi_label)
     settings = (len(label_map.labels), label_map.regression, label_map.multi_label)
     return TextModel(found.model(heads.ClassifierModel, *settings, seed=random_seed), found.tokenize, label_map)
-
-
-class Parts:
-    """What a model of texts is made of; the arguments are those of `classifier`."""
-
-    def __init__(self, weights, bert_config_file, vocab_file, do_lower_case, max_seq_length: int | None):
-        check_process()
-        self.source = checkpoint.open_weights(hub.fetched(os.path.expanduser(os.fspath(weights))))
-        self.config = sources.find_config(self.source, bert_config_file)
-        tokenizer = sources.find_tokenizer(self.source, self.config, vocab_file, do_lower_case)
-        longest = self.config.max_position_embeddings
-        kept = task_file.settings(self.source.folder, {"max_seq_length": int}).get("max_seq_length")
-        length = max_seq_length or kept or min(DEFAULTS["max_seq_length"], longest)
-        self.tokenize = Tokenize(tokenizer, checked_length(length, longest))
-
-    def model(self, kind: type, *settings, seed: int) -> keras.Model:
-        """A model of `heads` with the weights."""
-        with initial_weights_from(seed):
-            model = kind(self.config, *settings)
-        checkpoint.initialize(model, self.source)
-        return model
-
-
-def find_labels(
-    source: Weights,
-    given: Sequence[str] | None,
-    regression: bool = False,
-    multi_label: bool = False,
-    tags: bool = False,
-) -> LabelMap:
-    """The meaning of the outputs: as given, else as the weights have it; `tags`: of words."""
-    found = sources.label_map_of(source)
-    if given is None and not regression:
-        if found is None or found.labeled != ("tokens" if tags else "texts"):
-            what = "words; give labels=[...]" if tags else "texts; give labels=[...], or regression=True"
-            raise UserError(f"{source.path}: has no labels of {what}")
-        return found
-    names = tuple(given or ())
-    if not all(isinstance(name, str) for name in names) or (len(names) < 2 and not regression):
-        raise UserError(f"labels={given!r:.60}: must be two names or more")
-    if found and found.labels == names and names and tags == (found.labeled == "tokens"):
-        return found
-    asked = LabelMap(labels.TAGGING_TASK if tags else found.task if found else _TASK, names, regression, multi_label)
-    asked.check_unique("labels")
-    if found and found.labels != labels.numbered(found.num_labels) and not (found.regression and regression):
-        raise UserError(f"{source.path}: was trained for {found.describe()}; leave labels out, or give other weights")
-    return asked

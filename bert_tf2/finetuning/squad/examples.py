@@ -84,11 +84,18 @@ def read_squad_examples(
     without a word is skipped as well, whereas the reference trains on the words at its position. A warning counts the
     questions that are marked as impossible, unless `version_2_with_negative` is given.
     """
+    return examples_of(files.read_json(input_file, kind=None), input_file, is_training, version_2_with_negative)
+
+
+def examples_of(
+    dataset: Any, input_file: str, is_training: bool, version_2_with_negative: bool = False
+) -> list[SquadExample]:
+    """The questions of a parsed SQuAD file; see `read_squad_examples`."""
     examples: list[SquadExample] = []
     unaligned: list[str] = []
     impossible: list[str] = []
     places: dict[str, str] = {}
-    for paragraph, where in paragraphs(files.read_json(input_file, kind=None), input_file):
+    for paragraph, where in paragraphs(dataset, input_file):
         context = field(paragraph, "context", str, where)
         found = list(_WORD.finditer(context))
         words, starts = [match.group() for match in found], [match.start() for match in found]

@@ -1,0 +1,70 @@
+"""What the models that take texts are made of: weights, a tokenizer, and the meaning of the outputs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import keras
+
+from bert_tf2.exporting.tokenize_layer import Tokenize
+from bert_tf2.finetuning.options import ClassifierOptions, checked_length
+from bert_tf2.layers import initial_weights_from
+from bert_tf2.support import hub
+from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import settings_of
+from bert_tf2.training.forward import check_process
+from bert_tf2.weights import checkpoint, labels, sources, task_file
+from bert_tf2.weights.base import Weights
+from bert_tf2.weights.labels import LabelMap
+
+DEFAULTS = {name: stated.flag_default for name, (stated, _, _) in settings_of(ClassifierOptions).items()}
+_USUAL_LENGTH = DEFAULTS["max_seq_length"]
+_TASK = "tsv"  # of run_classifier.py: one's own tables
+
+
+class Parts:
+    """What a model of texts is made of; the arguments are those of `classifier`."""
+
+    def __init__(self, weights, bert_config_file, vocab_file, do_lower_case, max_seq_length, usual=_USUAL_LENGTH):
+        check_process()
+        self.source = checkpoint.open_weights(hub.fetched(os.path.expanduser(os.fspath(weights))))
+        self.config = sources.find_config(self.source, bert_config_file)
+        tokenizer = sources.find_tokenizer(self.source, self.config, vocab_file, do_lower_case)
+        longest = self.config.max_position_embeddings
+        kept = task_file.settings(self.source.folder, {"max_seq_length": int}).get("max_seq_length")
+        length = max_seq_length or kept or min(usual, longest)
+        self.tokenize = Tokenize(tokenizer, checked_length(length, longest))
+
+    def model(self, kind: type, *settings, seed: int) -> keras.Model:
+        """A model of `heads` with the weights."""
+        with initial_weights_from(seed):
+            model = kind(self.config, *settings)
+        checkpoint.initialize(model, self.source)
+        return model
+
+
+def find_labels(
+    source: Weights,
+    given: Sequence[str] | None,
+    regression: bool = False,
+    multi_label: bool = False,
+    tags: bool = False,
+) -> LabelMap:
+    """The meaning of the outputs: as given, else as the weights have it; `tags`: of words."""
+    found = sources.label_map_of(source)
+    if given is None and not regression:
+        if found is None or found.labeled != ("tokens" if tags else "texts"):
+            what = "words; give labels=[...]" if tags else "texts; give labels=[...], or regression=True"
+            raise UserError(f"{source.path}: has no labels of {what}")
+        return found
+    names = tuple(given or ())
+    if not all(isinstance(name, str) for name in names) or (len(names) < 2 and not regression):
+        raise UserError(f"labels={given!r:.60}: must be two names or more")
+    if found and found.labels == names and names and tags == (found.labeled == "tokens"):
+        return found
+    asked = LabelMap(labels.TAGGING_TASK if tags else found.task if found else _TASK, names, regression, multi_label)
+    asked.check_unique("labels")
+    if found and found.labels != labels.numbered(found.num_labels) and not (found.regression and regression):
+        raise UserError(f"{source.path}: was trained for {found.describe()}; leave labels out, or give other weights")
+    return asked
