@@ -7,7 +7,6 @@ import json
 import pathlib
 import re
 import socket
-import zipfile
 
 import pytest
 import toy_data
@@ -143,7 +142,6 @@ def write_other_kinds(folder: pathlib.Path) -> None:
         "blank": b"\n\n\n",
         "utf16": "words\n".encode("utf-16"),
         "packed": gzip.compress(b"words\n"),
-        "pdf": b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj",
         "page": b"<!DOCTYPE html><html><body>404: not found</body></html>",
         "pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 12\n",
         "zeros": bytes(5000),
@@ -153,8 +151,6 @@ def write_other_kinds(folder: pathlib.Path) -> None:
         "text": b"a text\nof two lines\n",
     }.items():
         (place / name).write_bytes(content)
-    with zipfile.ZipFile(place / "zip", "w") as archive:
-        archive.writestr("a", "b")
     (place / "dangling").symlink_to("nothing")
     (place / "loop").symlink_to("loop")
 

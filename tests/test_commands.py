@@ -1,17 +1,15 @@
 """The installed package outside of a checkout: a wheel, the command `bert_tf2`, the demonstration."""
 
-import contextlib
 import os
 import pathlib
 import subprocess
 import sys
-import types
 
 import pytest
 from command_lines import ROOT, SCRIPTS
 
 from bert_tf2 import commands
-from bert_tf2.support import outputs, process
+from bert_tf2.support import process
 from bert_tf2.support.settings import WrongSetting
 
 
@@ -45,15 +43,15 @@ def test_a_wrong_call_says_what_would_be_right(name, given, message):
     assert str(caught.value) == message
 
 
-def test_a_tpu_that_is_none_says_so_once(monkeypatch):
-    """TensorFlow would log the errors of gRPC besides, before the one line."""
-    told = []
-    monkeypatch.setattr(commands, "load_tensorflow", lambda **settings: told.append(settings))
-    monkeypatch.setattr(outputs, "check_files", lambda options: None)
-    monkeypatch.setattr(commands, "find", lambda path: lambda *options, **more: contextlib.nullcontext())
-    for options in (types.SimpleNamespace(use_tpu=True), types.SimpleNamespace()):
-        commands._run(commands.COMMANDS["run_squad"], options)
-    assert told == [{"on_tpu": True}, {"on_tpu": False}]
+def test_a_tpu_that_is_none_says_so_once():
+    """TensorFlow would log the errors of gRPC besides, before the one line, as it does at a lower level."""
+    program = (
+        "from bert_tf2.support import process, quiet; process.begin(); quiet.load_tensorflow();"
+        " import os; print(os.environ['TF_CPP_MIN_LOG_LEVEL'])"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("3\n", "")
 
 
 def test_the_demonstration_is_a_command(capsys, monkeypatch, tmp_path):

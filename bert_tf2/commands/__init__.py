@@ -107,7 +107,7 @@ def run(name: str) -> None:
             logging.info("Keras runs on TensorFlow here, not on %s as KERAS_BACKEND has it", asked)
         result = _run(command, options)
         if command.prints:
-            process.show(result if isinstance(result, str) else "\n".join(result))
+            print(result if isinstance(result, str) else "\n".join(result))
 
     flags.run(find(command.options), main)
 
@@ -144,7 +144,7 @@ def _run(command: Command, options: Any) -> Any:
         stated(options)
     if not command.tensorflow:
         return find(command.run)(options)
-    load_tensorflow(on_tpu=getattr(options, "use_tpu", False))
+    load_tensorflow()
     more = {"export": find("exporting.run:export_model")} if command.exports else {}
     with find("training.devices:configured")(options):
         return find(command.run)(options, **more)

@@ -198,6 +198,6 @@ def _damaged(path: str, number: int, problem: str) -> UserError:
     if number == 1:
         with gzip_files.open_unpacked(path) as stream:
             head = stream.read(file_kinds.HEAD_BYTES)
-        if other := file_kinds.mismatch(head, path, "TFRecord", "TFRecord", of_text=_FROM_TEXT):
+        if other := file_kinds.mismatch(head, path, "TFRecord", of_text=_FROM_TEXT):
             return UserError(f"{path}: {other}")
     return UserError(f"{path}, record {number}: {problem}")

@@ -179,17 +179,12 @@ class _Call:
 
     def write(self, folder: str, stages: progress.Progress) -> None:
         """Writes all files into a folder. Raises UserError if it is not writable or the disk is full."""
-        try:
+        with environment.writing(self.options.export_dir):
             info = self._write_onnx(folder) if self.options.format == "onnx" else self._write_saved_model(folder)
             stages.advance()
             self._write_assets(folder)
             files.write_json(os.path.join(folder, sources.EXPORT_INFO_FILE), {**self._info(), **info})
             stages.advance()
-        except (tf.errors.OpError, OSError) as error:
-            line = environment.explain_writing(error, [self.options.export_dir], [folder])
-            if line is None:
-                raise
-            raise UserError(line) from error
 
     def _write_saved_model(self, folder: str) -> dict[str, Any]:
         """Returns what model_info.json has to say of it."""

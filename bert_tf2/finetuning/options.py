@@ -237,15 +237,12 @@ class SquadOptions(PredictionOptions, FineTuneOptions):
         ("eval_steps", "predict_file"),
     )
 
-    train_file: str | None = setting(
-        "SQuAD JSON to train on, e.g. train-v1.1.json.", None, group=DATA, reads=True, rereads=None
-    )
+    train_file: str | None = setting("SQuAD JSON to train on, e.g. train-v1.1.json.", None, group=DATA, reads=True)
     predict_file: str | None = setting(
         "SQuAD JSON with the questions to answer, e.g. dev-v1.1.json.",
         None,
         group=DATA,
         reads=True,
-        rereads=("do_eval", "eval_steps"),
     )
     version_2_with_negative: bool = setting("SQuAD 2.0: some questions have no answer.", False, group=DATA)
     output_dir: str = output_folder("*.tf_record", "eval_metrics.json", "*predictions.json", "null_odds.json")
@@ -302,9 +299,8 @@ class NerOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
         None,
         group=DATA,
         reads=True,
-        rereads=None,
     )
-    eval_file: str | None = setting("Evaluation data in the same format.", None, group=DATA, reads=True, rereads=None)
+    eval_file: str | None = setting("Evaluation data in the same format.", None, group=DATA, reads=True)
     predict_file: str | None = setting(
         "Words to tag; a tag column is optional and ignored.", None, group=DATA, reads=True
     )
@@ -348,7 +344,6 @@ class FeatureOptions(LogOptions, VocabularyOptions, DeviceOptions, ModelOptions)
         " separated by tabs.",
         group=DATA,
         reads=True,
-        rereads=None,
     )
     text_a_column: str | None = setting(
         "Table: column of the text, by its name or its number from 1.", None, group=DATA
@@ -367,7 +362,7 @@ class FeatureOptions(LogOptions, VocabularyOptions, DeviceOptions, ModelOptions)
         group=FEATURES,
         choices=("none", "cls", "mean", "max"),
     )
-    batch_size: int = setting("Lines per batch.", 32, group=DEVICES, low=1, memory=())
+    batch_size: int = setting("Lines per batch.", 32, group=DEVICES, low=1)
     use_one_hot_embeddings: bool = setting("Accepted and ignored.", False, group=DEVICES)
 
     @property

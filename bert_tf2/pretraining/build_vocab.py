@@ -46,10 +46,9 @@ class BuildVocabOptions(CorpusOptions):
         "Text files, also compressed by gzip: names and globs, separated by commas.",
         group=DATA,
         reads=True,
-        rereads=None,
     )
     vocab_file: str = setting("Vocabulary to write, one entry per line.", group=DATA, writes_file=True)
-    vocab_size: int = setting("Maximum number of entries.", 30522, group=VOCABULARY, low=1, memory=())
+    vocab_size: int = setting("Maximum number of entries.", 30522, group=VOCABULARY, low=1)
     do_lower_case: bool = setting(
         "Whether to lower-case and strip accents; must match the model's setting.", True, group=VOCABULARY
     )

@@ -23,7 +23,6 @@ from bert_tf2.pretraining.draws import Draws
 from bert_tf2.pretraining.examples import Example, ExampleMaker
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support import environment, files
-from bert_tf2.support.errors import UserError
 
 _MOST = 150_000  # examples in memory, some 30 MB
 _ROWS = 10_000  # written to the file at a time
@@ -86,7 +85,7 @@ class DrawnExamples:
 
     def _store(self) -> None:
         """Moves the examples in memory to the file."""
-        try:
+        with environment.writing(self._folder or tempfile.gettempdir()):
             if self._file is None:
                 self._file = tempfile.TemporaryFile(buffering=0, dir=self._folder or None)  # noqa: SIM115
             for first in range(0, len(self._ends), _ROWS):
@@ -94,12 +93,6 @@ class DrawnExamples:
                 left = memoryview(self._in_memory(numbers)).cast("B")
                 while left:
                     left = left[self._file.write(left) :]
-        except OSError as error:
-            place = self._folder or tempfile.gettempdir()
-            line = environment.explain_writing(error, [place], [place])
-            if line is None:
-                raise
-            raise UserError(line) from error
         self._stored += len(self._ends)
         self._begin()
 

@@ -108,7 +108,7 @@ class PretrainingDataOptions(CorpusOptions):
         choices=OBJECTIVES,
     )
     dupe_factor: int = setting(
-        "Number of passes over the text, each with different pairs and masks.", 10, group=EXAMPLES, low=1, memory=()
+        "Number of passes over the text, each with different pairs and masks.", 10, group=EXAMPLES, low=1
     )
     masked_lm_prob: float = setting("Fraction of the tokens to predict.", 0.15, group=EXAMPLES, low=0.0, high=1.0)
     short_seq_prob: float = setting(
@@ -155,7 +155,6 @@ class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptio
         "Text files to read, also compressed by gzip: names and patterns (*, ?), separated by commas.",
         group=DATA,
         reads=True,
-        rereads=("num_shards", "shard_megabytes"),
     )
     output_file: str = setting(
         "TFRecord files to write, examples in turn: names, separated by commas. A name that ends in .gz is compressed.",
@@ -165,7 +164,6 @@ class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptio
         "Vocabulary of the model to train, one entry per line.",
         group=MODEL,
         reads=True,
-        rereads=("num_shards", "shard_megabytes"),
     )
     num_shards: int | None = setting(
         "Cut the text into this many shards, each made alone and written to OUTPUT-00000-of-00010 and so on.",
@@ -181,7 +179,6 @@ class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptio
         None,
         group=DATA,
         low=1,
-        memory=(),
     )
     runner: str | None = setting(
         "Make the shards on a cluster: DaskRunner (extra `dask`). Its own options follow after --.",
@@ -311,15 +308,13 @@ class MaskedLMOptions(VocabularyOptions, PrecisionOptions, ModelOptions):
 
     init_checkpoint: str = setting("The weights of a pretrained BERT, of any kind.", group=MODEL, reads="weights")
     input_file: str | None = setting(
-        "File with one sentence per line; - is standard input.", None, group=DATA, reads=True, rereads=None
+        "File with one sentence per line; - is standard input.", None, group=DATA, reads=True
     )
     sentence: Sequence[str] | None = setting(
         "A sentence with [MASK] for each blank, or two with ' ||| ' between them; may be repeated.", None, group=DATA
     )
     max_seq_length: int = sequence_length("Maximum number of tokens of a sentence, including [CLS] and [SEP].")
-    batch_size: int = setting(
-        "Sentences per batch; 1 answers each line as soon as it is read.", 8, group=MODEL, low=1, memory=()
-    )
+    batch_size: int = setting("Sentences per batch; 1 answers each line as soon as it is read.", 8, group=MODEL, low=1)
     top_k: int = setting("Number of words to show for each blank.", 5, group=ANSWERS, low=1)
     output_format: str = setting(
         "text for people, or json for one JSON object per line.", "text", group=ANSWERS, choices=("text", "json")
@@ -341,14 +336,12 @@ class InspectRecordsOptions(Options):
         "TFRecord files to inspect, all of one kind: names and globs, separated by commas.",
         group=DATA,
         reads=True,
-        rereads=None,
     )
     vocab_file: str | None = setting(
         "The vocabulary that the records were made with; without it, ids are shown instead of words.",
         None,
         group=MODEL,
         reads=True,
-        rereads=None,
     )
     show: int = setting("Number of examples to show as text, the first ones.", 0, group=ANSWERS, low=0)
     top_k: int = setting("Number of most frequent masked words to show.", 10, group=ANSWERS, low=0)

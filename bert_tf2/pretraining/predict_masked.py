@@ -27,7 +27,7 @@ from bert_tf2.config import BertConfig, check_vocab_size
 from bert_tf2.fast.encoder import accelerated
 from bert_tf2.pretraining.blanks import MASK, check_fits, check_spelling, fill, pack, split_segments, tokenize
 from bert_tf2.pretraining.options import MaskedLMOptions
-from bert_tf2.support import files, process
+from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.settings import check_texts, check_type
 from bert_tf2.training import forward
@@ -102,7 +102,7 @@ def run(options: MaskedLMOptions) -> None:
     # The writer of the standard input may be waiting for an answer.
     read_ahead = 0 if name == _STANDARD_INPUT else _READ_AHEAD
     for answer in _answer(model, tokenizer, sentences, options.top_k, batch_size, read_ahead):
-        process.show(show(answer))
+        print(show(answer), flush=True)
 
 
 def _check_size(tokenizer: tokenization.FullTokenizer, config: BertConfig, name: str) -> None:

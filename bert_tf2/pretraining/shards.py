@@ -162,7 +162,7 @@ def _open_source(name: str, scratch: str, unpacked: contextlib.ExitStack) -> Sou
             place = scratch
             unpacked.callback(lambda: files.exists(place) and files.remove(place))
             files.make_directory(os.path.dirname(place))
-            with _writing(place, f"{name}: cannot be unpacked: "), files.open_binary(place, "wb") as text:
+            with environment.writing(place), files.open_binary(place, "wb") as text:
                 shutil.copyfileobj(stream, text, _BLOCK)
     with files.open_binary(place) as stream:
         next(files.decode_lines(stream, name), None)  # refuses other kinds of files
@@ -174,17 +174,6 @@ def scratch_beside(output: str) -> str:
     if files.is_remote(output):
         output = os.path.join(tempfile.gettempdir(), os.path.basename(output))
     return outputs.name_beside(output)
-
-
-@contextlib.contextmanager
-def _writing(path: str, problem: str = "") -> Iterator[None]:
-    """Makes an error of the system while a file is written a UserError, which begins with `problem`."""
-    try:
-        yield
-    except OSError as error:
-        if line := environment.explain_writing(error, [path], [path]):
-            raise UserError(problem + line) from error
-        raise
 
 
 def count_of(total: int, num_shards: int | None, shard_megabytes: float | None) -> int:
@@ -296,7 +285,7 @@ def text_sha256(pieces: Sequence[Piece]) -> str:
 
 def write_text(pieces: Sequence[Piece], path: str) -> None:
     """Writes the text of pieces to a local file."""
-    with _writing(path), open(path, "wb") as stream:
+    with environment.writing(path), open(path, "wb") as stream:
         stream.writelines(lines(pieces))
 
 

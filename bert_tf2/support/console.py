@@ -8,22 +8,19 @@ from __future__ import annotations
 import contextlib
 import logging as python_logging
 import os
-import shutil
 import sys
 import textwrap
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn
 
 from absl import logging
 
-from bert_tf2.support import environment, process, progress
+from bert_tf2.support import environment, outputs, process, progress
 from bert_tf2.support.errors import UserError
 
-_YELLOW, _RED = "1;33", "1;31"
-_WIDTH_OF_FILES = 120
-_BEGAN = time.monotonic()
+_LONGEST_ROW = 600
 
 
 def set_up_log() -> None:
@@ -47,13 +44,8 @@ class _Formatter(python_logging.Formatter):
     """The time, the level of warnings and errors, the message."""
 
     def format(self, record: python_logging.LogRecord) -> str:
-        moment = time.strftime("%H:%M:%S", time.localtime(record.created))
-        text = super().format(record)
-        if record.levelno >= python_logging.ERROR:
-            return f"{moment} {loud('ERROR:', _RED)} {text}"
-        if record.levelno >= python_logging.WARNING:
-            return f"{moment} {loud('WARNING:', _YELLOW)} {text}"
-        return f"{moment} {text}"
+        level = f"{record.levelname}: " if record.levelno >= python_logging.WARNING else ""
+        return f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {level}{super().format(record)}"
 
 
 def _one_line(message, category, filename, lineno, line=None) -> str:
@@ -61,66 +53,36 @@ def _one_line(message, category, filename, lineno, line=None) -> str:
     return f"{' '.join(str(message).split())} ({category.__name__}, {os.path.basename(filename)} line {lineno})"
 
 
-def loud(text: str, color: str = _RED) -> str:
-    """Colors text on a terminal; NO_COLOR disables this (https://no-color.org)."""
-    if not progress.on_terminal() or os.environ.get("NO_COLOR"):
-        return text
-    return f"\033[{color}m{text}\033[0m"
-
-
-def _width() -> int:
-    return min(shutil.get_terminal_size().columns, _WIDTH_OF_FILES) - 1 if progress.on_terminal() else _WIDTH_OF_FILES
-
-
-def table(title: str, rows: Mapping[str, object], most_lines: int = 6) -> str:
-    """Formats a title and rows of a name and a wrapped text; text beyond `most_lines` lines is omitted."""
-    column = max(map(len, rows), default=0) + 4
-    lines = [title]
-    for name, text in rows.items():
-        wrapped = textwrap.wrap(
-            str(text), max(_width() - column, 20), max_lines=most_lines, placeholder=" ...",
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
-        first, *rest = wrapped or [""]
-        lines += [f"  {name:<{column - 2}}{first}", *(" " * column + line for line in rest)]
-    return "\n".join(lines)
+def table(title: str, rows: Mapping[str, object]) -> str:
+    """Formats a title and rows of a name and a text, which is cut if it is very long."""
+    column = max(map(len, rows), default=0)
+    shown = {name: textwrap.shorten(str(text), _LONGEST_ROW, placeholder=" ...") for name, text in rows.items()}
+    return "\n".join([title, *(f"  {name:<{column}}  {text}" for name, text in shown.items())])
 
 
 def summary(written: Sequence[str], figures: Mapping[str, float] | None = None) -> None:
-    """Logs the results of a run.
-
-    Args:
-      written: the files and folders that it wrote, under the names that the user gave.
-      figures: the main results.
-    """
+    """Logs the results of a run: what it wrote, under the names that the user gave, and its main figures."""
     rows = {"wrote": ", ".join(written)} if written else {}
     if figures:
         rows["results"] = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
-    took = f" in {progress.duration(time.monotonic() - _BEGAN)}" if process.is_script else ""
-    logging.info("%s", table(f"Done{took}.", rows))
+    logging.info("%s", table("Done.", rows))
 
 
 @contextlib.contextmanager
-def in_one_line(
-    memory_settings: Callable[[], Iterable[str]] = tuple, tidy: Callable[[], object] = tuple
-) -> Iterator[None]:
+def in_one_line() -> Iterator[None]:
     """Reports errors that are not bugs in one line: a user's mistake, a signal, a full disk, lack of memory.
 
     The exit status is the `status` of a UserError, 1 for errors of the machine, 130 after Ctrl-C, 143 after SIGTERM. If
     the reader of standard output stops reading, for example `head`, this is no error. Every other exception is a bug
     and propagates. With --verbosity=1, the traceback of a one-line error is logged.
-
-    `memory_settings` returns the flags that determine how much memory is needed, with their values; `tidy` is called
-    after a signal, see process.end_on_signals.
     """
-    process.end_on_signals(tidy)
+    process.tidying[:] = [progress.close_all, outputs.remove_partial]
+    process.begin()
     try:
         yield
     except BaseException as error:  # scripts that succeed end with SystemExit
         lost = process.flush_output()  # now, because an error at Python's exit could not be handled
-        if isinstance(error, SystemExit) and lost is None:
-            raise
-        status, line = _answer(lost if isinstance(error, SystemExit) else error, memory_settings)
+        status, line = _answer(lost if lost and isinstance(error, SystemExit) else error)
         if line is None:
             raise
         logging.debug("The error:", exc_info=True)
@@ -133,11 +95,11 @@ def fail(status: int, message: str) -> NoReturn:
     with contextlib.suppress(OSError):  # for example, the terminal is closed
         progress.close_all()
         line = "\\n".join(message.splitlines())  # the name of a file may contain a line end
-        print(f"{process.script_name()}: {loud('error:')} {line}", file=sys.stderr, flush=True)
+        print(f"{process.script_name()}: error: {line}", file=sys.stderr, flush=True)
     sys.exit(status)
 
 
-def _answer(error: BaseException, memory_settings: Callable[[], Iterable[str]]) -> tuple[int, str | None]:
+def _answer(error: BaseException) -> tuple[int, str | None]:
     """Returns the exit status and the line; None if the exception is a bug, "" if there is nothing to report."""
     if isinstance(error, UserError):
         return error.status, str(error)
@@ -145,8 +107,4 @@ def _answer(error: BaseException, memory_settings: Callable[[], Iterable[str]]) 
         return getattr(error, "status", 130), str(error) or "interrupted"
     if isinstance(error, BrokenPipeError):
         return 0, ""
-    if environment.is_out_of_memory(error):
-        return 1, environment.out_of_memory(error, memory_settings())
-    if isinstance(error, OSError) and error.filename == process.STANDARD_OUTPUT:
-        return 1, f"{error.filename}: {error.strerror}; not all of the output is written"
     return 1, environment.explain(error)

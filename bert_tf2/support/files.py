@@ -13,8 +13,9 @@ import io
 import itertools
 import json
 import os
+import shlex
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from absl import logging
@@ -71,9 +72,9 @@ def make_directory(path: str) -> None:
     if is_remote(path):
         return gfile("makedirs", path)
     try:
-        os.makedirs(outputs.follow(path), exist_ok=True)
+        os.makedirs(path, exist_ok=True)
     except OSError as error:
-        raise UserError(environment.cannot_make(path, error)) from error
+        raise UserError(f"cannot make the folder {environment.explain(error)}") from error
 
 
 def remove(path: str) -> None:
@@ -105,30 +106,13 @@ def open_binary(path: str, mode: str = "rb"):
             if "r" in mode and not exists(path):
                 raise UserError(f"{path}: no such file")
             return remote_files.open_binary(path, mode)
-        return io.BufferedReader(_Read(path), 1 << 16) if mode == "rb" else open(path, mode, 1 << 16)
+        with contextlib.nullcontext() if "r" in mode else environment.writing(path):
+            return open(path, mode, 1 << 16)
     except FileNotFoundError as error:
         path = environment.final_name(path)
         raise UserError(f"{path}: no such file{_hint(path)}") from error
     except OSError as error:
-        line = environment.explain_writing(error, [path], [path]) if "r" not in mode else environment.explain(error)
-        raise UserError(line or f"{path}: {error}") from error
-
-
-class _Read(io.FileIO):
-    """A file to read, whose name stands in errors, as that of a file to open does."""
-
-    def readinto(self, buffer) -> int | None:
-        return self._named(super().readinto, buffer)
-
-    def readall(self) -> bytes:
-        return self._named(super().readall)
-
-    def _named(self, read: Callable, *arguments):
-        try:
-            return read(*arguments)
-        except OSError as error:
-            error.filename = self.name
-            raise
+        raise UserError(environment.explain(error)) from error
 
 
 def check_there(path: str) -> None:
@@ -146,11 +130,11 @@ def _hint(path: str) -> str:
     return f" ({folder} holds: {and_more(names, 8)})" if names else f" ({folder} is empty)"
 
 
-def expect_kind(path: str, wanted: str, *kinds: str) -> None:
+def expect_kind(path: str, wanted: str) -> None:
     """Raises UserError for a binary file that is evidently of another kind; see file_kinds.mismatch."""
     with open_binary(path) as stream:
         head = stream.read(file_kinds.HEAD_BYTES)
-    if problem := file_kinds.mismatch(head, path, wanted, *kinds):
+    if problem := file_kinds.mismatch(head, path, wanted):
         raise UserError(f"{path}: {problem}")
 
 
@@ -192,12 +176,8 @@ def count_lines(path: str) -> int | None:
     """The number of lines that read_lines will yield, for files on a local disk. Otherwise None."""
     if is_remote(path) or not os.path.isfile(path):
         return None
-    count, block = 0, b""
     with open_binary(path) as stream:
-        while found := stream.read(1 << 20):
-            block = found
-            count += block.count(b"\n")
-    return count + (not block.endswith(b"\n") if block else 0)
+        return sum(1 for _ in stream)
 
 
 def decode_lines(stream: Iterable[bytes], name: str, *, drop_bom: bool = False, first: int = 1) -> Iterator[str]:
@@ -226,14 +206,16 @@ def decode_lines(stream: Iterable[bytes], name: str, *, drop_bom: bool = False, 
 
 
 def _refuse_other_kinds(head: bytes, path: str) -> None:
-    if kind := file_kinds.recognize(head, path):
-        raise UserError(f"{path}: {kind.sentence('text in UTF-8')}")
+    if problem := file_kinds.recognize(head, path, "text in UTF-8", pages=False):
+        raise UserError(f"{path}: {problem}")
 
 
 def _not_utf8(path: str, line: int, error: UnicodeDecodeError) -> UserError:
-    start = max(error.start - file_kinds.HEAD_BYTES // 2, 0)
-    advice = file_kinds.advice_on_encoding(error.object[start:][: file_kinds.HEAD_BYTES], path)
-    return UserError(f"{path}, line {line}: not UTF-8 text (byte 0x{error.object[error.start]:02x}); {advice}")
+    name, byte = shlex.quote(path), error.object[error.start]
+    return UserError(
+        f"{path}, line {line}: not UTF-8 text (byte 0x{byte:02x}); correct this place if the rest is UTF-8, or convert"
+        f" it from its encoding, here that of Western texts: iconv -f CP1252 -t UTF-8 {name} > {name}.utf8"
+    )
 
 
 def read_json(path: str, kind: type | None = dict) -> Any:
@@ -287,7 +269,7 @@ def complete_or_absent(*paths: str, durable: bool = False) -> Iterator[list[str]
 
     Yields a temporary name next to each of `paths`; write to those. On a normal exit they are renamed to `paths`; on an
     exception they are removed, and existing files at `paths` are unchanged. Temporary files of killed processes in
-    these folders are removed. A symbolic link stays; what it leads to is written, as by any other program.
+    these folders are removed.
 
     Example:
       with complete_or_absent("out/predictions.json") as (beside,):
@@ -297,7 +279,6 @@ def complete_or_absent(*paths: str, durable: bool = False) -> Iterator[list[str]
       paths: the files.
       durable: whether the files survive a power failure once this is done, and are complete whenever they are there.
     """
-    paths = [*map(outputs.follow, paths)]
     for path in paths:
         if is_directory(path):
             raise UserError(f"{path}: is a folder; name a file to write")
@@ -306,19 +287,15 @@ def complete_or_absent(*paths: str, durable: bool = False) -> Iterator[list[str]
     beside = [outputs.name_beside(path) for path in paths]
     partial = [name for name, path in zip(beside, paths, strict=True) if name != path]
     try:
-        yield beside
-        if durable:
-            _flush(partial)
-        for source, target in zip(beside, paths, strict=True):
-            if source in partial:
-                rename(source, target)
-                if durable:
-                    _flush([os.path.dirname(target) or "."])
-    except Exception as error:
-        line = environment.explain_writing(error, paths, beside)
-        if line is None:
-            raise
-        raise UserError(line) from error
+        with environment.writing(*paths):
+            yield beside
+            if durable:
+                _flush(partial)
+            for source, target in zip(beside, paths, strict=True):
+                if source in partial:
+                    rename(source, target)
+                    if durable:
+                        _flush([os.path.dirname(target) or "."])
     finally:
         for name in partial:
             with contextlib.suppress(Exception):  # already renamed, or never created

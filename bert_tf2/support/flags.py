@@ -7,10 +7,9 @@ flag is reported immediately.
 from __future__ import annotations
 
 import argparse
-import functools
+import contextlib
 import inspect
 import itertools
-import re
 import shutil
 import sys
 import textwrap
@@ -21,7 +20,7 @@ from typing import Any
 from absl import app, flags, logging
 
 from bert_tf2 import __version__
-from bert_tf2.support import console, outputs, process, progress, settings
+from bert_tf2.support import console, settings
 from bert_tf2.support.quiet import load_tensorflow as load_tensorflow  # for the scripts
 from bert_tf2.support.settings import Options, WrongSetting
 
@@ -29,7 +28,6 @@ FLAGS = flags.FLAGS
 
 _WIDEST_HELP = 120
 _COLUMN = 30  # where the explanations start; a longer flag gets its own line
-_LONGEST_CHOICES = 24  # in characters; longer lists of choices are part of the explanation
 
 
 def run(options_class: type[Options], main: Callable[[Any], None]) -> None:
@@ -52,34 +50,24 @@ def run(options_class: type[Options], main: Callable[[Any], None]) -> None:
         parsed.append(_parse(options_class, argv))
         return argv[:1]
 
-    def memory_settings() -> list[str]:
-        return [text for options in parsed for text in settings.memory_settings(options)]
-
-    with console.in_one_line(memory_settings, _tidy):
+    with console.in_one_line():
         app.run(lambda argv: main(parsed[0]), flags_parser=parse)
 
 
-class _Whole(flags.IntegerParser):
-    def convert(self, argument: Any) -> int:
-        return super().convert(_without_bars(argument))
+class _Number(flags.ArgumentParser):
+    """An int or a float. For Python, 1_0 is 10; whoever types it means something else."""
 
+    def __init__(self, kind: type):
+        self._kind = kind
 
-class _Number(flags.FloatParser):
-    def convert(self, argument: Any) -> float:
-        return super().convert(_without_bars(argument))
+    def parse(self, argument: Any) -> Any:
+        with contextlib.suppress(ValueError):
+            if "_" not in str(argument):
+                return self._kind(argument)
+        raise ValueError(f"a {'whole ' if self._kind is int else ''}number is needed")
 
-
-def _without_bars(argument: Any) -> Any:
-    """For Python, 1_0 is 10; whoever types it means something else."""
-    return argument.replace("_", "x") if isinstance(argument, str) else argument
-
-
-_DEFINE = {
-    bool: flags.DEFINE_bool,
-    int: functools.partial(flags.DEFINE, _Whole()),
-    float: functools.partial(flags.DEFINE, _Number()),
-    str: flags.DEFINE_string,
-}
+    def flag_type(self) -> str:
+        return self._kind.__name__
 
 
 def define(options_class: type[Options]) -> None:
@@ -94,8 +82,12 @@ def define(options_class: type[Options]) -> None:
         default = stated.flag_default if default in (None, MISSING) else default
         if stated.choices:
             flags.DEFINE_enum(name, default, [*stated.choices], stated.help)
-        elif kind in _DEFINE:
-            _DEFINE[kind](name, default, stated.help)
+        elif kind is bool:
+            flags.DEFINE_bool(name, default, stated.help)
+        elif kind in (int, float):
+            flags.DEFINE(_Number(kind), name, default, stated.help)
+        elif kind is str:
+            flags.DEFINE_string(name, default, stated.help)
         else:
             flags.DEFINE_multi_string(name, default, stated.help)
 
@@ -108,39 +100,42 @@ def _parse(cls: type[Options], argv: Sequence[str]) -> Options:
     """The options of a command line; ends the script after --help and --version, and if the command line is wrong."""
     words = [word.partition("=") for word in itertools.takewhile("--".__ne__, argv[1:])]
     given = {name for name, _, value in words if value.lower() in ("", "1", "true")}
-    if given & _HELP or given & _VERSION:
-        process.show(_help(cls) if given & _HELP else f"bert_tf2 {__version__}")
+    if given & (_HELP | _VERSION):
+        print(_help(cls) if given & _HELP else f"bert_tf2 {__version__}")
         sys.exit(0)
     if odd := [word for word in argv if word.endswith("\r") or (word.startswith("-") and "\r" in word)]:
         what = "holds a carriage return: the shell script has Windows' line ends, which tr -d '\\r' removes"
         console.fail(2, f"{odd[0]!r}: {what}")
     try:
-        end = argv.index("--") if cls.passes_on and "--" in argv else len(argv)
-        passed_on = {cls.passes_on: tuple(argv[end + 1 :])} if end < len(argv) else {}
-        if cls.words is not None:
-            FLAGS.set_gnu_getopt()  # flags may also stand behind the words
-        rest = FLAGS([*argv[:end]])
-        if len(rest) > 1 and cls.words is None:
-            raise flags.Error(_stray_word(rest[1], before=argv[end - len(rest)]))
-        values = {name: _given(name, *row) for name, row in settings.settings_of(cls).items()}
-        if cls.words is not None:
-            values[cls.words] = (*(values[cls.words] or ()), *rest[1:])
-        options = cls(**values, **passed_on)
+        options = _options(cls, argv)
     except flags.UnrecognizedFlagError as error:
         problem = f"there is no flag --{error.flagname}"
-        if error.flagname == "bert_hub_module_handle":  # of the reference's run_classifier_with_tfhub.py
-            problem += "; give the folder of the SavedModel as --init_checkpoint"
-        elif near := " or ".join(f"--{flag}" for flag in _near_flags(error.flagname)):
+        known = [flag.name for flag in FLAGS.get_flags_for_module(__name__)]
+        if near := " or ".join(f"--{flag}" for flag in settings.near(error.flagname, known)):
             problem += f"; did you mean {near}?"
     except (flags.Error, WrongSetting, ValueError) as error:
         problem = " ".join(str(error).split())
-        for pattern, instead in _PLAIN.items():
-            problem = re.sub(pattern, instead, problem)
     else:
         if getattr(options, "verbose_logging", False):
             logging.set_verbosity(max(logging.DEBUG, logging.get_verbosity()))
         return options
     console.fail(2, f"{problem} (--help lists the flags)")
+
+
+def _options(cls: type[Options], argv: Sequence[str]) -> Options:
+    end = argv.index("--") if cls.passes_on and "--" in argv else len(argv)
+    passed_on = {cls.passes_on: tuple(argv[end + 1 :])} if end < len(argv) else {}
+    if cls.words is not None:
+        FLAGS.set_gnu_getopt()  # flags may also stand behind the words
+    rest = FLAGS([*argv[:end]])
+    values = {name: _given(name, *row) for name, row in settings.settings_of(cls).items()}
+    if cls.words is not None:
+        values[cls.words] = (*(values[cls.words] or ()), *rest[1:])
+    elif len(rest) > 1:
+        raise flags.Error(
+            f"unexpected argument {rest[1]!r}: every setting is a flag, --name=value, also --switch=False"
+        )
+    return cls(**values, **passed_on)
 
 
 def _given(name: str, stated: settings.Setting, kind: type, default: Any) -> Any:
@@ -149,92 +144,39 @@ def _given(name: str, stated: settings.Setting, kind: type, default: Any) -> Any
     return None if is_default else FLAGS[name].value
 
 
-# What absl's messages say, and what to write instead.
-_PLAIN = {
-    r"^flag (--\w+)=(.*?): \('Non-boolean argument .*\)$": r"\1=\2: write \1=True or \1=False",
-    r"^flag (--.*): invalid literal for int\(\) with base.*$": r"\1: a whole number is needed",
-    r"^flag (--.*): could not convert string to float.*$": r"\1: a number is needed",
-}
-
-
-def _near_flags(name: str) -> list[str]:
-    """The script's own flags that are similar to a wrong name."""
-    known = [flag.name for flag in FLAGS.flags_by_module_dict()[__name__]]
-    if name.startswith("no") and (found := [flag for flag in settings.near(name[2:], known) if FLAGS[flag].boolean]):
-        return [f"no{flag}" for flag in found]
-    return settings.near(name, known)
-
-
-def _stray_word(word: str, before: str) -> str:
-    """The message for a word that is not a flag and follows the word `before`."""
-    switch = before.lstrip("-")
-    if word.lower() in ("true", "false", "1", "0") and switch in FLAGS and FLAGS[switch].boolean:
-        return f"--{switch} {word}: the value of a switch stands behind an equals sign, --{switch}={word}"
-    problem = f"unexpected argument {word!r}: every setting is a flag, --name=value"
-    name, *value = word.lstrip("-\u2010\u2011\u2012\u2013\u2014\u2212").split("=", 1)  # dashes of word processors
-    return problem + (f"; did you mean --{'='.join([name, *value])}?" if name in FLAGS else "")
-
-
-def _tidy() -> None:
-    progress.close_all()
-    outputs.remove_partial()
-
-
 # The help screen
-
-
-class _Layout(argparse.RawDescriptionHelpFormatter):
-    """Flags as this package writes them, --name=VALUE, in a wide first column."""
-
-    def __init__(self, prog: str):
-        super().__init__(
-            prog, max_help_position=_COLUMN, width=min(shutil.get_terminal_size().columns, _WIDEST_HELP) - 1
-        )
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        return action.option_strings[0] + (f"={action.metavar}" if action.metavar else "")
 
 
 def _help(cls: type[Options]) -> str:
     """What --help shows: the docstring, and the flags in their groups."""
+    width = min(shutil.get_terminal_size().columns, _WIDEST_HELP) - 1
     paragraphs = inspect.cleandoc(cls.__doc__ or "").split("\n\n")
-    width = _Layout("")._width
     text = [each if "\n " in each else textwrap.fill(each, width) for each in paragraphs]
     parser = argparse.ArgumentParser(
         usage=argparse.SUPPRESS, description="\n\n".join(text), epilog="To see the flags of absl: --helpfull.",
-        add_help=False, formatter_class=_Layout,
+        add_help=False,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=_COLUMN, width=width),
     )  # fmt: skip
-    titles = {settings.TO_DO: f"{settings.TO_DO} (at least one of these)"} if cls.any_of else {}
-    order = ("Required", *titles, *settings.GROUPS)
-    groups = {title: parser.add_argument_group(titles.get(title, title)) for title in dict.fromkeys(order)}
     must, found = settings.required(cls), settings.settings_of(cls)
+    groups = {title: parser.add_argument_group(title) for title in ("Required", *settings.GROUPS)}
     for name in sorted(found, key=lambda name: name not in cls.any_of):
-        stated, kind, _ = found[name]
-        group = groups["Required" if name in must else stated.group]
-        group.add_argument(f"--{name}", metavar=_value(name, stated, kind), help=_explained(cls, name, stated))
-    groups[settings.LOG].add_argument("--verbosity", metavar="N", help=f"{FLAGS['verbosity'].help} (default:\u00a00)")
-    return parser.format_help().replace("\u00a0", " ").rstrip("\n")
+        group = groups["Required" if name in must else found[name][0].group]
+        group.add_argument(f"--{name}{_value(name, *found[name])}", action="store_true", help=_explained(cls, name))
+    groups[settings.LOG].add_argument("--verbosity=N", action="store_true", help=FLAGS["verbosity"].help)
+    return parser.format_help().rstrip("\n")
 
 
-def _value(name: str, stated: settings.Setting, kind: type) -> str:
+def _value(name: str, stated: settings.Setting, kind: type, default: Any) -> str:
     """The text after the name: nothing for a switch."""
     if kind is bool:
-        return "True|False" if FLAGS[name].default is None else ""
-    if stated.choices:
-        shown = "|".join(stated.choices)
-        return shown if len(shown) <= _LONGEST_CHOICES else "NAME"
+        return "=True|False" if FLAGS[name].default is None else ""
     of_text = {"file": "FILE", "dir": "FOLDER", "checkpoint": "PATH"}.get(name.rpartition("_")[2], "TEXT")
-    return {int: "N", float: "X"}.get(kind, of_text)
+    return "=" + ("NAME" if stated.choices else {int: "N", float: "X"}.get(kind, of_text))
 
 
-def _explained(cls: type[Options], name: str, stated: settings.Setting) -> str:
-    default = FLAGS[name].default
-    parts = [stated.help.replace("%", "%%")]
-    if _value(name, stated, str) == "NAME":
-        parts.append(f"One of {', '.join(stated.choices)}.")
-    facts = [f"--{switch}" for switch, needed in settings.needed(cls) if needed == name]
-    facts = [f"needed with {' or '.join(facts)}"] if facts else []
-    if default is not None:
-        off = f"; --{name}=False turns it off" if default is True else ""
-        facts.append(f"default:\u00a0{default}{off}")  # no line break here
-    return " ".join([*parts, *([f"({'; '.join(facts)})"] if facts else [])])
+def _explained(cls: type[Options], name: str) -> str:
+    stated, default = settings.settings_of(cls)[name][0], FLAGS[name].default
+    parts = [stated.help, f"One of {', '.join(stated.choices)}." if stated.choices else ""]
+    switches = " or ".join(f"--{switch}" for switch, needed in settings.needed(cls) if needed == name)
+    parts += [f"(needed with {switches})" if switches else "", "" if default is None else f"(default: {default})"]
+    return " ".join(filter(None, parts)).replace("%", "%%")

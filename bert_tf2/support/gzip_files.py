@@ -47,11 +47,7 @@ def damage(error: Exception) -> str:
 
 @contextlib.contextmanager
 def open_unpacked(path: str) -> Iterator[BinaryIO]:
-    """Opens a file whose content may be compressed, as a stream of what is in it.
-
-    Args:
-      path: the file, local or remote.
-    """
+    """Opens a file, local or remote, whose content may be compressed, as a stream of what is in it."""
     with files.open_binary(path) as packed:
         if hasattr(packed, "peek"):  # a pipe cannot go back
             begin = packed.peek(len(_MAGIC))[: len(_MAGIC)]
@@ -81,8 +77,3 @@ def open_writing(path: str, *, packed: bool) -> Iterator[BinaryIO]:
             return
         with gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=stream, mtime=0) as packing:
             yield packing
-
-
-def share_left(data: bytes) -> float:
-    """The size of `data` in a packed file, relative to its size outside."""
-    return len(gzip.compress(data, _LEVEL)) / len(data)

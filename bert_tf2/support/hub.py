@@ -6,6 +6,7 @@ HF_HUB_OFFLINE, HF_ENDPOINT.
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 
@@ -14,17 +15,13 @@ from bert_tf2.support.errors import UserError
 _NAME = re.compile(r"(?P<repo>[\w-][\w.-]*/[\w-][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
 _BESIDE = ["*.json", "vocab.txt"]
 # The first of these that a model has.
-_WEIGHTS = (["model*.safetensors"], ["pytorch_model*.bin"], ["*.ckpt*"])
-_ENDINGS = re.compile(r"model.*\.safetensors|pytorch_model.*\.bin|.*\.ckpt.*")
+_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "*.ckpt*")
 
 
 def fetched(path: str) -> str:
     """The folder of weights that are given by their name, fetched unless the cache has them; other paths as they are.
 
     A name is a path that is not there, and neither is the folder that it would be in.
-
-    Raises:
-      UserError: the hub has no such model, cannot be reached, or huggingface_hub is not installed.
     """
     found = _NAME.fullmatch(path)
     if found is None or os.path.exists(path) or os.path.exists(os.path.dirname(path)):
@@ -36,15 +33,13 @@ def fetched(path: str) -> str:
     except ImportError as error:
         raise UserError(f"{where}; to fetch it by its name, `pip install huggingface_hub`") from error
     try:
-        for patterns in _WEIGHTS:
+        for pattern in _WEIGHTS:
             folder = huggingface_hub.snapshot_download(
-                found["repo"], revision=found["revision"], allow_patterns=_BESIDE + patterns
+                found["repo"], revision=found["revision"], allow_patterns=[*_BESIDE, pattern]
             )
-            if any(_ENDINGS.fullmatch(name) for name in os.listdir(folder)):
+            if any(fnmatch.fnmatch(name, kind) for name in os.listdir(folder) for kind in _WEIGHTS):
                 return folder
-    except errors.RevisionNotFoundError as error:
-        raise UserError(f"{path}: {found['repo']} has no revision {found['revision']} at Hugging Face's hub") from error
-    except (errors.RepositoryNotFoundError, errors.GatedRepoError, errors.HFValidationError) as error:
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError) as error:
         raise UserError(
             f"{where}, and Hugging Face's hub shows no model of that name; check it, or log in (`hf auth login`)"
         ) from error

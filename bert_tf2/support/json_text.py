@@ -21,16 +21,10 @@ def parse(text: str, name: str, kind: type | None = dict) -> Any:
     try:
         content = json.loads(text)
     except json.JSONDecodeError as error:
-        if page := file_kinds.recognize_page(text[: file_kinds.HEAD_BYTES].encode("utf-8", "replace"), name):
-            raise UserError(f"{name}: {page.sentence('JSON')}") from error
-        if error.msg == "Extra data" and text[error.pos : error.pos + 1] in "{[":
-            raise UserError(
-                f"{name}, line {error.lineno}: a second JSON value begins here, as in JSON lines; this file must hold"
-                f" one value, {_NAMES.get(kind, 'not one for each line')}"
-            ) from error
-        raise UserError(
-            f"{name}, line {error.lineno}, column {error.colno}: not valid JSON ({error.msg}); is the file complete?"
-        ) from error
+        if page := file_kinds.recognize(text[: file_kinds.HEAD_BYTES].encode("utf-8", "replace"), name, "JSON"):
+            raise UserError(f"{name}: {page}") from error
+        where = f"line {error.lineno}, column {error.colno}"
+        raise UserError(f"{name}, {where}: not valid JSON ({error.msg}); is the file complete?") from error
     except (RecursionError, ValueError) as error:  # Python limits the number of digits of an integer
         what = "its JSON is nested too deep" if isinstance(error, RecursionError) else "a number has too many digits"
         raise UserError(f"{name}: {what}; is it the right file?") from error
@@ -44,16 +38,12 @@ def parse(text: str, name: str, kind: type | None = dict) -> Any:
 _CHECKSUM = "crc32c"
 
 
-def _checksum(content: Mapping[str, Any]) -> str:
-    return f"{google_crc32c.value(json.dumps(content, sort_keys=True).encode()):08x}"
-
-
 def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
     """Adds a checksum of all keys and values to an object, with which a changed digit is found."""
-    return {**content, _CHECKSUM: _checksum(content)}
+    return {**content, _CHECKSUM: f"{google_crc32c.value(json.dumps(content, sort_keys=True).encode()):08x}"}
 
 
 def without_checksum(content: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns an object without its checksum; None if the rest does not match it."""
     rest = {key: value for key, value in content.items() if key != _CHECKSUM}
-    return rest if content.get(_CHECKSUM) == _checksum(rest) else None
+    return rest if with_checksum(rest)[_CHECKSUM] == content.get(_CHECKSUM) else None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import importlib.abc
-import importlib.machinery
-import sys
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
+
+import wrapt
 
 
 def offer(package: str, modules: Mapping[str, str]) -> None:
@@ -17,16 +17,13 @@ def offer(package: str, modules: Mapping[str, str]) -> None:
       package: that of `keras.saving.register_keras_serializable`, which replaces an entry when its module is imported.
       modules: names of classes -> their modules.
     """
-    classes = {f"{package}>{name}": _later(name, module) for name, module in modules.items()}
-    if "keras" in sys.modules:
-        _register(classes)
-    else:
-        sys.meta_path.insert(0, _WhenKerasComes(classes))
 
+    def register(keras: ModuleType) -> None:
+        known = keras.saving.get_custom_objects()
+        for name, module in modules.items():
+            known.setdefault(f"{package}>{name}", _later(name, module))
 
-def _register(classes: Mapping[str, type]) -> None:
-    known = sys.modules["keras"].saving.get_custom_objects()
-    known.update({name: found for name, found in classes.items() if name not in known})
+    wrapt.register_post_import_hook(register, "keras")
 
 
 def _later(name: str, module: str) -> type:
@@ -36,25 +33,3 @@ def _later(name: str, module: str) -> type:
         return getattr(importlib.import_module(module), name).from_config(config, **kwargs)
 
     return type(name, (), {"from_config": staticmethod(from_config)})
-
-
-class _WhenKerasComes(importlib.abc.MetaPathFinder):
-    """Lets others find Keras, and registers behind them."""
-
-    def __init__(self, classes: Mapping[str, type]):
-        self._classes = classes
-
-    def find_spec(self, name, path=None, target=None):
-        if name != "keras":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module):
-                execute(module)
-                _register(self._classes)
-
-            spec.loader.exec_module = exec_module
-        return spec

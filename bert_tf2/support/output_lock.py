@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import os
-import socket
 from collections.abc import Iterator
 
 import filelock
@@ -26,45 +24,35 @@ def training_in(output_dir: str) -> contextlib.AbstractContextManager[None]:
     clean up. Evaluation and prediction need no lock and may run at the same time. Remote file systems (`gs://`) have no
     locks and are not checked.
     """
-    refusal = "another training is running in this folder{}; wait for it, stop it, or give another --output_dir"
+    refusal = "another training is running in this folder; wait for it, stop it, or give another --output_dir"
     return _locked(output_dir, _FILE, refusal)
 
 
 def making_shards_in(folder: str) -> contextlib.AbstractContextManager[None]:
     """The same for a run that makes the shards of a corpus: a second one would remove its partial files."""
-    refusal = "another run makes shards in this folder{}; wait for it, stop it, or give another --output_file"
+    refusal = "another run makes shards in this folder; wait for it, stop it, or give another --output_file"
     return _locked(folder or ".", _SHARDS_FILE, refusal)
 
 
 @contextlib.contextmanager
 def _locked(folder: str, name: str, refusal: str) -> Iterator[None]:
-    """Holds the lock file `name`; `refusal` has a place for the process that holds it."""
     if files.is_remote(folder):
         yield
         return
-    path = os.path.join(folder, name)
-    lock = filelock.FileLock(path)
+    lock = filelock.FileLock(os.path.join(folder, name))
     try:
         lock.acquire(timeout=_SECONDS, poll_interval=0.05)
     except filelock.Timeout as error:
-        raise UserError(f"{folder}: {refusal.format(_holder(path))}") from error
+        raise UserError(f"{folder}: {refusal}") from error
     except (OSError, NotImplementedError) as error:
         logging.warning("%s: cannot be locked (%s); start no second run in it", folder, error)
-        yield
-        return
-    # This folder, also if it is moved; Windows does not move a folder with an open file.
-    opened = os.open(folder, os.O_RDONLY) if os.unlink in os.supports_dir_fd else None
+    place = place_of(folder)
     try:
-        with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as stream:
-            now = datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S")
-            stream.write(f"process {os.getpid()} on {socket.gethostname()}, since {now}")
         yield
     finally:
-        with contextlib.suppress(OSError):
-            # While the lock is held, so that no other process's file is removed.
-            os.unlink(path if opened is None else name, dir_fd=opened)
-        if opened is not None:
-            os.close(opened)
+        if lock.is_locked and place_of(folder) == place:  # else it was moved, and the file is that of another run
+            with contextlib.suppress(OSError):
+                os.unlink(lock.lock_file)
         lock.release()
 
 
@@ -86,10 +74,3 @@ def is_training_elsewhere(output_dir: str) -> bool:
             return False
     except (OSError, NotImplementedError) as error:
         return isinstance(error, filelock.Timeout)
-
-
-def _holder(path: str) -> str:
-    with contextlib.suppress(OSError, UnicodeDecodeError), open(path, encoding="utf-8") as stream:
-        if text := stream.read().strip():
-            return f" ({text})"
-    return ""

@@ -17,7 +17,6 @@ import os
 import re
 import shutil
 import socket
-import stat
 import tempfile
 import uuid
 from collections.abc import Iterable, Sequence
@@ -28,24 +27,18 @@ from absl import logging
 from bert_tf2.support import environment
 from bert_tf2.support.environment import is_remote
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import Options, applies, settings_of
+from bert_tf2.support.settings import Options, settings_of
 
 _OF_CHECKPOINT = (".index", ".data-*")
 _OF_WEIGHTS = (*("*" + end for end in _OF_CHECKPOINT), "*.keras", "*.h5", "*.safetensors", "*.bin")
 
 
 class Input(NamedTuple):
-    """A flag, with its dashes, and its value: a file, a list of names and globs, or weights.
-
-    Attributes:
-      weights: whether these are weights: a prefix, a file or a folder.
-      once: whether the files are read once, so that they may be pipes.
-    """
+    """A flag, with its dashes, and its value: a list of names and globs, or weights: a prefix, a file or a folder."""
 
     flag: str
     value: str
     weights: bool = False
-    once: bool = False
 
     def files(self) -> set[str]:
         """Returns the local files, and the names of remote ones."""
@@ -74,44 +67,30 @@ class Output(NamedTuple):
         """Returns the existing files of the folder that would be replaced; or the file, which need not exist."""
         if self.names is None:
             return [self.value]
-        if is_remote(self.value) or not os.path.isdir(self.value):
-            return []
-        there = os.listdir(self.value)
+        there = [] if is_remote(self.value) or not os.path.isdir(self.value) else os.listdir(self.value)
         return [os.path.join(self.value, name) for name in there if any(fnmatch.fnmatch(name, p) for p in self.names)]
 
 
 def check_files(options: Options) -> None:
     """`check`, for the files that settings name as inputs and outputs."""
-    inputs, written = [], []
-    for name, (stated, _, _) in settings_of(type(options)).items():
-        if value := getattr(options, name):
-            if stated.reads:
-                once = not applies(options, stated.rereads)
-                inputs.append(Input(f"--{name}", value, weights=stated.reads == "weights", once=once))
-            if stated.writes is not None or stated.writes_file:
-                written.append(Output(f"--{name}", value, stated.writes))
-    check(inputs, written)
+    given = {name: stated for name, (stated, _, _) in settings_of(type(options)).items() if getattr(options, name)}
+    read = {name: stated.reads for name, stated in given.items() if stated.reads}
+    written = {name: stated.writes for name, stated in given.items() if stated.writes is not None or stated.writes_file}
+    check(
+        [Input(f"--{name}", getattr(options, name), weights=kind == "weights") for name, kind in read.items()],
+        [Output(f"--{name}", getattr(options, name), names) for name, names in written.items()],
+    )
 
 
 def check(inputs: Iterable[Input], outputs: Iterable[Output]) -> None:
     """Checks inputs and outputs before the work starts."""
-    taken: dict[object, str] = {}
-    for each in inputs:
-        for name in each.files():
-            if not each.once and _is_pipe(name):
-                what = f"{each.flag}={each.value}" + (f" ({name})" if name != each.value else "")
-                raise UserError(
-                    f"{what}: is a pipe, which can be read only once, and is needed more than once; copy it to a file"
-                )
-            taken[identity(name)] = f"also read from ({each.flag}={each.value})"
+    taken = {identity(name): f"also read from ({each.flag}={each.value})" for each in inputs for name in each.files()}
     for output in outputs:
         what, is_file = f"{output.flag}={output.value}", output.names is None
         if not output.value:
             raise UserError(f"{output.flag}: a name is empty; give names separated by single commas")
         if is_file and not is_remote(output.value) and os.path.isdir(output.value):
             raise UserError(f"{what}: is a folder, a file is needed")
-        if _is_pipe(output.value) and not output.value.startswith(("/dev/", "/proc/")):
-            logging.warning("%s: is a named pipe, which is written once a program reads it", what)
         for name in output.files():
             if found := taken.get(identity(name)):
                 inside = "" if is_file else f": {os.path.basename(name)} in this folder"
@@ -120,8 +99,7 @@ def check(inputs: Iterable[Input], outputs: Iterable[Output]) -> None:
                 )
         taken[identity(output.value)] = "named twice"
         if not is_file or not _is_device(output.value):
-            target = follow(output.value)
-            environment.check_writable(follow(os.path.dirname(target)) or "." if is_file else target, what)
+            environment.check_writable(os.path.dirname(output.value) or "." if is_file else output.value, what)
 
 
 def identity(name: str) -> object:
@@ -135,27 +113,11 @@ def identity(name: str) -> object:
     return found.st_dev, found.st_ino
 
 
-def follow(path: str) -> str:
-    """Returns where a file or folder is written: where a symbolic link leads, which need not exist; or `path`."""
-    is_link = not is_remote(path) and os.path.islink(path) and not _is_device(path)
-    return os.path.realpath(path) if is_link else path
-
-
-def _is_pipe(path: str) -> bool:
-    """Whether what is read from a path is gone afterwards; of a process substitution and a piped /dev/stdin too."""
-    with contextlib.suppress(OSError):
-        mode = os.stat(path).st_mode
-        return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
-    return False
-
-
 def _is_device(path: str) -> bool:
     """Whether a path is neither a file nor a folder: /dev/null, a named pipe. So is /dev/stdout, even of a file."""
     if is_remote(path) or not os.path.exists(path) or os.path.isdir(path):
         return False
-    with contextlib.suppress(OSError):  # a stream of this process may be closed
-        return not os.path.isfile(path) or any(os.path.samestat(os.stat(path), os.fstat(stream)) for stream in (1, 2))
-    return False
+    return not os.path.isfile(path) or os.path.realpath(path) == os.path.realpath("/dev/stdout")
 
 
 _HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:32] or "host"
@@ -204,21 +166,17 @@ def _remove(path: str) -> None:
 
 def remove_leftovers(folder: str) -> None:
     """Removes and logs partial files of dead processes of this machine in a local folder, once per process."""
-    if not is_remote(folder):
+    if not is_remote(folder) and os.path.isdir(folder or "."):
         _remove_leftovers(folder or ".", os.getpid())
 
 
 @functools.cache
 def _remove_leftovers(folder: str, here: int) -> None:
-    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-        match = environment.PARTIAL.match(name)
-        path = os.path.normpath(os.path.join(folder, name))
-        if match and match["host"] == _HOST and not _may_be_written(path, int(match["process"])):
-            try:
+    for match in filter(None, map(environment.PARTIAL.match, sorted(os.listdir(folder)))):
+        path = os.path.normpath(os.path.join(folder, match[0]))
+        if match["host"] == _HOST and not _may_be_written(path, int(match["process"])):
+            with contextlib.suppress(OSError):
                 _remove(path)
-            except OSError as error:
-                logging.warning("%s: left by a process that was killed, and cannot be removed: %s", path, error)
-            else:
                 logging.warning("Removed %s, a partial %s that a killed process left", path, match["name"])
 
 
@@ -228,8 +186,6 @@ def _may_be_written(path: str, process: int) -> bool:
         return os.path.abspath(path) in _begun
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass  # it exists and belongs to another user
+    except OSError as error:  # it may exist and belong to another user
+        return not isinstance(error, ProcessLookupError)
     return True

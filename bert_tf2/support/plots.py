@@ -19,12 +19,6 @@ if TYPE_CHECKING:
 
 KINDS = ("png", "svg", "pdf")
 
-# Behind matplotlib's own font, for what it lacks; those of them that are installed.
-_FURTHER_FONTS = (
-    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "WenQuanYi Zen Hei", "Microsoft YaHei"),
-    *("PingFang SC", "Hiragino Sans", "Noto Sans Devanagari", "Noto Sans Arabic", "Arial Unicode MS"),
-)
-
 
 def check_name(flag: str, path: str) -> None:
     """Raises WrongSetting if the suffix of `path`, the value of `flag`, is none of KINDS."""
@@ -36,25 +30,21 @@ def check_name(flag: str, path: str) -> None:
 def drawing(path: str, width: float, height: float) -> Iterator[Figure]:
     """Yields an empty figure of this size in inches, and writes it when the context ends without an exception.
 
-    The suffix of `path` decides the kind of file. The same figure gives the same bytes with the same matplotlib. Dollar
-    signs in texts are dollar signs, and the user's matplotlibrc does not count.
+    The suffix of `path` decides the kind of file. Dollar signs in texts are dollar signs, and the user's matplotlibrc
+    does not count.
     """
     try:
         import matplotlib
-        from matplotlib import font_manager
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UserError(f"{path} needs matplotlib, which is not installed: pip install matplotlib") from error
-    fonts = {font.name for font in font_manager.fontManager.ttflist}
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams["font.family"] = ["DejaVu Sans", *(name for name in _FURTHER_FONTS if name in fonts)]
-        matplotlib.rcParams |= {"text.parse_math": False, "svg.hashsalt": "bert_tf2"}
+        matplotlib.rcParams["text.parse_math"] = False
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
-        without_date = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(_kind(path))
         with files.complete_or_absent(path) as (beside,), files.open_binary(beside, "wb") as stream:
-            figure.savefig(stream, format=_kind(path), dpi=120, metadata=without_date)
+            figure.savefig(stream, format=_kind(path), dpi=120)
 
 
 def _kind(path: str) -> str:

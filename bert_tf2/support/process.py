@@ -1,10 +1,6 @@
-"""Standard streams and signals of a script.
+"""Signals and standard output of a script. Only scripts call `begin`: importing this package changes no handler.
 
-    begin()            called first in a script: a signal ends it at once, with one line
-    end_on_signals()   called before the work: the same, after partial files have been removed
-
-Only scripts call these functions: importing this package changes no signal handler. This module imports only fast
-modules.
+This module imports only fast modules.
 """
 
 from __future__ import annotations
@@ -20,28 +16,51 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
-STANDARD_OUTPUT = "standard output"
-"""The file name in exceptions of standard output."""
-
 _WORDS = {"SIGINT": "interrupted", "SIGTERM": "stopped by SIGTERM", "SIGHUP": "stopped, the terminal was closed"}
 _STOPPING = {getattr(signal, name): words for name, words in _WORDS.items() if hasattr(signal, name)}
 
 SECONDS_TO_END = 5.0
 """How long a process may take to end that was asked to."""
 
+is_script = False
+"""Whether this process is that of a script, which may change what belongs to all of it. A library call may not."""
+
+tidying: list[Callable[[], None]] = []
+"""What removes partial files when a signal ends a script. It can run at any point, so it must not wait for anything."""
+
 
 class Stopped(KeyboardInterrupt):
-    """A signal requested that this process stop.
+    """A signal requested that this process stop; `status` is what shells and schedulers expect then, 128 + number."""
 
-    Attributes:
-      number: the number of the signal.
-      status: the exit status that shells and schedulers expect, 128 + number.
-    """
-
-    def __init__(self, number: int, message: str = ""):
-        super().__init__(message or _STOPPING.get(number, "interrupted"))
-        self.number = number
+    def __init__(self, number: int, message: str):
+        super().__init__(message)
         self.status = 128 + number
+
+
+def begin() -> None:
+    """From here on, a signal ends children, tidies up, prints one line and exits with status 128 + number.
+
+    Its handler raises nothing, because such an exception can be lost: Python drops it in a destructor, TensorFlow
+    prints it in a callback, and the script would go on. Standard output is UTF-8 in any locale, as every file is.
+    """
+    global is_script
+    is_script = True
+    handle_signals(_end)
+    with contextlib.suppress(AttributeError):  # it is closed, or not that of a process
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")  # for names of files that are not UTF-8
+
+
+def _end(number: int, frame: object) -> None:
+    handle_signals(signal.SIG_IGN)  # `timeout` and Ctrl-C in a shell send several
+    for tidy in (_end_children, *tidying):
+        with contextlib.suppress(Exception):
+            tidy()
+    leave(128 + number, _STOPPING[number])
+
+
+def _end_children() -> None:
+    if multiprocessing := sys.modules.get("multiprocessing"):
+        end_processes(multiprocessing.active_children())
 
 
 def handle_signals(handler: Callable | signal.Handlers) -> dict[int, object]:
@@ -51,46 +70,15 @@ def handle_signals(handler: Callable | signal.Handlers) -> dict[int, object]:
     handlers; in other threads nothing changes.
     """
     before: dict[int, object] = {}
-    for number in _STOPPING:
-        try:
-            if signal.getsignal(number) != signal.SIG_IGN:
-                before[number] = signal.signal(number, handler)
-        except ValueError:
-            return before
+    for number in _STOPPING if threading.current_thread() is threading.main_thread() else ():
+        if signal.getsignal(number) != signal.SIG_IGN:
+            before[number] = signal.signal(number, handler)
     return before
 
 
 def restore_signals(before: dict[int, object]) -> None:
     for number, handler in before.items():
         signal.signal(number, handler)
-
-
-is_script = False
-"""Whether this process is that of a script, which may change what belongs to all of it. A library call may not."""
-
-
-def begin() -> None:
-    """Ends the process at once on a signal from here on, and opens the standard streams that the caller has closed.
-
-    Without these streams, the next file that is opened would become standard output. Standard output is UTF-8, as every
-    file of this project is, in any locale.
-    """
-    global is_script
-    is_script = True
-    handle_signals(lambda number, frame: leave(128 + number, _STOPPING[number]))
-    for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # what is opened gets the lowest free number, which is this one
-            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
-    sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")  # for names of files that are not UTF-8
-
-
-def show(text: str) -> None:
-    """Prints a text at once, since a reader may be waiting for it; an error has the name STANDARD_OUTPUT."""
-    try:
-        print(text, flush=True)
-    except OSError as error:
-        error.filename = STANDARD_OUTPUT
-        raise
 
 
 @contextlib.contextmanager
@@ -130,28 +118,6 @@ def script_name() -> str:
     return os.path.basename(sys.argv[0])
 
 
-def end_on_signals(tidy: Callable[[], None]) -> None:
-    """On a signal from here on, ends children, calls `tidy`, prints one line, and exits with status 128 + number.
-
-    The handler raises nothing, because an exception from a signal handler can be lost: Python drops it in a destructor,
-    TensorFlow prints it in a callback, and the script would continue to its end.
-
-    Args:
-      tidy: removes partial files. It can run at any point of the program, so it must not wait for anything.
-    """
-
-    def end(number: int, frame) -> None:
-        handle_signals(signal.SIG_IGN)  # `timeout` and Ctrl-C in a shell send several
-        with contextlib.suppress(Exception):
-            if multiprocessing := sys.modules.get("multiprocessing"):
-                end_processes(multiprocessing.active_children())
-        with contextlib.suppress(Exception):
-            tidy()
-        leave(128 + number, _STOPPING[number])
-
-    handle_signals(end)
-
-
 def end_processes(processes: Sequence[BaseProcess]) -> None:
     """Ends processes of multiprocessing: asks them to, waits for a while, and kills those that are left."""
     for child in processes:
@@ -166,11 +132,9 @@ def end_processes(processes: Sequence[BaseProcess]) -> None:
 def flush_output() -> OSError | None:
     """Flushes standard output; returns its error. What cannot be written is dropped: Python would fail at exit."""
     try:
-        sys.stdout.flush()
-    except (OSError, ValueError) as error:  # ValueError: the stream is closed
-        with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as null:
+        print(end="", flush=True)
+    except OSError as error:
+        with open(os.devnull, "wb") as null:
             os.dup2(null.fileno(), sys.stdout.fileno())
-        if isinstance(error, OSError):
-            error.filename = STANDARD_OUTPUT
-            return error
+        return error
     return None

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sized
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from absl import logging
 from tqdm.std import tqdm
@@ -20,14 +20,6 @@ T = TypeVar("T")
 
 _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_BETWEEN_DRAWINGS = 0.1
-
-
-def duration(seconds: float) -> str:
-    """Formats a time span: "42 s", "3 min 20 s", "5 h 02 min"."""
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def on_terminal() -> bool:
@@ -41,8 +33,8 @@ class Progress(tqdm):
     monitor_interval = 0  # no thread
 
     def __init__(
-        self, what: str, total: float | None = None, unit: str = "", *, done: float = 0,
-        contents: tuple[float, str] | None = None, note: str = "", tell_ends: bool = False,
+        self, what: str, total: float | None = None, unit: str = "", *, done: float = 0, note: str = "",
+        tell_ends: bool = False,
     ):  # fmt: skip
         """Shows the line.
 
@@ -51,30 +43,34 @@ class Progress(tqdm):
           total: the total amount of work, if known.
           unit: the name of the units, e.g. "examples".
           done: the amount that an earlier run has already done.
-          contents: how many items a unit contains and their name, to show the speed in items; defaults to units.
           note: text shown with the progress, until `advance` gets another one.
           tell_ends: whether to log a line after the first and after the last step even if the work is short.
         """
-        self._contents, self._note, self._tell_ends = contents or (1, unit), note, tell_ends
+        self._is_first, self._tell_ends = True, tell_ends
         self._drawn = on_terminal()
         # Work in other threads is part of something that the main thread shows.
         hides = threading.current_thread() is not threading.main_thread() or (self._drawn and not logging.level_info())
-        seconds = _SECONDS_BETWEEN_DRAWINGS if self._drawn else _SECONDS_BETWEEN_LINES
+        of, left = (" of {total:,.0f}", ", {remaining} left") if total else ("", "")
         super().__init__(
-            desc=what, total=total, unit=unit, initial=done, disable=hides, leave=False, dynamic_ncols=True, miniters=0,
-            mininterval=seconds, file=sys.stderr if self._drawn else io.StringIO(),
-            bar_format="{desc}: {text}" + (" {percentage:3.0f}% |{bar}|" if total else ""),
+            desc=what, total=total, unit=f" {unit}", initial=done, postfix=note or None, disable=hides, leave=False,
+            dynamic_ncols=True, miniters=0, unit_scale=True, 
+            bar_format=f"{{desc}}: {{n:,.0f}}{of}{{unit}}{{postfix}}, {{rate_noinv_fmt}}{left}",
+            mininterval=_SECONDS_BETWEEN_DRAWINGS if self._drawn else _SECONDS_BETWEEN_LINES,
+            file=sys.stderr if self._drawn else io.StringIO(),
         )  # fmt: skip
 
     def advance(self, count: float = 1, note: str = "") -> None:
         """Adds the work since the last call; `note` is shown with the progress until it is replaced."""
-        self._note = note or self._note
-        if self.disable or self.n > self.initial:
+        if self.disable:
+            return
+        self.set_postfix_str(note or self.postfix or "", refresh=False)
+        if not self._is_first:
             self.update(count)
             return
-        self.n = self.last_print_n = self.n + count  # a first step includes building its graph: not part of the speed
-        began, self.last_print_t = self.last_print_t, self._time()
-        if self._tell_ends or self.last_print_t - began >= self.mininterval:
+        self._is_first = False
+        self.initial = self.last_print_n = self.n = self.n + count
+        self.leave_out(self._time() - self.start_t)  # a first step includes building its graph: not part of the speed
+        if self._tell_ends:
             self.refresh()
 
     def leave_out(self, seconds: float) -> None:
@@ -86,39 +82,19 @@ class Progress(tqdm):
     def display(self, msg: str | None = None, pos: int | None = None) -> bool | None:
         if self._drawn:
             return super().display(msg, pos)
-        if msg is None and self.n > self.initial:
-            logging.info("%s: %s", self.desc, self.format_dict["text"])
+        if msg is None and not self._is_first:
+            logging.info("%s", self)
 
     def close(self, complete: bool = False) -> None:
         """Removes the line from a terminal; if the work is complete and was long, logs how long it took."""
-        tells = complete and not self.disable and self.n > self.initial
-        took = self._time() - self.start_t if tells else 0.0
+        took = 0.0 if getattr(self, "disable", True) else self._time() - self.start_t
         super().close()
-        if tells and (self._tell_ends or took >= _SECONDS_BETWEEN_LINES):
-            logging.info("%s: %s, took %s", self.desc, ", ".join(self._facts()[0]), duration(took))
+        if complete and (self._tell_ends or took >= _SECONDS_BETWEEN_LINES):
+            done = f"{self.n:,.0f}{self.unit}{f', {self.postfix}' if self.postfix else ''}"
+            logging.info("%s: %s, took %s", self.desc, done, self.format_interval(took))
 
     def __exit__(self, kind, error, traceback) -> None:
         self.close(complete=kind is None)
-
-    @property
-    def format_dict(self) -> dict[str, Any]:
-        facts, rate = self._facts()
-        if rate and self.total and self.n < self.total:
-            facts.append(f"{duration((self.total - self.n) / rate)} left")
-        return {**super().format_dict, "text": ", ".join(facts)}
-
-    def _facts(self) -> tuple[list[str], float | None]:
-        """What is done, the note and the speed; the units per second, None while unknown."""
-        facts = [f"{self.n:,.0f}{f' of {self.total:,.0f}' if self.total else ''} {self.unit}", self._note]
-        count, seconds = self._ema_dn(), self._ema_dt()
-        if not seconds and self.n > self.initial:
-            count, seconds = self.n - self.last_print_n, self._time() - self.last_print_t
-        rate = count / seconds if seconds else None
-        if rate:
-            speed = rate * self._contents[0]
-            shown = f"{speed:,.0f}" if speed >= 100 else f"{speed:.1f}" if speed >= 1 else f"{speed:.2g}"
-            facts.append(f"{shown} {self._contents[1]}/s")
-        return [*filter(None, facts)], rate
 
 
 Progress.set_lock(threading.RLock())  # processes of this package have no lines of their own

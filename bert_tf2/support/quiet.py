@@ -4,44 +4,43 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 import tempfile
+from collections.abc import Iterator
 
 from bert_tf2.support import process
 from bert_tf2.support.errors import UserError
 
 
-def load_tensorflow(on_tpu: bool = False):
+def load_tensorflow():
     """Imports TensorFlow and returns it, without its messages on standard error about missing devices.
 
-    Set TF_CPP_MIN_LOG_LEVEL=0 to see them; if the import fails, they are always shown. With `on_tpu`, what the
-    exceptions of a TPU say is not logged besides. The variable stays set in scripts, for their processes.
+    TF_CPP_MIN_LOG_LEVEL=0 shows them. The variable stays set in scripts, for their processes.
     """
     check_backend()
-    # When a worker ends, TensorFlow's code tells it in several errors on each of the others, besides the exception.
-    level = "3" if on_tpu or os.environ.get("TF_CONFIG") else "2"
     is_new = "TF_CPP_MIN_LOG_LEVEL" not in os.environ
-    if "tensorflow" in sys.modules or os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", level) == "0":
+    # Of a TPU that is none and of a worker that ends, TensorFlow logs errors besides the exception, which says it too.
+    level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with contextlib.nullcontext() if "tensorflow" in sys.modules or level == "0" else _chatter_hidden():
         import tensorflow as tf
+    if is_new and not process.is_script:
+        del os.environ["TF_CPP_MIN_LOG_LEVEL"]
+    return tf
 
-        return tf
-    # TensorFlow logs a part of them at any level, before it reads the variable. What others write meanwhile is kept.
-    failed = True
+
+@contextlib.contextmanager
+def _chatter_hidden() -> Iterator[None]:
+    """Hides the six lines that TensorFlow logs before it reads the variable, unless its import fails."""
     with tempfile.TemporaryFile() as chatter, open(os.dup(2), "w") as terminal, contextlib.redirect_stderr(terminal):
         os.dup2(chatter.fileno(), 2)
         try:
-            import tensorflow as tf
-
-            tf.config.list_physical_devices()
-            failed = False
-            return tf
+            yield
+        except Exception:
+            chatter.seek(0)
+            os.write(terminal.fileno(), chatter.read())
+            raise
         finally:
             os.dup2(terminal.fileno(), 2)
-            if is_new and not process.is_script:
-                del os.environ["TF_CPP_MIN_LOG_LEVEL"]
-            chatter.seek(0)
-            os.write(2, b"".join(line for line in chatter if failed or not _OF_TENSORFLOW.match(line)))
 
 
 def load_tensorflow_text(purpose: str):
@@ -53,9 +52,6 @@ def load_tensorflow_text(purpose: str):
         cure = "install it with `pip install tensorflow-text`" if is_missing else "unset PYTHONOPTIMIZE"
         raise UserError(f"{purpose} needs tensorflow-text, which cannot be loaded ({error}); {cure}") from error
     return tensorflow_text
-
-
-_OF_TENSORFLOW = re.compile(rb"[IWE][0-9.: ]+ \S+\.cc:\d+\] |WARNING: All log messages before absl::InitializeLog")
 
 
 def backend() -> str:

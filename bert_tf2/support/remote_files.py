@@ -20,11 +20,7 @@ def gfile(function: str, path: str, *others: str, **settings: Any) -> Any:
 
 def open_binary(path: str, mode: str) -> BinaryIO:
     stream = gfile("GFile", path, mode)
-    if "r" in mode:
-        return stream
-    written = _Written(stream, path)
-    written.write(b"")  # a GFile creates its file at the first write, and a file without records has none
-    return written
+    return stream if "r" in mode else _Written(stream, path)
 
 
 class _Written(io.BufferedIOBase):
@@ -32,9 +28,7 @@ class _Written(io.BufferedIOBase):
 
     def __init__(self, stream: Any, path: str):
         self._stream, self._path = stream, path
-
-    def writable(self) -> bool:
-        return True
+        self.write(b"")  # a GFile creates its file at the first write, and a file without records has none
 
     def write(self, content) -> int:
         with environment.reading(self._path, "cannot be written: {}"):

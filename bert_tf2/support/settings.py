@@ -7,11 +7,8 @@
         vocab_file: str = setting("The vocabulary to write.", group=DATA, writes_file=True)  # required
         vocab_size: int = setting("How many entries there may be.", 30522, group=DATA, low=1)
 
-`flags.define` defines a command-line flag for every field. The class also defines rules: settings that require or
-exclude each other (`any_of`, `needs`, `not_both`). The constructor raises WrongSetting if a rule is broken, on the
-command line and in Python.
-
-Options classes that several tasks share are base classes.
+`flags.define` defines a command-line flag for every field. The constructor raises WrongSetting if a rule of the class
+or of its bases is broken, on the command line and in Python.
 """
 
 from __future__ import annotations
@@ -35,22 +32,20 @@ from bert_tf2.support.errors import UserError
 options = dataclasses.dataclass(frozen=True, kw_only=True)
 
 # The groups of the help screen, in its order.
-TO_DO = "What to do"
-DATA = "Data"
-CONVERSION = "Conversion"
-MODEL = "Model"
-EXAMPLES = "Training examples"
-TRAINING = "Training"
-EVALUATION = "Evaluation and prediction"
-ANSWERS = "Answers"
-FEATURES = "Features"
-VOCABULARY = "Vocabulary"
-DEVICES = "Devices"
-EXPORT = "Export"
-LOG = "Log"
 GROUPS = (
-    *(TO_DO, DATA, CONVERSION, MODEL, EXAMPLES, TRAINING, EVALUATION, ANSWERS, FEATURES, VOCABULARY, DEVICES, EXPORT),
-    LOG,
+    TO_DO := "What to do",
+    DATA := "Data",
+    CONVERSION := "Conversion",
+    MODEL := "Model",
+    EXAMPLES := "Training examples",
+    TRAINING := "Training",
+    EVALUATION := "Evaluation and prediction",
+    ANSWERS := "Answers",
+    FEATURES := "Features",
+    VOCABULARY := "Vocabulary",
+    DEVICES := "Devices",
+    EXPORT := "Export",
+    LOG := "Log",
 )
 
 _LARGEST_INTEGER = 2**31 - 1  # TensorFlow's int32
@@ -73,10 +68,8 @@ class Setting:
       choices: the possible values.
       flag_default: the default of the flag, for a field whose default None means "not given".
       reads: whether it names files to be read. "weights" for a checkpoint.
-      rereads: the switches with which they are read more than once, () for always; None if it never happens.
       writes: for an output folder: patterns of the files that are written into it.
       writes_file: whether it names a file to be written.
-      memory: None if it does not affect memory usage; else the switches with which it does, () for always.
       decides: what another value changes in a training that goes on, "the dropout changes"; None: nothing.
       kept: whether it decides what a fine-tuned model answers, so that task.json keeps it beside the weights.
       beside_weights: the name of a file, if the setting is required but defaults to this file beside the weights.
@@ -89,10 +82,8 @@ class Setting:
     choices: Sequence[str] | None = None
     flag_default: Any = None
     reads: bool | str = False
-    rereads: Sequence[str] | None = ()
     writes: Sequence[str] | None = None
     writes_file: bool = False
-    memory: Sequence[str] | None = None
     decides: str | None = None
     kept: bool = False
     beside_weights: str | None = None
@@ -129,16 +120,16 @@ class Options:
     def __post_init__(self) -> None:
         """Raises WrongSetting for the first broken rule."""
         for name, (stated, kind, default) in settings_of(type(self)).items():
-            if kind is str and isinstance(value := getattr(self, name), os.PathLike | str):
+            value = getattr(self, name)
+            if kind is str and isinstance(value, os.PathLike | str):
                 value = os.fspath(value)
                 if stated.reads or "text" not in name:
                     value = _HOME.sub(lambda _: os.path.expanduser("~"), value)
                 value = hub.fetched(value) if stated.reads == "weights" else value
-                object.__setattr__(self, name, value)
-            value = getattr(self, name)
             check_type(name, value, kind, optional=default in (None, dataclasses.MISSING))
             if type(value).__module__ == "numpy" and hasattr(value, "item"):  # which JSON does not know
-                object.__setattr__(self, name, value.item())
+                value = value.item()
+            object.__setattr__(self, name, value)
         self.complete()
         if problem := next(_problems(self), None):
             raise WrongSetting(problem)
@@ -155,6 +146,9 @@ class Options:
         """Refuses what small files and missing ones show, before TensorFlow is loaded; one method as `check`."""
 
 
+_HOME = re.compile(r"(?:^|(?<=,))~(?=/)")  # of one or several names of files; a shell sees it only in front of a word
+
+
 @functools.cache
 def settings_of(cls: type[Options]) -> dict[str, tuple[Setting, type, Any]]:
     """The settings of a class by name: the Setting, the type (without None), the default or MISSING.
@@ -163,20 +157,23 @@ def settings_of(cls: type[Options]) -> dict[str, tuple[Setting, type, Any]]:
     """
     types = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls) if "setting" in field.metadata}
-    names = dict.fromkeys(
-        name for base in cls.__mro__ for name in vars(base).get("__annotations__", ()) if name in fields
-    )
+    names = dict.fromkeys(name for base in cls.__mro__ for name in vars(base).get("__annotations__", ()))
     return {
-        name: (fields[name].metadata["setting"], _without_none(types[name]), fields[name].default) for name in names
+        name: (fields[name].metadata["setting"], _without_none(types[name]), fields[name].default)
+        for name in names
+        if name in fields
     }
 
 
+def _without_none(annotation: Any) -> type:
+    """`int | None` -> int."""
+    kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
+    return kinds[0] if len(kinds) < len(typing.get_args(annotation)) else annotation
+
+
 def required(cls: type[Options]) -> list[str]:
-    return [
-        name
-        for name, (stated, _, default) in settings_of(cls).items()
-        if default is dataclasses.MISSING or stated.beside_weights
-    ]
+    stated = settings_of(cls).items()
+    return [name for name, (it, _, default) in stated if default is dataclasses.MISSING or it.beside_weights]
 
 
 def needed(cls: type[Options]) -> Iterator[tuple[str, str]]:
@@ -198,24 +195,13 @@ def stated_by(cls: type[Options], attribute: str) -> Iterator[Any]:
             yield vars(base)[attribute]
 
 
-def _without_none(annotation: Any) -> type:
-    """`int | None` -> int."""
-    kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
-    return kinds[0] if len(kinds) < len(typing.get_args(annotation)) else annotation
-
-
 def near(wanted: str, known: Iterable[str]) -> list[str]:
     """The names that are similar to a wrong one, at most three: do_lower_case for do_lower."""
     known = sorted(known)
     wanted = wanted.strip("-").replace("-", "_").lower()
-    if wanted in known:
-        return [wanted]
     parts = ".*_".join(map(re.escape, wanted.split("_")))  # max_len is max_seq_length too
     found = [name for name in known if len(wanted) > 2 and re.search(parts, name)]  # shorter ones are in many names
     return found[:3] or difflib.get_close_matches(wanted, known, n=2, cutoff=0.75)
-
-
-_HOME = re.compile(r"(?:^|(?<=,))~(?=/)")  # of one or several names of files; a shell sees it only in front of a word
 
 
 def deciding(given: Options) -> dict[str, tuple[Any, str]]:
@@ -227,20 +213,6 @@ def deciding(given: Options) -> dict[str, tuple[Any, str]]:
 def kept(given: Options) -> dict[str, Any]:
     """The settings that decide what a fine-tuned model answers."""
     return {name: getattr(given, name) for name, (stated, _, _) in settings_of(type(given)).items() if stated.kept}
-
-
-def applies(given: Options, switches: Sequence[str] | None) -> bool:
-    """Whether one of the switches is on; () stands for always, None for never."""
-    return switches is not None and (not switches or any(getattr(given, switch, False) for switch in switches))
-
-
-def memory_settings(given: Options) -> list[str]:
-    """The flags to lower when memory is exhausted, with their values."""
-    return [
-        f"--{name}={getattr(given, name)}"
-        for name, (stated, _, _) in settings_of(type(given)).items()
-        if getattr(given, name) and applies(given, stated.memory)
-    ]
 
 
 def _problems(given: Options) -> Iterator[str]:

@@ -46,7 +46,6 @@ class ModelOptions(Options):
         None,
         group=MODEL,
         reads=True,
-        rereads=("do_export",),
         beside_weights="bert_config.json",
     )
     init_checkpoint: str | None = setting(
@@ -161,7 +160,7 @@ class OptimizerOptions(Options):
     """Training settings that do not depend on the task or the number of steps."""
 
     train_batch_size: int = setting(
-        "Examples per training step, over all devices.", 32, group=TRAINING, low=1, memory=("do_train",),
+        "Examples per training step, over all devices.", 32, group=TRAINING, low=1,
         decides="the larger or smaller batches begin behind the last example read",
     )  # fmt: skip
     gradient_accumulation_steps: int = setting(
@@ -283,9 +282,7 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
 class EvaluationOptions(Options):
     """The batches of an evaluation."""
 
-    eval_batch_size: int = setting(
-        "Examples per evaluation batch, over all devices.", 8, group=EVALUATION, low=1, memory=("do_eval", "eval_steps")
-    )
+    eval_batch_size: int = setting("Examples per evaluation batch, over all devices.", 8, group=EVALUATION, low=1)
 
 
 @options
@@ -297,13 +294,12 @@ class PredictionOptions(Options):
         8,
         group=EVALUATION,
         low=1,
-        memory=("do_predict", "do_eval", "eval_steps"),
     )
 
 
 def sequence_length(help: str, default: int | None = 128, low: int = 3, **stated: Any) -> int:
     """The setting max_seq_length; `low` is the number of tokens in the shortest example."""
-    return setting(help, default, group=MODEL, low=low, memory=(), **stated)
+    return setting(help, default, group=MODEL, low=low, **stated)
 
 
 @options

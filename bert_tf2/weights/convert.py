@@ -68,7 +68,7 @@ def _check_files(options: ConversionOptions) -> None:
     if to != "tf1" and files.is_remote(output):
         raise UserError(f"--output={output}: --to={to} writes to local folders only; write it there and copy it")
     flags = ("bert_config_file", "vocab_file", "extend_vocab", "never_split")
-    inputs = [outputs.Input(f"--{flag}", path, once=True) for flag in flags if (path := getattr(options, flag))]
+    inputs = [outputs.Input(f"--{flag}", path) for flag in flags if (path := getattr(options, flag))]
     inputs.insert(0, outputs.Input("--input", options.input, weights=True))
     outputs.check(inputs, [outputs.Output("--output", output, _WRITTEN[to])])
     # With a model that is there already, or a part of one, the new one would be mixed.

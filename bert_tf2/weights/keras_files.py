@@ -38,7 +38,7 @@ class KerasFile(Weights):
                 f"{path}: holds weights, and not which model they belong to; load them into the model (load_weights),"
                 " and save it as NAME.keras (model.save)"
             )
-        files.expect_kind(path, "one of Keras' files", "zip")
+        files.expect_kind(path, "one of Keras' files")
         with environment.reading(path):
             self._check_archive()
             load_tensorflow()

@@ -30,7 +30,7 @@ class ConversionOptions(Options):
     )
     list: str | None = setting("Weights whose variables to list instead.", None, group=TO_DO)
     bert_config_file: str | None = setting(
-        "The model's configuration, if the input does not contain it.", None, group=MODEL, reads=True, rereads=None
+        "The model's configuration, if the input does not contain it.", None, group=MODEL, reads=True
     )
     vocab_file: str | None = setting("The vocabulary, if it is not with the input.", None, group=MODEL, reads=True)
     do_lower_case: bool | None = setting(

@@ -43,7 +43,7 @@ class TensorFile:
             self._get = self._open_safetensors() if path.endswith(".safetensors") else self._open_torch()
 
     def _open_safetensors(self):
-        files.expect_kind(self.path, "a safetensors file", "safetensors")
+        files.expect_kind(self.path, "a safetensors file")
         opened = safetensors.safe_open(self.path, "np")
         for name in sorted(opened.keys()):
             part = opened.get_slice(name)
@@ -51,7 +51,7 @@ class TensorFile:
         return opened.get_tensor
 
     def _open_torch(self):
-        files.expect_kind(self.path, "weights that PyTorch saved", "zip", "pickle")
+        files.expect_kind(self.path, "weights that PyTorch saved")
         try:
             import torch
         except ImportError as error:

@@ -96,7 +96,7 @@ def test_what_is_logged(tmp_path, corpus, vocab_file, log, monkeypatch):
     assert f"info: Wrote {len(rest) + 1} examples" in log
     for stage in ("Reading", "Making examples", "Writing"):
         assert any(line.startswith(f"info: {stage}") and "/s" in line for line in log), stage
-    assert any(f"of {len(rest) + 1} examples, " in line and line.endswith(" s left") for line in log)
+    assert any(f"of {len(rest) + 1} examples, " in line and line.endswith(" left") for line in log)
     assert log[-1].endswith(f"  wrote  {tmp_path}/out")
     assert not any(line.startswith("warning") for line in log)
 

@@ -271,9 +271,7 @@ def test_the_tokens_that_truncation_removes_are_counted(data, in_process, monkey
 def test_a_second_run_in_the_folder_at_the_same_time_is_refused(data, in_process):
     (data / "out").mkdir()
     with output_lock.making_shards_in(str(data / "out")):
-        with pytest.raises(
-            UserError, match=rf"out: another run makes shards in this folder \(process {os.getpid()} on"
-        ):
+        with pytest.raises(UserError, match="out: another run makes shards in this folder;"):
             sharded.run(options(data, "out"))
         sharded.run(options(data, "other"))
     sharded.run(options(data, "out"))

@@ -130,10 +130,10 @@ def test_compressed_files_are_unpacked_beside_the_output(tmp_path):
 def test_files_that_cannot_be_cut(tmp_path):
     (tmp_path / "good.gz").write_bytes(gzip.compress(b"a\n"))
     (tmp_path / "half.gz").write_bytes(gzip.compress(b"a b c\n" * 1000)[:-9])
-    (tmp_path / "pdf").write_bytes(b"%PDF-1.4\n\x00\xff")
+    (tmp_path / "utf16").write_bytes("words".encode("utf-16"))
     for name, words in (
         (f"{tmp_path}/half.gz", "half.gz: the gzip archive is damaged"),
-        (f"{tmp_path}/pdf", "pdf: is a PDF"),
+        (f"{tmp_path}/utf16", "utf16: is text in UTF-16"),
         ("/dev/null", "/dev/null: is no regular file"),
     ):
         with pytest.raises(UserError, match=words):

@@ -32,14 +32,11 @@ def test_what_log_lines_look_like():
     ]
 
 
-def test_tables_are_wrapped_and_cut():
-    text = console.table("Title:", {"a": "word " * 100, "name": 3}, most_lines=2)
-    title, first, second, last = text.splitlines()
+def test_tables_are_aligned_and_cut():
+    text = console.table("Title:", {"a": "word " * 1000, "name": 3})
+    title, first, last = text.splitlines()
     assert (title, last) == ("Title:", "  name  3")
-    assert first.startswith("  a     word word")
-    assert second.startswith("        word")
-    assert second.endswith(" ...")
-    assert max(map(len, text.splitlines())) <= 120
+    assert first.startswith("  a     word word") and first.endswith("word ...") and len(first) < 620
 
 
 def test_the_summary(log_lines):

@@ -1,54 +1,28 @@
 """Files of the wrong kind: every reader says what they are and which command makes the right one of them."""
 
 import gzip
-import io
 import json
-import lzma
 import re
-import zipfile
 
-import numpy as np
 import pytest
-import tensorflow as tf
+from refused import message_of
 
 from bert_tf2 import tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.data import records
 from bert_tf2.finetuning import ner, squad
 from bert_tf2.support import file_kinds, files
-from bert_tf2.support.errors import UserError
 from bert_tf2.weights import sources
 from bert_tf2.weights.labels import load_label_map, read_label_map
 
 TEXT = "".join(f"word{number} another\n" for number in range(50))
 
 
-def archive(opener) -> bytes:
-    stream = io.BytesIO()
-    opener(stream)
-    return stream.getvalue()
-
-
-def _zip(stream):
-    with zipfile.ZipFile(stream, "w") as packed:
-        packed.writestr("a.txt", TEXT)
-
-
-def tfrecord(path) -> bytes:
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        writer.write(b"a record")
-    return path.read_bytes()
-
-
 GZIP = r"is a gzip archive, not .*; unpack it first: gunzip -c < (\S+) > \1\.unpacked"
 KINDS = {
     "gzip": (gzip.compress(TEXT.encode()), GZIP),
-    "xz": (lzma.compress(TEXT.encode()), "is an archive, not .*; unpack it first"),
-    "zip": (archive(_zip), "is a zip archive .*, not .*: unzip "),
     "UTF-16": (TEXT.encode("utf-16"), r"is text in UTF-16, not .*: iconv -f UTF-16 -t UTF-8 (\S+) > \1\.utf8"),
     "UTF-16 big": (b"\xfe\xff" + TEXT.encode("utf-16-be"), "is text in UTF-16, not .*: iconv -f UTF-16 "),
-    "PDF": (b"%PDF-1.7\n" + TEXT.encode(), "is a PDF document, not .*: pdftotext "),
-    "zeros": (bytes(100), "is a file of zeros, .*; copy it again"),
     "Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "is a pointer .*: git lfs pull"),
 }  # fmt: skip
 
@@ -64,32 +38,21 @@ READERS = {
 }
 
 
-def message_of(read, path) -> str:
-    with pytest.raises(UserError) as caught:
-        read(str(path))
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_of_another_kind_is_called_by_its_name(kind, tmp_path):
     data, message = KINDS[kind]
     path = tmp_path / "file"
     path.write_bytes(data)
     for read in READERS.values():
-        found = message_of(read, path)
+        found = message_of(read, str(path))
         assert found.startswith(f"{path}: is ") and re.search(message, found), found
     found = str(records.find_fault([str(path)], records.CLASSIFICATION, {}))
     message = "is text, not TFRecord" if kind == "gzip" else message  # records may be compressed
     assert found.startswith(f"{path}: is ") and re.search(message, found), found
 
 
-def test_records_that_are_given_as_text_and_text_as_records(tmp_path):
+def test_text_that_is_given_as_records(tmp_path):
     path = tmp_path / "records"
-    data = tfrecord(path)
-    assert file_kinds.recognize(data, "x").name == "TFRecord"
-    for read in READERS.values():
-        assert "is a TFRecord file, not " in message_of(read, path)
     path.write_text(json.dumps({"data": []}))
     found = str(records.find_fault([str(path)], records.PRETRAINING, {}))
     assert found == f"{path}: is text, not TFRecord; create_pretraining_data.py makes records of text, to be given here"
@@ -109,7 +72,7 @@ def test_weights_that_are_something_else(name, data, message, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     path = tmp_path / name
     path.write_bytes(data)
-    found = message_of(sources.open_weights, path)
+    found = message_of(sources.open_weights, str(path))
     if "configuration" not in found:  # which is looked at first
         assert found.startswith(f"{path}: is ") and message in found
 
@@ -117,22 +80,7 @@ def test_weights_that_are_something_else(name, data, message, tmp_path):
 def test_names_in_a_command_can_be_pasted(tmp_path):
     path = tmp_path / "my file.gz"
     path.write_bytes(KINDS["gzip"][0])
-    assert message_of(files.read_text, path).endswith(f"unpack it first: gunzip -c < '{path}' > '{path}'.unpacked")
-
-
-@pytest.mark.parametrize(
-    ("data", "advice"),
-    [
-        ("it\u2019s Café\n".encode("cp1252"), "; convert Western text with: iconv -f CP1252 -t UTF-8 "),
-        ("这是一个句子没有空格\n".encode("gb18030"), "correct this place if the rest is UTF-8; "),
-        (np.random.default_rng(1).bytes(3000), "it is a binary file of a kind unknown here"),
-    ],
-)
-def test_what_to_do_with_bytes_that_are_not_utf8(data, advice, tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(data)
-    for read in (files.read_text, lambda name: list(files.read_lines(name))):
-        assert advice in message_of(read, path)
+    assert message_of(files.read_text, str(path)).endswith(f"unpack it first: gunzip -c < '{path}' > '{path}'.unpacked")
 
 
 @pytest.mark.parametrize("data", [b"PK and BZh are letters\n", b"a\0b \0 c\n" * 20, b"", b"\n", "ä".encode()])
@@ -140,7 +88,7 @@ def test_text_is_left_alone(data, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(data)
     assert files.read_text(str(path)) == data.decode()
-    assert file_kinds.recognize(data, "x") is None
+    assert file_kinds.recognize(data, "x", "text") is None
 
 
 # JSON.
@@ -165,10 +113,8 @@ def test_text_is_left_alone(data, tmp_path):
 def test_json_that_cannot_be_read(text, message, tmp_path):
     path = tmp_path / "file.json"
     path.write_text(text)
-    found = message_of(files.read_json, path)
+    found = message_of(files.read_json, str(path))
     assert found.startswith(str(path)) and message in found
-    for read in (BertConfig.from_json_file, read_label_map, lambda name: squad.read_squad_examples(name, False)):
-        assert message_of(read, path).startswith(str(path))
 
 
 # Byte order marks.
@@ -213,9 +159,3 @@ def test_lines_that_seem_to_end_in_cr_are_told(data, told, tmp_path, log_lines):
     path.write_bytes(data)
     assert list(files.read_lines(str(path))) == [line for line in data.decode().replace("\r", "").split("\n") if line]
     assert any("a line ends at LF only" in line for line in log_lines) == told
-
-
-def test_a_file_without_an_end_is_not_read_to_its_end():
-    for read in (files.read_text, lambda path: list(files.read_lines(path))):
-        with pytest.raises(UserError, match="/dev/zero: is a file of zeros"):
-            read("/dev/zero")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bert_tf2.support import files, outputs, remote_files
+from bert_tf2.support import files, remote_files
 from bert_tf2.support.errors import UserError
 
 
@@ -104,26 +104,6 @@ def test_a_failure_leaves_the_old_file_and_no_rest(tmp_path):
         raise ZeroDivisionError
     assert os.listdir(tmp_path) == ["one"]
     assert (tmp_path / "one").read_bytes() == b"old"
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path, there):
-    (tmp_path / "far").mkdir()
-    target, link, second = tmp_path / "far" / "real", tmp_path / "link", tmp_path / "second"
-    if there:
-        target.write_text("old")
-    link.symlink_to("far/real")
-    second.symlink_to(link)
-    with pytest.raises(ZeroDivisionError), files.complete_or_absent(str(second)):
-        raise ZeroDivisionError
-    assert target.exists() == there
-    files.write_text(str(second), "new")
-    outputs.check([], [outputs.Output("--output_file", str(second))])
-    assert link.is_symlink() and second.is_symlink() and target.read_text() == "new"
-    assert os.listdir(tmp_path / "far") == ["real"] and sorted(os.listdir(tmp_path)) == ["far", "link", "second"]
-    (tmp_path / "folder").symlink_to("far/new")
-    files.write_text(f"{tmp_path}/folder/file", "x")
-    assert (tmp_path / "far" / "new" / "file").read_text() == "x"
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd/1"), reason="no /proc here")

@@ -76,20 +76,21 @@ NEEDED = ("--input_file=a", "--bert_config_file=b", "--output_dir=c")
     [
         ([*NEEDED, "--lerning_rate=1"], ["no flag --lerning_rate; did you mean --learning_rate?"]),
         ([*NEEDED, "--do_lower=False"], ["no flag --do_lower; did you mean --do_lower_case?"]),
-        ([*NEEDED, "--nodo_lower"], ["no flag --nodo_lower; did you mean --nodo_lower_case?"]),
         ([*NEEDED, "--batch_size=8"], ["did you mean --eval_batch_size or --train_batch_size?"]),
         ([*NEEDED, "--train-batch-size=8"], ["did you mean --train_batch_size?"]),
         ([*NEEDED, "--no_cuda"], ["there is no flag --no_cuda (--help"]),
-        ([*NEEDED, "--bert_hub_module_handle=x"], ["give the folder of the SavedModel as --init_checkpoint"]),
         ([*NEEDED, "--max_len=9"], ["did you mean --max_seq_length?"]),
-        ([*NEEDED, "--do_lower_case", "False"], ["an equals sign, --do_lower_case=False"]),
-        ([*NEEDED, "\u2013do_train=true"], ["unexpected argument", "did you mean --do_train=true?"]),
-        ([*NEEDED, "--do_train=yes"], ["error: --do_train=yes: write --do_train=True or --do_train=False (--help"]),
+        (
+            [*NEEDED, "--do_lower_case", "False"],
+            ["unexpected argument 'False': every setting is a flag, --name=value, also --switch=False"],
+        ),
+        ([*NEEDED, "\u2013do_train=true"], ["unexpected argument '\u2013do_train=true': every setting is a flag"]),
+        ([*NEEDED, "--do_train=yes"], ["error: flag --do_train=yes: ('Non-boolean argument"]),
         ([*NEEDED, "--noxla=false"], ["error: --noxla=false does not take an argument (--help"]),
-        ([*NEEDED, "--max_eval_steps=1_0"], ["error: --max_eval_steps=1_0: a whole number is needed (--help"]),
-        ([*NEEDED, "--learning_rate=1_0"], ["error: --learning_rate=1_0: a number is needed (--help"]),
-        ([*NEEDED, "--max_eval_steps=1.5"], ["error: --max_eval_steps=1.5: a whole number is needed (--help"]),
-        ([*NEEDED, "--learning_rate=1,5"], ["error: --learning_rate=1,5: a number is needed (--help"]),
+        ([*NEEDED, "--max_eval_steps=1_0"], ["error: flag --max_eval_steps=1_0: a whole number is needed (--help"]),
+        ([*NEEDED, "--learning_rate=1_0"], ["error: flag --learning_rate=1_0: a number is needed (--help"]),
+        ([*NEEDED, "--max_eval_steps=1.5"], ["error: flag --max_eval_steps=1.5: a whole number is needed (--help"]),
+        ([*NEEDED, "--learning_rate=1,5"], ["error: flag --learning_rate=1,5: a number is needed (--help"]),
         ([*NEEDED, "--stderrthreshold=bad"], ["--stderrthreshold must be one of"]),
         ([*NEEDED, f"--flagfile={sys.executable}"], ["'utf-8' codec can't decode"]),
         ([*NEEDED, "--do_train\r"], ["error: '--do_train\\r': holds a carriage return: the shell script has Windows'"]),
@@ -102,29 +103,6 @@ NEEDED = ("--input_file=a", "--bert_config_file=b", "--output_dir=c")
 def test_a_wrong_command_line_is_answered_in_one_line(arguments, words):
     text = refused("run_pretraining.py", *arguments)
     assert all(word in text for word in words), text
-
-
-MODEL = ("--bert_config_file=b", "--vocab_file=v", "--output_dir=c")
-
-
-@pytest.mark.parametrize(
-    ("script", "arguments"),
-    [
-        ("run_pretraining.py", [*NEEDED[1:], "--do_train", "--input_file=PIPE"]),
-        ("run_pretraining.py", [*NEEDED, "--do_eval", "--eval_input_file=PI*,other"]),
-        ("run_pretraining.py", [*NEEDED, "--do_eval", "--init_checkpoint=PIPE"]),
-        ("run_squad.py", [*MODEL, "--do_eval", "--predict_file=PIPE"]),
-        ("run_ner.py", [*MODEL, "--do_predict", "--predict_file=PIPE"]),
-        ("predict_masked.py", [*MODEL[:1], "--init_checkpoint=a", "--vocab_file=PIPE"]),
-        ("create_pretraining_data.py", ["--output_file=a", "--vocab_file=PIPE", "--input_file=t", "--num_shards=2"]),
-    ],
-)
-def test_a_pipe_that_would_be_read_twice_is_refused(script, arguments, tmp_path):
-    os.mkfifo(tmp_path / "PIPE")  # whoever opened it would wait
-    arguments = [text.replace("PI", f"{tmp_path}/PI") for text in arguments]
-    wrong = next(text for text in arguments if str(tmp_path) in text)
-    text = refused(script, *arguments, status=1)
-    assert f"error: {wrong}" in text and f"{tmp_path}/PIPE" in text and "is a pipe" in text
 
 
 def test_a_pipe_that_is_read_once_is_read(tmp_path):
@@ -178,7 +156,7 @@ def test_every_flag_is_shown_once_with_its_default(script):
 def test_required_flags_come_first(script):
     text = screen(script)
     titles = re.findall(r"^(\w.*):\n  --", text, re.MULTILINE)
-    assert titles[0] in ("Required", "What to do (at least one of these)")
+    assert titles[0] in ("Required", "What to do")
     assert titles[-1] == "Log"
     if "must be given" in (problem := refused(script)):
         missing = re.findall(r"--(\w+)", problem.partition(" must be given")[0])
@@ -220,8 +198,4 @@ def test_what_an_entry_tells():
     shown = {name: words for _, name, words in entries(screen("run_squad.py"))}
     assert shown["predict_file"].startswith("--predict_file=FILE ")
     assert "(needed with --do_predict or --do_eval or --eval_steps)" in shown["predict_file"]
-    assert shown["precision"].startswith("--precision=NAME The type of the large products")
     assert "One of float32, tf32, bfloat16, float16." in shown["precision"]
-    assert "default: True; --do_lower_case=False turns it off" in shown["do_lower_case"]
-    many = {name: words for _, name, words in entries(screen("export_saved_model.py"))}
-    assert "One of features, classifier, squad, ner, masked_lm." in many["task"]

@@ -47,13 +47,11 @@ def holder(tmp_path):
     found.end("kill")
 
 
-def test_a_second_training_is_refused_and_the_message_names_the_first(tmp_path, holder):
+def test_a_second_training_is_refused(tmp_path, holder):
     assert output_lock.is_training_elsewhere(str(tmp_path / "out"))
     with pytest.raises(UserError) as caught, output_lock.training_in(str(tmp_path / "out")):
         raise AssertionError
-    message = str(caught.value)
-    assert message.startswith(f"{tmp_path}/out: another training is running in this folder (process ")
-    assert f"(process {holder.process.pid} on " in message and "another --output_dir" in message and "\n" not in message
+    assert str(caught.value).startswith(f"{tmp_path}/out: another training is running in this folder; wait for it")
 
 
 def test_a_killed_process_keeps_no_lock(tmp_path, holder):

@@ -31,14 +31,6 @@ def test_what_is_printed_is_utf_8_in_any_locale_and_cannot_fail(environment):
     assert (done.stdout, done.stderr) == ("\xe9\u5317 \\udcff \\ud83d\n".encode(), b"")
 
 
-def test_a_standard_input_that_is_closed_is_empty():
-    program = "import sys; from bert_tf2.support import process; process.begin(); print([*sys.stdin.buffer])"
-    done = subprocess.run(
-        ["sh", "-c", f'exec {sys.executable} -c "{program}" <&-'], cwd=ROOT, capture_output=True, text=True
-    )
-    assert (done.stdout, done.stderr) == ("[]\n", "")
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_tensorflow_loads_gets_its_line(number, tmp_path):
     """What libraries write to standard error at that time goes elsewhere."""
@@ -60,7 +52,8 @@ def test_processes_of_multiprocessing_end_before_a_script_that_is_stopped(tmp_pa
         "    signal.signal(signal.SIGTERM, handler); pathlib.Path(name).touch(); time.sleep(60)\n"
         "if __name__ == '__main__':\n"
         "    process.SECONDS_TO_END = 1.0\n"
-        "    process.end_on_signals(lambda: print('tidied', flush=True))\n"
+        "    process.tidying.append(lambda: print('tidied', flush=True))\n"
+        "    process.begin()\n"
         "    context = multiprocessing.get_context('spawn')\n"
         "    given = [(tidily, 'partial'), (signal.SIG_IGN, 'deaf')]\n"
         "    children = [context.Process(target=work, args=arguments) for arguments in given]\n"

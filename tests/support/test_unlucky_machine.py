@@ -117,7 +117,7 @@ def test_an_output_is_never_an_input(script, change, message, folder, command_li
     assert not [line for line in done.stderr.splitlines()[:-1] if "Initialized" in line]  # before the work
 
 
-def test_devices_are_written_to_and_not_replaced(tmp_path, log_lines):
+def test_devices_are_written_to_and_not_replaced(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
@@ -126,7 +126,6 @@ def test_devices_are_written_to_and_not_replaced(tmp_path, log_lines):
         assert reader.stdout.read() == b"text"
     assert pipe.is_fifo() and os.listdir(tmp_path) == ["pipe"]
     outputs.check([], [outputs.Output("--output_file", "/dev/stdout")])
-    assert log_lines == [f"--output_file={pipe}: is a named pipe, which is written once a program reads it"]
 
 
 # Full disks
@@ -187,18 +186,6 @@ def test_a_read_only_disk_is_told_at_once(script, change, folder, command_lines,
         assert "Initialized" not in done.stderr
 
 
-@pytest.mark.skipif(not pathlib.Path("/dev/full").is_char_device(), reason="no /dev/full here")
-@pytest.mark.parametrize("script", ["convert_checkpoint.py --list=pretrained", "build_vocab.py --help"])
-@pytest.mark.slow
-def test_standard_output_that_is_full(script, folder):
-    script, flag = script.split()
-    with open("/dev/full", "wb") as full:
-        command = [sys.executable, str(ROOT / script), flag]
-        done = subprocess.run(command, cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True)
-    message = one_line(Done(done.returncode, "", done.stderr), script)
-    assert "standard output: No space left on device" in message
-
-
 def test_other_exceptions_of_the_same(tmp_path):
     """What TensorFlow, HDF5 and numpy make of it."""
     path = str(tmp_path / "x")
@@ -211,7 +198,6 @@ def test_other_exceptions_of_the_same(tmp_path):
         RuntimeError(
             f"Can't decrement id (filename = '{path}', file descriptor = 3, errno = 28, error message = 'No')"
         ),
-        OSError("1000 requested and 12 written"),
         OSError(errno.ENOSPC, "No space left on device"),
     ):
         full = pytest.raises(UserError, match=r"x: cannot be written: No space left on device")
@@ -249,22 +235,12 @@ import sys, os, signal, time
 import numpy as np
 from bert_tf2.support import flags, environment
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import TRAINING, Options, options, setting
-@options
-class Settings(Options):
-    train_batch_size: int = setting("", 32, group=TRAINING, memory=("do_train",))
-    max_seq_length: int = setting("", 128, group=TRAINING, memory=())
-    do_train: bool = setting("", True, group=TRAINING)
-    predict_batch_size: int = setting("", 8, group=TRAINING, memory=("do_predict",))
-    do_predict: bool = setting("", False, group=TRAINING)
+from bert_tf2.support.settings import Options
 sys.argv = ["script.py"]
 def main(given):
     {}
-flags.run(Settings, main)
+flags.run(Options, main)
 """
-
-
-HUGE = "an array of 4194304 x 4194304 numbers"
 
 
 @pytest.mark.parametrize(
@@ -273,18 +249,10 @@ HUGE = "an array of 4194304 x 4194304 numbers"
         ("raise UserError('text.txt, line 3: wrong')", 1, "text.txt, line 3: wrong"),
         ("raise KeyboardInterrupt", 130, "interrupted"),
         ("raise KeyboardInterrupt('stopped, and saved')", 130, "stopped, and saved"),
-        ("raise ImportError('libx.so: failed to map segment from shared object')", 1, "libx.so: failed to map segment"),
-        (
-            "np.zeros([2**22, 2**22])", 1,
-            f"out of memory for {HUGE}; lower --train_batch_size=32, --max_seq_length=128",
-        ),
-        pytest.param(
-            "import tensorflow as tf; tf.zeros([2**22, 2**22])", 1, f"out of memory for {HUGE}; lower --train_batch",
-            marks=pytest.mark.slow,
-        ),
-        ("raise MemoryError", 1, "out of memory; lower --train_batch_size=32, --max_seq_length=128"),
+        ("np.zeros([2**22, 2**22])", 1, "out of memory; lower the batch size or --max_seq_length, or use a machine"),
+        pytest.param("import tensorflow as tf; tf.zeros([2**22, 2**22])", 1, "out of memory", marks=pytest.mark.slow),
         ("open('/gone/gone', 'w')", 1, "/gone/gone: No such file or directory"),
-        ("raise OSError(5, 'x', 'd/.f.json.host.12.partial')", 1, "d/f.json: Input/output error (the disk or the"),
+        ("raise OSError(5, 'x', 'd/.f.json.host.12.partial')", 1, "d/f.json: Input/output error"),
         (r"'n\udce9'.encode()", 1, r"'n\udce9': is not UTF-8, and TensorFlow opens no other names; rename it"),
         ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)", 143, "stopped by SIGTERM"),
         ("os.kill(os.getpid(), signal.SIGHUP); time.sleep(9)", 129, "stopped, the terminal was closed"),
@@ -397,11 +365,3 @@ def test_a_container_in_which_the_next_process_has_the_same_number(tmp_path, mon
     outputs._remove_leftovers.cache_clear()
     files.write_text(str(tmp_path / "z"), "")
     assert sorted(os.listdir(tmp_path)) == ["y", "z"]
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="no /proc here")
-@pytest.mark.parametrize("read", [files.read_text, lambda path: [*files.read_lines(path)], files.count_lines])
-def test_an_error_of_reading_names_the_file(read):
-    with pytest.raises(OSError) as caught:
-        read("/proc/self/mem")
-    assert environment.explain(caught.value).startswith("/proc/self/mem: Input/output error")

@@ -68,7 +68,7 @@ def test_a_folder_that_is_moved_ends_the_training(tmp_path, another):
         if another:
             folder.mkdir()
         saver.save({"v": tf.Variable([1.0])}, 3, STATE)
-    assert not [*moved.iterdir()] and not [*folder.glob("*")]
+    assert not [*moved.glob("[!.]*")] and not [*folder.glob("*")]
 
 
 def test_the_variables_of_two_replicas(tmp_path, two):

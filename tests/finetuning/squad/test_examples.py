@@ -51,7 +51,7 @@ def test_training_order_is_that_of_the_reference():
 
 BAD_FILES = {
     "broken JSON": ('{"data": [\n  {"title" 3}]}', False, ["line 2, column 12", "JSON"]),
-    "JSON lines": ('{"id": "a"}\n{"id": "b"}\n', False, ["line 2: a second JSON value begins here, as in JSON lines"]),
+    "JSON lines": ('{"id": "a"}\n{"id": "b"}\n', False, ["line 2, column 1: not valid JSON (Extra data)"]),
     "empty": ("  \n", False, ["empty"]),
     "no object": ("[1]", False, ["'data'", "object"]),
     "no data": ({"questions": []}, False, ["'data' is missing"]),
