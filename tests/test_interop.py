@@ -129,13 +129,6 @@ def test_what_transformers_saves(tmp_path, architecture, hidden_act):
     assert_same_answers(architecture, model, there, small_batch(), 1e-4)
 
 
-def test_in_several_files(tmp_path):
-    there = random_model("BertForPreTraining")
-    there.save_pretrained(tmp_path, max_shard_size="3KB")
-    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
-    assert_same_answers("BertForPreTraining", load("BertForPreTraining", tmp_path), there, small_batch(), 1e-4)
-
-
 @pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 def test_pytorch_model_bin(tmp_path, zipped, dtype):

@@ -89,7 +89,7 @@ class Trainer:
         self._team = team
         check_batch(options, strategy.num_replicas_in_sync, team.size)
         self.step = TrainingStep(model, strategy, options)  # what a step computes
-        self._saver = Saver(options.output_dir, options.keep_checkpoint_max, options.keep_checkpoint_every_n_hours)
+        self._saver = Saver(options.output_dir, options.keep_checkpoint_max)
         self.global_step = 0  # the number of steps so far
         self.examples = 0  # the number of examples that these steps read, which is where `train`'s dataset must begin
         self._before: TrainingState | None = None

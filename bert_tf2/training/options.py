@@ -187,12 +187,6 @@ class OptimizerOptions(Options):
         "Steps between two checkpoints; 0 saves only at the end.", 1000, group=TRAINING, low=0
     )
     keep_checkpoint_max: int = setting("Checkpoints to keep; older ones are deleted.", 5, group=TRAINING, low=1)
-    keep_checkpoint_every_n_hours: float = setting(
-        "Of the checkpoints that would be deleted, keep one for every N hours of training; 0 keeps none.",
-        0.0,
-        group=TRAINING,
-        low=0.0,
-    )
     skip_nonfinite_updates: int = setting(
         "The number of updates to leave out, over all calls of a training, because the loss or a gradient is NaN or"
         " infinite; one more ends the training.",

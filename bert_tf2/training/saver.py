@@ -115,9 +115,9 @@ class Saver:
     Not if a second signal stops the process at once: then the checkpoint that is being written is lost.
     """
 
-    def __init__(self, output_dir: str, keep_checkpoint_max: int, keep_checkpoint_every_n_hours: float = 0.0):
+    def __init__(self, output_dir: str, keep_checkpoint_max: int):
         self._output_dir = output_dir
-        self._folder = checkpoint.CheckpointFolder(output_dir, keep_checkpoint_max, keep_checkpoint_every_n_hours)
+        self._folder = checkpoint.CheckpointFolder(output_dir, keep_checkpoint_max)
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._place: tuple[int, int] | None = None

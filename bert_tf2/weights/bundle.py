@@ -14,7 +14,6 @@ import contextlib
 import math
 import os
 import re
-import shlex
 import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -184,9 +183,6 @@ def write(prefix: str, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
                 offset += len(data_bytes)
         with files.open_binary(beside_index, "wb") as stream:
             stream.write(bundle_index.write_table(entries))
-    for name in _files_of(prefix):  # of an earlier checkpoint of the same name with several data files
-        if ".data-" in name and name != os.path.basename(data):
-            files.remove(os.path.join(os.path.dirname(prefix), name))
 
 
 def _read_state(path: str) -> str:
@@ -230,11 +226,9 @@ def _way_back(folder: str, damaged: str = "") -> str:
         found = found[found.index(damaged) + 1 :]
     if not found:
         return ""
-    line, state = f'model_checkpoint_path: "{found[0]}"', os.path.join(folder, _STATE_FILE)
-    write = f"put the line {line} into" if files.is_remote(state) else f"run echo '{line}' >"
     return (
         f"the newest {'checkpoint before it' if damaged else 'one there'} is {os.path.join(folder, found[0])}. To"
-        f" continue from it, {write} {shlex.quote(state)} and give the same command again"
+        f' continue from it, put the line model_checkpoint_path: "{found[0]}" into {os.path.join(folder, _STATE_FILE)}'
     )
 
 
@@ -281,11 +275,9 @@ def recover(output_dir: str) -> None:
 class CheckpointFolder:
     """The checkpoints `model.ckpt-STEP` of one training run. Saving a new one deletes the oldest."""
 
-    def __init__(self, output_dir: str, keep_checkpoint_max: int = 5, keep_checkpoint_every_n_hours: float = 0.0):
-        """`keep_checkpoint_every_n_hours`: of those to be deleted, keeps one for so many hours; 0 keeps none."""
+    def __init__(self, output_dir: str, keep_checkpoint_max: int = 5):
         self._output_dir = output_dir
         self._keep = keep_checkpoint_max
-        self._seconds = keep_checkpoint_every_n_hours * 3600.0
 
     def prefix(self, global_step: int) -> str:
         """Returns the path of the checkpoint of a step, without the endings of its files."""
@@ -297,8 +289,8 @@ class CheckpointFolder:
         name = os.path.basename(prefix)
         save(prefix, variables, global_step)
         for old in self.set_newest(name):
-            if not self._stays(old):
-                self._delete(old)
+            for file in _files_of(os.path.join(self._output_dir, os.path.basename(old))):
+                files.remove(os.path.join(self._output_dir, file))
         logging.info("Saved %s", prefix)
         return prefix
 
@@ -318,24 +310,3 @@ class CheckpointFolder:
     def _listed(self) -> list[str]:
         text = _read_state(os.path.join(self._output_dir, _STATE_FILE))
         return re.findall(r'^all_model_checkpoint_paths: "(.*)"$', text, re.MULTILINE)
-
-    def _stays(self, name: str) -> bool:
-        """Whether to keep a checkpoint that the file `checkpoint` does not list any more.
-
-        Their times are those of their files, so that a training that continues goes on with the same clock.
-        """
-        name = os.path.basename(name)
-        path = os.path.join(self._output_dir, f"{name}.index")
-        if not self._seconds or name == "model.ckpt-0" or not files.exists(path):  # someone removed it
-            return False
-        written = files.modified(path)
-        if written is None:
-            return False
-        others = {*_newest_first(self._output_dir)} - {name, "model.ckpt-0"}
-        times = [files.modified(os.path.join(self._output_dir, f"{other}.index")) for other in others]
-        before = max((time for time in times if time is not None and time <= written), default=-math.inf)
-        return written - before >= self._seconds
-
-    def _delete(self, name: str) -> None:
-        for file in _files_of(os.path.join(self._output_dir, os.path.basename(name))):
-            files.remove(os.path.join(self._output_dir, file))

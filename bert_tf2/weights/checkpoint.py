@@ -27,21 +27,9 @@ from bert_tf2.weights.names import tf1_variables
 from bert_tf2.weights.sources import open_weights
 
 __all__ = [
-    "Checkpoint",
-    "CheckpointFolder",
-    "check_trained",
-    "initialize",
-    "latest_checkpoint",
-    "make_model",
-    "open_weights",
-    "recover",
-    "restore",
-    "save",
-    "tf1_variables",
-    "trained_variables",
-    "used_variables",
-    "weights_in_use",
-]
+    "Checkpoint", "CheckpointFolder", "check_trained", "initialize", "latest_checkpoint", "make_model", "open_weights",
+    "recover", "restore", "save", "tf1_variables", "trained_variables", "used_variables", "weights_in_use",
+]  # fmt: skip
 
 
 def used_variables(model: keras.Model) -> dict[str, tf.Variable]:

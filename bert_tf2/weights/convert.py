@@ -6,7 +6,6 @@ messages that `run` returns name the variables that were not converted.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -37,7 +36,7 @@ def run(options: ConversionOptions) -> list[str]:
     `to` is "tf1" (writes `output/bert_model.ckpt.*`, `bert_config.json`, `vocab.txt`), "hf" (`config.json`,
     `model.safetensors`, `vocab.txt` and the tokenizer's settings) or "keras" (`output/bert_model.keras` with
     `bert_config.json` and `vocab.txt`). Labels are converted too: `label_map.json` here, `id2label` in Hugging Face's
-    format. All files are written completely or not at all.
+    format.
     """
     if options.list:
         return listing(options.list)
@@ -212,9 +211,7 @@ class _Conversion:
         if others := [name for name in left_out if name not in state]:
             self.report.append(f"Left out: {', '.join(others)}.")
 
-    @contextlib.contextmanager
-    def _companions(self, folder: str) -> Iterator[None]:
-        """Writes the files beside the weights, which the caller writes inside the context; none if that fails."""
+    def _write_companions(self) -> None:
         texts = {CONFIG_FILE: self.config.to_json_string()}
         if self.vocabulary is not None:
             texts[VOCABULARY_FILE] = "".join(f"{entry}\n" for entry in self.vocabulary)
@@ -223,20 +220,16 @@ class _Conversion:
             texts[metadata.TOKENIZATION_FILE] = metadata.record_of(lower, self.vocabulary, self.rules)
         if self.task:
             texts[task_file.NAME] = json.dumps(self.task, indent=2) + "\n"
-        paths = [os.path.join(folder, name) for name in texts]
-        with files.complete_or_absent(*paths) as beside:
-            for path, text in zip(beside, texts.values(), strict=True):
-                with files.open_binary(path, "wb") as stream:
-                    stream.write(text.encode("utf-8"))
-            yield
+        for name, text in texts.items():
+            files.write_text(os.path.join(self.options.output, name), text)
         if self.labels:
-            save_label_map(folder, self.labels)
+            save_label_map(self.options.output, self.labels)
 
     def _write_tf1(self) -> None:
         prefix = os.path.join(self.options.output, "bert_model.ckpt")
         chosen = dict.fromkeys([*self._weights, *([] if self.options.weights_only else self.source.shapes)])
-        with self._companions(self.options.output):
-            bundle.write(prefix, self._arrays(chosen))
+        bundle.write(prefix, self._arrays(chosen))
+        self._write_companions()
         self.report.append(f"Wrote {prefix}: {len(chosen)} variables.")
         self._leave_out(chosen)
         self.report += _unknown_to_the_reference(self.config)
@@ -268,8 +261,8 @@ class _Conversion:
         for name, value in self._arrays(self._weights):
             if name in variables:
                 variables[name].assign(value)
-        with self._companions(self.options.output):
-            keras_files.write(path, model)
+        keras_files.write(path, model)
+        self._write_companions()
         self.report.append(f"Wrote {path}: a {type(model).__name__}.")
         if fresh := [name for name in variables if name not in self.source.shapes]:
             self.report.append(f"Not in the input, and random now: {', '.join(fresh)}.")

@@ -22,15 +22,10 @@ from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import names, text_rules
 from bert_tf2.weights.base import CONFIG_FILE, Place, Weights, bytes_of
 from bert_tf2.weights.labels import TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
-from bert_tf2.weights.tensor_files import Stored, TensorFile
+from bert_tf2.weights.tensor_files import TensorFile
 
 _CONFIGS = ("config.json", CONFIG_FILE)  # the second in early releases
-WEIGHTS = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """In the order in which transformers searches for them."""
 
 
@@ -64,7 +59,7 @@ TIED = {
 
 
 def recognizes(path: str) -> str | None:
-    """Returns the file of weights, or the index of several, in a folder or at a path, going by names alone; or None."""
+    """Returns the file of weights in a folder or at a path, going by names alone; or None."""
     if files.is_directory(path):
         present = files.list_directory(path)
         return next((os.path.join(path, name) for name in WEIGHTS if name in present), None)
@@ -73,45 +68,21 @@ def recognizes(path: str) -> str | None:
     return path if is_one and files.exists(path) else None
 
 
-def _usual_name(name: str, prefix: str) -> str:
-    """Returns a tensor's name in the current BertForPreTraining; older files and bare encoders use other names."""
-    name = name.removeprefix(prefix)
-    name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-    return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
-
-
-class _Tensor(NamedTuple):
-    """A tensor: the file, and the name in it."""
-
-    file: TensorFile
-    name: str
-
-    @property
-    def stored(self) -> Stored:
-        return self.file.tensors[self.name]
-
-    def digest(self) -> tuple:
-        """What is equal for tensors of equal shape and values, of which one is in memory at a time."""
-        return self.stored.shape, hashlib.sha256(bytes_of(self.file.read(self.name)).data).digest()
-
-
 class HuggingFaceFolder(Weights):
     """The weights of a model that `transformers`, or this project in that layout, has saved.
 
-    Reads the classes in ARCHITECTURES, with current or original names, in one file or several. A variable without a
-    reference name keeps its own in `shapes`.
+    Reads the classes in ARCHITECTURES, with current or original names. A variable without a reference name keeps its
+    own in `shapes`.
     """
 
     kind = "Hugging Face model"
 
     def __init__(self, path: str):
-        """Opens a folder, or one file of weights in it."""
+        """Opens a folder, or the file of weights in it."""
         super().__init__(path)
         weights = recognizes(path)
         if not weights:
             raise UserError(f"{path}: holds none of {', '.join(WEIGHTS)}")
-        if re.search(r"-\d{5}-of-\d{5}\.\w+$", weights):
-            raise UserError(f"{path}: is a part of the weights only; name the folder")
         if files.is_remote(weights):
             raise UserError(f"{path}: this layout is read from local folders only; copy it to one")
         folder = self.folder or "."
@@ -127,41 +98,68 @@ class HuggingFaceFolder(Weights):
             self.other_activations = ("gelu",)
         # the class of `transformers` that saved the model, if config.json states it
         self.architecture = architecture_of(self._values)
-        tensors = _tensors_in(path, weights)
-        _drop_copies(path, tensors)
-        rows = self._usable({row.huggingface: row for row in names.known(self.config.num_hidden_layers)}, tensors)
+        self._file = TensorFile(weights)
+        found = self._usual_names()
+        rows = self._usable({row.huggingface: row for row in names.known(self.config.num_hidden_layers)}, found)
         places: dict[str, Place] = {}
-        for usual, tensor in tensors.items():
-            name = rows[usual].reference if usual in rows else tensor.name
+        for usual, theirs in found.items():
+            stored, name = self._file.tensors[theirs], rows[usual].reference if usual in rows else theirs
             transposed = usual in rows and names.is_transposed(name)
-            shape = [*tensor.stored.shape]
-            places[name] = Place(shape[::-1] if transposed else shape, tensor.stored.dtype, (tensor, transposed))
-            if usual in rows and tensor.stored.dtype not in _FLOATS:
+            shape = [*stored.shape]
+            places[name] = Place(shape[::-1] if transposed else shape, stored.dtype, (theirs, transposed))
+            if usual in rows and stored.dtype not in _FLOATS:
                 raise UserError(
-                    f"{path}: {tensor.name} is {tensor.stored.dtype}, so the weights are quantized in a way that"
-                    " nothing here says; save the model without quantization"
+                    f"{path}: {theirs} is {stored.dtype}, so the weights are quantized in a way that nothing here says;"
+                    " save the model without quantization"
                 )
         if remark := activation_remark(self._values):
             self.remarks.append(remark)
         self._hold(places)
 
-    def _usable(
-        self, rows: Mapping[str, names.Variable], tensors: Mapping[str, _Tensor]
-    ) -> Mapping[str, names.Variable]:
+    def _usual_names(self) -> dict[str, str]:
+        """Returns the name of each tensor in the current BertForPreTraining -> that in the file; no buffers, no copies.
+
+        Older files and bare encoders use other names.
+        """
+        found: dict[str, str] = {}
+        prefix = names.common_prefix(self._file.tensors, "embeddings.word_embeddings.weight").removesuffix("bert.")
+        for name in self._file.tensors:
+            usual = name.removeprefix(prefix)
+            usual = usual.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+            usual = f"bert.{usual}" if usual.startswith(("embeddings.", "encoder.", "pooler.")) else usual
+            if not _BUFFERS.search(usual) and found.setdefault(usual, name) != name:
+                raise UserError(f"{self.path}: {name} and {found[usual]} are two names for one variable; remove one")
+        for copy, original in TIED.items():
+            duplicate = found.pop(copy, None)
+            if duplicate and self._digest(first := found.setdefault(original, duplicate)) != self._digest(duplicate):
+                raise UserError(
+                    f"{self.path}: {duplicate} is not equal to {first}: this model's output layer is its own, where"
+                    " BERT's is the table of embeddings with one bias, so that it cannot be taken over. Save the"
+                    " encoder alone (model.bert.save_pretrained)"
+                )
+        return found
+
+    def _digest(self, name: str) -> tuple:
+        """What is equal for tensors of equal shape and values, of which one is in memory at a time."""
+        value = self._file.read(name)
+        return value.shape, hashlib.sha256(bytes_of(value).data).digest()
+
+    def _usable(self, rows: Mapping[str, names.Variable], found: Mapping[str, str]) -> Mapping[str, names.Variable]:
         """Returns the rows without those of a fine-tuned head whose outputs would mean something else here."""
-        others = [usual for usual in tensors if usual not in rows]
+        others = [usual for usual in found if usual not in rows]
         if strange := [usual for usual in others if usual.startswith(("bert.embeddings.", "bert.encoder."))]:
             raise UserError(
                 f"{self.path}: there is no place for {and_more(strange, 2)} in the BERT of its config.json, which has"
                 f" {self.config.num_hidden_layers} layers; take the config.json that was saved with these weights"
             )
-        kernel = tensors.get(names.LABELS[0].huggingface)
-        tuned = {row.huggingface for head in ("labels", "span") for row in names.HEADS[head]} & {*tensors}
+        kernel = found.get(names.LABELS[0].huggingface)
+        tuned = {row.huggingface for head in ("labels", "span") for row in names.HEADS[head]} & {*found}
+        several = kernel and self._file.tensors[kernel].shape[:1] > (1,)
         if self.architecture and self.architecture not in ARCHITECTURES:
             problem = f"There is no {self.architecture} here"
         elif tuned and others:
             problem = f"The outputs depend on {and_more(others, 3)} too, which no model here has"
-        elif self._values.get("problem_type") == "regression" and kernel and kernel.stored.shape[:1] > (1,):
+        elif self._values.get("problem_type") == "regression" and several:
             problem = "There is no regression with several outputs here"
         else:
             return rows
@@ -169,9 +167,8 @@ class HuggingFaceFolder(Weights):
         return {name: row for name, row in rows.items() if name not in tuned}
 
     def _read(self, name: str) -> np.ndarray:
-        tensor, transposed = self._places[name].where
-        value = tensor.file.read(tensor.name)
-        return value.T if transposed else value
+        theirs, transposed = self._places[name].where
+        return self._file.read(theirs).T if transposed else self._file.read(theirs)
 
     def vocabulary_file(self) -> str | None:
         """Returns the path of a vocab.txt that has every entry."""
@@ -215,48 +212,3 @@ class HuggingFaceFolder(Weights):
                 ' {"0": "no", "1": "yes"}'
             )
         return tuple(labels)
-
-
-def _files_of(weights: str) -> dict[str, TensorFile]:
-    """Returns tensor name -> the open file that contains it; `weights` is a file, or the index of several."""
-    if not weights.endswith(".index.json"):
-        file = TensorFile(weights)
-        return dict.fromkeys(file.tensors, file)
-    mapped = files.read_json(weights).get("weight_map")
-    if not isinstance(mapped, dict) or not mapped:
-        raise UserError(f"{weights}: names no files (weight_map is missing)")
-    opened: dict[str, TensorFile] = {}
-    for part in dict.fromkeys(map(str, mapped.values())):
-        path = os.path.join(os.path.dirname(weights), part)
-        if part in ("", ".", "..") or re.search(r"[/\\:\0]", part):
-            raise UserError(f"{weights}: names the file {part!r}, which is not in the same folder; it is not read")
-        opened[part] = TensorFile(path)
-    found = {name: opened[str(part)] for name, part in mapped.items()}
-    for name, file in found.items():
-        if name not in file.tensors:
-            raise UserError(f"{file.path}: lacks {name!r}, which {os.path.basename(weights)} says is there")
-    return found
-
-
-def _tensors_in(path: str, weights: str) -> dict[str, _Tensor]:
-    """Returns the tensors by their usual names, without buffers."""
-    tensors: dict[str, _Tensor] = {}
-    found = _files_of(weights)
-    prefix = names.common_prefix(found, "embeddings.word_embeddings.weight").removesuffix("bert.")
-    for name, file in found.items():
-        usual = _usual_name(name, prefix)
-        if not _BUFFERS.search(usual) and tensors.setdefault(usual, _Tensor(file, name)).name != name:
-            raise UserError(f"{path}: {name} and {tensors[usual].name} are two names for one variable; remove one")
-    return tensors
-
-
-def _drop_copies(path: str, tensors: dict[str, _Tensor]) -> None:
-    """Removes the copies of other tensors. Raises UserError if a copy differs from its original."""
-    for copy, original in TIED.items():
-        duplicate = tensors.pop(copy, None)
-        if duplicate and (first := tensors.setdefault(original, duplicate)).digest() != duplicate.digest():
-            raise UserError(
-                f"{path}: {duplicate.name} is not equal to {first.name}: this model's output layer is its own, where"
-                " BERT's is the table of embeddings with one bias, so that it cannot be taken over. Save the encoder"
-                " alone (model.bert.save_pretrained)"
-            )

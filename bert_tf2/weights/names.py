@@ -9,7 +9,6 @@ The classes in `heads` list the heads of each model as keys of HEADS.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -55,12 +54,9 @@ _VARIABLES = {
 
 
 def _rows(scopes: Sequence[str], table: str) -> tuple[Variable, ...]:
-    """Reads a part of the table, in which each line is a variable or a layer with two of them.
+    """Reads a part of the table, in which each line is a variable ("one") or a layer with two of them.
 
-    Args:
-      scopes: what all names of a column begin with, by column.
-      table: lines of the kind of the layer or "one", a shape (of a layer, that of its first variable), and the names
-        by column; "-" for none.
+    `scopes`: what all names of a column begin with, by column. A shape of a layer is that of its first variable.
     """
     rows = []
     for kind, axes, *columns in map(str.split, table.strip().splitlines()):
@@ -154,11 +150,9 @@ def tf1_variables(model: keras.Model) -> dict[str, Any]:
 
 def _attribute(model, path: str):
     """Returns the variable at a path like `bert.blocks.0.attention.query.kernel`."""
-
-    def step(owner, part: str):
-        return owner[int(part)] if part.isdigit() else getattr(owner, part)
-
-    return functools.reduce(step, path.split("."), model).value
+    for part in path.split("."):
+        model = model[int(part)] if part.isdigit() else getattr(model, part)
+    return model.value
 
 
 def shape(row: Variable, config: BertConfig, num_labels: int | None = None) -> list[int]:
@@ -181,12 +175,7 @@ def num_layers(found: Iterable[str]) -> int:
 def misfits(
     rows: Iterable[Variable], shapes: Mapping[str, Sequence[int]], config: BertConfig, optional: Container[str] = ()
 ) -> Iterator[str]:
-    """Yields a phrase for each variable that weights lack or have in another shape.
-
-    Args:
-      shapes: reference name -> shape in the weights.
-      optional: reference names of variables that may be missing.
-    """
+    """Yields a phrase for each variable that weights with these shapes lack (if not `optional`) or have otherwise."""
     for row in rows:
         found, wanted = shapes.get(row.reference), shape(row, config, num_labels(shapes))
         if found is None and row.reference not in optional:

@@ -31,6 +31,8 @@ _KINDS = (
 _OTHERS = (
     (r"adapter_(config\.json|model\.\w+)", "an adapter (LoRA), which changes other weights", "merge them with peft"
      " (merge_and_unload) and save the result (save_pretrained)"),
+    (r"(pytorch_model\.bin|model\.safetensors)\.index\.json", "the index of weights in several files",
+     "let transformers save them in one: BertModel.from_pretrained(FOLDER).save_pretrained(OTHER)"),
     (r"(pytorch_)?model\.\w+\.(safetensors|bin)", "a variant of the weights", "give the name of that file"),
     (r"\d_(BERT|Transformer)", "the parts of a sentence-transformers model", "give the name of that folder"),
     (r"tf_model\.h5", "weights of transformers for Keras 2", "let transformers 4 save them again:"

@@ -1,10 +1,10 @@
 """The folder of a run: which checkpoints are kept, and what happens when one is damaged or cannot be written."""
 
 import os
+import pathlib
 import re
 import resource
 import shutil
-import subprocess
 
 import pytest
 import tensorflow as tf
@@ -33,21 +33,9 @@ def test_the_oldest_are_deleted_and_the_state_file_lists_the_rest(tmp_path):
     assert checkpoint.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-20"
 
 
-def test_one_of_those_that_would_be_deleted_is_kept_every_n_hours(tmp_path):
-    variables = {"v": tf.Variable([1.0])}
-    for step in range(0, 100, 10):  # one in half an hour; a new object each time, as after a restart
-        CheckpointFolder(str(tmp_path), keep_checkpoint_max=2, keep_checkpoint_every_n_hours=1.0).save(variables, step)
-        os.utime(tmp_path / f"model.ckpt-{step}.index", (1e9 + 180 * step,) * 2)
-    found = {path.name.split(".")[1] for path in tmp_path.glob("model.ckpt-*.index")}
-    assert found == {f"ckpt-{step}" for step in (10, 30, 50, 70, 80, 90)}
-    assert checkpoint.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-90"
-    assert "model.ckpt-70" not in (tmp_path / "checkpoint").read_text()
-
-
-@pytest.mark.parametrize("hours", [0.0, 1.0])
-def test_one_that_someone_removed_does_not_end_the_training(tmp_path, hours):
+def test_one_that_someone_removed_does_not_end_the_training(tmp_path):
     for step in range(1, 5):
-        CheckpointFolder(str(tmp_path), 2, hours).save({"v": tf.Variable([1.0])}, step)
+        CheckpointFolder(str(tmp_path), 2).save({"v": tf.Variable([1.0])}, step)
         (tmp_path / f"model.ckpt-{step - 1}.index").unlink(missing_ok=True)
     assert checkpoint.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-4"
 
@@ -103,7 +91,7 @@ def training_folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", LOST)
-def test_errors_lead_to_the_newest_intact_checkpoint_by_their_commands(training_folder, tmp_path, case):
+def test_errors_lead_to_the_newest_intact_checkpoint(training_folder, tmp_path, case):
     """If 30 is lost, 5 is the newest: 20 is damaged too. Steps are compared as numbers, not as strings."""
     damage, beginning = LOST[case]
     folder = tmp_path / "out"
@@ -117,9 +105,9 @@ def test_errors_lead_to_the_newest_intact_checkpoint_by_their_commands(training_
     message = message_of(resume)
     assert message.startswith(beginning.format(folder))
     for step in [30] if case.startswith("state") else [20, 5]:
-        assert f" is {folder}/model.ckpt-{step}. To continue from it, run" in message
-        command = re.search("run (echo .*) and give the same command again", message)[1]
-        subprocess.run(command, shell=True, check=True)
+        assert f" is {folder}/model.ckpt-{step}. To continue from it, put the line " in message
+        line, path = re.search("put the line (.*) into (.*)", message).groups()
+        pathlib.Path(path).write_text(line)
         message = message_of(resume) if step == 20 else ""
     assert resume() == step
 

@@ -144,6 +144,7 @@ def test_other_models_are_told_by_what_they_hold(tmp_path, held):
     [
         ("tf_model.h5", "weights of transformers for Keras 2; let transformers 4 save them again"),
         ("flax_model.msgpack", "from_flax=True"),
+        ("model.safetensors.index.json", "the index of weights in several files; let transformers save them in one"),
         ("model.fp16.safetensors", "a variant of the weights; give the name of that file"),
         ("adapter_model.safetensors", "an adapter (LoRA), which changes other weights; merge them with peft"),
         ("0_BERT/config.json", "the parts of a sentence-transformers model; give the name of that folder"),

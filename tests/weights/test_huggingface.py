@@ -9,7 +9,6 @@ import zipfile
 
 import numpy as np
 import pytest
-import safetensors.numpy
 from huggingface_folders import CLASSES, CONFIG, DECODER, ENCODER, WORDS, make_folder, tensors_of, write_json
 from refused import message_of
 
@@ -208,54 +207,6 @@ def test_labels_of_a_regression_and_of_no_head(tmp_path):
 def test_labels_that_are_not_those_of_the_outputs(tmp_path, named):
     folder = make_folder(tmp_path, architecture="BertForTokenClassification", id2label=named)
     assert "3 outputs" in message_of(huggingface.HuggingFaceFolder(folder).labels)
-
-
-# Several files.
-
-
-def make_shards(folder, **changes) -> dict[str, np.ndarray]:
-    """A model in two files; `changes` go into the index."""
-    folder.mkdir(exist_ok=True)
-    tensors = tensors_of("BertForPreTraining")
-    write_json(folder / "config.json", CONFIG)
-    weight_map = {}
-    for part in range(2):
-        file = f"model-0000{part + 1}-of-00002.safetensors"
-        chosen = {name: value for index, (name, value) in enumerate(tensors.items()) if index % 2 == part}
-        safetensors.numpy.save_file(chosen, folder / file)
-        weight_map |= dict.fromkeys(chosen, file)
-    write_json(folder / "model.safetensors.index.json", {"weight_map": {**weight_map, **changes}})
-    return tensors
-
-
-def test_weights_in_several_files(tmp_path):
-    tensors = make_shards(tmp_path / "shards")
-    source = huggingface.HuggingFaceFolder(str(tmp_path / "shards"))
-    whole = huggingface.HuggingFaceFolder(make_folder(tmp_path / "whole", tensors))
-    assert source.shapes == whole.shapes
-    for name in whole.shapes:
-        np.testing.assert_array_equal(source.get(name), whole.get(name))
-    part = str(tmp_path / "shards" / "model-00002-of-00002.safetensors")
-    assert "a part of the weights only" in message_of(huggingface.HuggingFaceFolder, part)
-    os.remove(part)
-    assert f"{part}: no such file" in message_of(huggingface.HuggingFaceFolder, str(tmp_path / "shards"))
-
-
-@pytest.mark.parametrize(
-    "name", ["../model.safetensors", "/etc/passwd", "a/b.safetensors", "..", "", "C:\\m.bin", "x\0y"]
-)
-def test_an_index_that_leads_out_of_the_folder(tmp_path, name):
-    make_shards(tmp_path, **{WORDS: name})
-    message = message_of(huggingface.HuggingFaceFolder, str(tmp_path))
-    assert "not in the same folder" in message and "index.json" in message
-
-
-def test_an_index_that_is_wrong(tmp_path):
-    make_shards(tmp_path, something="model-00001-of-00002.safetensors")
-    message = message_of(huggingface.HuggingFaceFolder, str(tmp_path))
-    assert "model-00001-of-00002.safetensors: lacks 'something'" in message
-    write_json(tmp_path / "model.safetensors.index.json", {"weight_map": {}})
-    assert "weight_map" in message_of(huggingface.HuggingFaceFolder, str(tmp_path))
 
 
 def test_pytorch_model_bin_without_pytorch(tmp_path, monkeypatch):

@@ -7,14 +7,13 @@ import shutil
 
 import garden_models
 import pytest
-from huggingface_folders import CONFIG, make_folder, tensors_of, write_json
+from huggingface_folders import CONFIG, make_folder
 from mutations import damaged, damaged_json, lengths, refuses_or_reads
 from small_models import MAKERS, randomize, tiny_config
 
 from bert_tf2.weights import checkpoint, convert, keras_files, metadata, sources
 
 INDEX, DATA = "model.ckpt.index", "model.ckpt.data-00000-of-00001"
-SHARDS = {"weight_map": dict.fromkeys(tensors_of("BertForPreTraining"), "part.safetensors")}
 # Folder, file that is damaged, path to open within the folder, and the content to damage if it is not the file's.
 FORMATS = [
     ("tf1", INDEX, "", None),
@@ -23,7 +22,6 @@ FORMATS = [
     ("garden", DATA, "", None),
     ("safetensors", "model.safetensors", "", None),
     ("safetensors", "config.json", "", CONFIG),
-    ("shards", "model.safetensors.index.json", "", SHARDS),
     ("keras", "model.keras", "model.keras", None),
 ]
 
@@ -54,9 +52,6 @@ def valid(tmp_path_factory) -> pathlib.Path:
         old.rename(path / "garden" / f"model.ckpt{old.name.removeprefix(pathlib.Path(prefix).name)}")
     (path / "garden" / "checkpoint").unlink()
     make_folder(path / "safetensors")
-    shutil.copytree(path / "safetensors", path / "shards")
-    (path / "shards" / "model.safetensors").rename(path / "shards" / "part.safetensors")
-    write_json(path / "shards" / "model.safetensors.index.json", SHARDS)
     return path
 
 
