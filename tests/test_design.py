@@ -61,7 +61,6 @@ WITHOUT_TENSORFLOW = [
     *(name for name in MODULES if name.startswith("weights.") and name != "weights.checkpoint"),
     *(f"pretraining.{name}" for name in ("examples", "instances", "masking", "example_files")),
     *(f"pretraining.{name}" for name in ("corpus", "draws", "drawn_examples", "sentences")),
-    "pretraining.record_statistics",
     "pretraining.inspect_records",
     *(f"pretraining.{name}" for name in ("shards", "shard_making", "shard_workers", "sharded", "manifest")),
     *(name for name in MODULES if name.endswith("options")),

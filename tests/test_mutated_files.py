@@ -19,7 +19,7 @@ from mutations import damaged, damaged_json, damaged_records, json_bytes, length
 
 from bert_tf2 import exporting
 from bert_tf2.config import BertConfig
-from bert_tf2.data import record_checks, record_index, records, unmasked
+from bert_tf2.data import record_checks, record_index, records, schemas
 from bert_tf2.data.huggingface_config import to_huggingface
 from bert_tf2.finetuning import classification, extract_features, ner, squad
 from bert_tf2.finetuning.classification import tasks
@@ -234,8 +234,8 @@ ROWS = {
         },
     ),
     "unmasked": (
-        unmasked.kind(pairs=True, words=True),
-        {"input_ids": [2, 5, 3], "segment_lengths": [3], "next_sentence_labels": [0], "word_lengths": [1]},
+        schemas.UNMASKED,
+        {"input_ids": [2, 5, 3], "segment_lengths": [3], "next_sentence_labels": [0]},
     ),
     "classification": (records.CLASSIFICATION, {**TOKENS, "label_ids": [2], "is_real_example": [1]}),
     "regression": (records.REGRESSION, {**TOKENS, "label_ids": [2.5], "is_real_example": [1]}),
@@ -273,7 +273,7 @@ def test_records_are_inspected_or_refused(name, examples, tmp_path):
     def read(content: bytes) -> None:
         path.write_bytes(content)
         index = record_index.read_index([str(path)])
-        count = sum(len(batch) for batch in record_checks.read_all([str(path)], 37))
+        count = sum(1 for _ in record_checks.read_all([str(path)], 37))
         assert count == index.total
 
     refuses_or_reads(damaged_records(records.encode(kind, row)), read, examples)

@@ -14,6 +14,7 @@ An Example is a map from names to lists of numbers. Each level is a field: a tag
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Mapping
@@ -21,15 +22,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bert_tf2.data import varints
-from bert_tf2.data.varints import Ragged
-
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 _FLOATS, _INTEGERS = 2, 3  # the numbers of the fields of tf.train.Feature
 
 _LENGTH_DELIMITED = 2  # the wire type of messages and packed lists
+_LONGEST_VARINT = 10  # bytes
 
 
 class NotAnExample(ValueError):
@@ -42,6 +41,26 @@ def _tag(number: int) -> bytes:
 
 
 # Writing
+
+
+@dataclasses.dataclass(frozen=True)
+class Ragged:
+    """Rows of numbers, possibly of different lengths."""
+
+    values: np.ndarray  # [B, L] of any integer type, or float32; each row padded with zeros
+    lengths: np.ndarray  # int [B], the number of values of each row, from 1 to L
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def used(self) -> np.ndarray:
+        """Which of `values` are no padding, bool [B, L]."""
+        return np.arange(self.values.shape[1]) < self.lengths[:, None]
+
+    def tolist(self) -> list[list[int]]:
+        """The rows without padding."""
+        return [row[:length] for row, length in zip(self.values.tolist(), self.lengths.tolist(), strict=True)]
 
 
 def encode(columns: Mapping[str, np.ndarray | Ragged]) -> list[bytes]:
@@ -71,7 +90,7 @@ def encode(columns: Mapping[str, np.ndarray | Ragged]) -> list[bytes]:
 def _entry(name: str, values: np.ndarray, used: np.ndarray | None) -> _Rows:
     """The entries of one feature; `used`: bool [B, L] for integers of which some are padding, otherwise None."""
     if np.issubdtype(values.dtype, np.integer):
-        kind, content = _INTEGERS, _Rows(len(values), *varints.encode(values, used))
+        kind, content = _INTEGERS, _Rows(len(values), *encode_varints(values, used))
     elif values.dtype == np.float32 and used is None:
         kind, content = _FLOATS, _Rows(len(values), np.ascontiguousarray(values, "<f4").view(np.uint8))
     else:
@@ -101,7 +120,7 @@ class _Rows:
 
     def within(self, number: int) -> _Rows:
         """The field of this number with this content: tag, size, content."""
-        size = _Rows(self.count, *varints.encode(self.sizes[:, None]))
+        size = _Rows(self.count, *encode_varints(self.sizes[:, None]))
         return _constant(self.count, _tag(number)).followed_by(size).followed_by(self)
 
     def split(self) -> list[bytes]:
@@ -117,6 +136,40 @@ class _Rows:
 
 def _constant(count: int, content: bytes) -> _Rows:
     return _Rows(count, np.frombuffer(content, np.uint8)[None])
+
+
+def encode_varints(values: np.ndarray, used: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Encodes integers [B, L] as protobuf's varints.
+
+    A varint has 7 bits of the number in each byte, the lowest first; the highest bit tells that another byte follows. A
+    negative number is that of 64 bits with the same bits.
+
+    Args:
+      values: the integers, of any type.
+      used: bool [B, L], false for those to leave out; None for all.
+
+    Returns:
+      A table of bytes, uint8 [B, W], and which of them belong to the varints, bool [B, W], or None for all. Those of a
+      row are its varints, one after the other.
+    """
+    count, length = values.shape
+    smallest, largest = (int(values.min()), int(values.max())) if values.size else (0, 0)
+    if smallest >= 0 and largest < 1 << 7:
+        return values.astype(np.uint8), used
+    unsigned = values.astype(np.uint32) if smallest >= 0 and largest < 1 << 32 else values.astype(np.int64).view("u8")
+    width = _LONGEST_VARINT if smallest < 0 else -(-largest.bit_length() // 7)
+    table = np.empty((count, length, width), np.uint8)
+    present = np.ones((count, length, width), bool)
+    if used is not None:
+        present[:, :, 0] = used
+    for number in range(width):
+        table[:, :, number] = unsigned & 0x7F
+        unsigned = unsigned >> 7
+        if number + 1 < width:
+            more = unsigned != 0
+            table[:, :, number] |= more.view(np.uint8) << 7
+            present[:, :, number + 1] = more if used is None else more & used
+    return table.reshape(count, -1), present.reshape(count, -1)
 
 
 # Reading

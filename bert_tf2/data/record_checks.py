@@ -7,44 +7,38 @@ read_all             an inspection: kind and sizes are those of the first record
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
 
-from bert_tf2.data import example, schemas, tfrecords, unmasked
-from bert_tf2.data.schemas import Columns, Condition, Feature, RecordKind
-from bert_tf2.data.varints import Ragged
+from bert_tf2.data import example, schemas, tfrecords
+from bert_tf2.data.schemas import Feature, RecordKind
 from bert_tf2.support.errors import UserError, and_more
 
 _SEGMENTS = 2  # BERT's type_vocab_size
-_MOST_IDS = 10_000_000  # without a vocabulary; counting them takes memory
-_TABLE_BYTES = 1 << 22  # of records of different lengths, each padded to the longest; a number has one or more
-_FILES_TO_CHECK = 100
+_MOST_IDS = 10_000_000  # without a vocabulary
+_FILES_TO_CHECK = 100  # a corpus may consist of thousands of remote ones
 _SIZES_OF_MODEL = ("vocab_size", "type_vocab_size")
 # What to do about a record that lacks a feature.
 _ADVICE = {"next_sentence_labels": ", so it is for masked words only; give --objective=mlm"}
 
 Sizes = Mapping[str, int]
+Values = Mapping[str, np.ndarray]
+"""Feature name -> int64 or float32 [length]."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Batch:
-    """Consecutive records of a file, all of them valid."""
+class Record(NamedTuple):
+    """A valid record."""
 
     path: str  # the file
-    first: int  # the number of the first record in the file, counted from 1
-    kind: RecordKind  # the kind of the records
-    # feature name -> [N, length] of any integer type, or float32. Where the number of values varies, rows are padded
-    # with zeros; `input_mask` then tells which of the ids are padding
-    features: Columns
-
-    def __len__(self) -> int:
-        return len(self.features["input_ids"])
+    number: int  # in the file, counted from 1
+    kind: RecordKind
+    values: Values  # of all features of the kind
 
 
-def read_all(paths: Sequence[str], vocab_size: int | None = None) -> Iterator[Batch]:
+def read_all(paths: Sequence[str], vocab_size: int | None = None) -> Iterator[Record]:
     """Yields the records of several files in order: of one kind and the same lengths, those of the first record.
 
     `vocab_size`: every id must be smaller; None if it is unknown.
@@ -56,7 +50,8 @@ def read_all(paths: Sequence[str], vocab_size: int | None = None) -> Iterator[Ba
             if kind is None:
                 kind, lengths = _look_at_first(block)
                 sizes = {**lengths, **sizes}
-            yield from _checked(block, kind, sizes, inspects=True)
+            for row in range(len(block)):
+                yield check(block, row, kind, sizes, inspects=True)
     if kind is None:
         raise _no_records(paths)
 
@@ -68,7 +63,7 @@ def _look_at_first(block: tfrecords.Block) -> tuple[RecordKind, Sizes]:
         found = example.parse(block.record(0))
     except example.NotAnExample:
         raise UserError(f"{place}: is no tf.train.Example; make the file again") from None
-    kind = _kind_of(found)
+    kind = kind_of(found)
     if kind is None:
         raise UserError(
             f"{place}: is no record of this project, which would have input_ids, and masked_lm_positions, label_ids"
@@ -90,12 +85,12 @@ def form_of(block: tfrecords.Block) -> int:
     return google_crc32c.value(f"{[*kind.features]} {sizes}".encode())
 
 
-def _kind_of(found: Columns) -> RecordKind | None:
-    """The kind of a record by its features, name -> values; None if it is of none."""
+def kind_of(found: Values) -> RecordKind | None:
+    """The kind of a record by its features; None if it is of none."""
     if "input_ids" not in found:
         return None
-    if kind := unmasked.kind_of(found):
-        return kind
+    if "segment_lengths" in found:
+        return schemas.UNMASKED if "next_sentence_labels" in found else schemas.UNMASKED_WORDS
     if "masked_lm_positions" in found:
         return schemas.PRETRAINING if "next_sentence_labels" in found else schemas.MASKED_WORDS
     if "unique_ids" in found:
@@ -110,20 +105,14 @@ def _kind_of(found: Columns) -> RecordKind | None:
 
 
 def check_first_records(paths: Sequence[str], kind: RecordKind, sizes: Sizes, must_have_some: bool) -> None:
-    """`check_first` of the first files: a corpus may consist of thousands of remote ones."""
+    """Raises UserError for a wrong kind or wrong lengths in the first records of the first files."""
     some = False
     for path in paths[:_FILES_TO_CHECK]:
         if block := next(tfrecords.read_blocks(path), None):
-            check_first(block, kind, sizes)
+            check(block, 0, kind, sizes)
             some = True
     if must_have_some and not some and not any(map(any, map(tfrecords.read_blocks, paths[_FILES_TO_CHECK:]))):
         raise _no_records(paths)  # tf.data would search forever for a first record
-
-
-def check_first(block: tfrecords.Block, kind: RecordKind, sizes: Sizes) -> None:
-    """Raises UserError for a wrong kind or wrong lengths in the first record of a block."""
-    for _ in _checked(block.part(0, 1), kind, sizes):
-        pass
 
 
 def find_fault(paths: Sequence[str], kind: RecordKind, sizes: Sizes) -> UserError | None:
@@ -131,180 +120,114 @@ def find_fault(paths: Sequence[str], kind: RecordKind, sizes: Sizes) -> UserErro
 
     Used after a failure, because it reads all records once more.
     """
-    total = 0
+    some = False
     try:
         for path in paths:
             for block in tfrecords.read_blocks(path):
-                total += sum(map(len, _checked(block, kind, sizes)))
+                for row in range(len(block)):
+                    some = bool(check(block, row, kind, sizes))
     except UserError as error:
         return error
-    return None if total else _no_records(paths)
+    return None if some else _no_records(paths)
 
 
 def _no_records(paths: Sequence[str]) -> UserError:
     return UserError(f"{and_more(paths, 8)}: no records in there; was the corpus empty?")
 
 
-def _checked(block: tfrecords.Block, kind: RecordKind, sizes: Sizes, *, inspects: bool = False) -> Iterator[Batch]:
-    """Yields the valid records, up to the first one that is not; a limit that is not in `sizes` is not checked.
+def check(block: tfrecords.Block, row: int, kind: RecordKind, sizes: Sizes, inspects: bool = False) -> Record:
+    """A record of a block, if it is valid; a limit that is not in `sizes` is not checked.
 
     `inspects`: they are those of the first record; then what no training depends on is checked, too.
+
+    Raises:
+      UserError: it is not; the message names it.
     """
-    for part in block.parts(_TABLE_BYTES):
-        check = _Check(part, kind, sizes, inspects)
-        if check.good:
-            features = {name: values[: check.good] for name, values in check.values.items()}
-            yield Batch(block.path, part.first, kind, features)
-        if check.problem:
-            raise UserError(f"{block.path}, record {part.first + check.good}: {check.problem}")
+    number = block.first + row
+    try:
+        found = example.parse(block.record(row))
+        problem = next(_problems(found, kind, sizes, inspects), None)
+    except example.NotAnExample:
+        problem = f"is no tf.train.Example; a file of {kind.name} records is needed"
+    if problem:
+        raise UserError(f"{block.path}, record {number}: {problem}")
+    return Record(block.path, number, kind, {name: found[name] for name in kind.features})
 
 
-class _Check:
-    """The records of a block, and the first of them that is invalid.
+def _problems(found: Values, kind: RecordKind, sizes: Sizes, inspects: bool) -> Iterator[str]:
+    """What is wrong with a record. Each problem supposes that those before it are none."""
+    for name, feature in kind.features.items():
+        values, length = found.get(name), feature.length
+        size = sizes.get(length) if isinstance(length, str) else length
+        if values is None:
+            yield f"has no feature {name}{_ADVICE.get(name, f', which {kind.name} records have')}"
+        if values.dtype != feature.dtype or not len(values):
+            yield f"has no values of type {feature.dtype} in its feature {name}"
+        if size is not None and (len(values) > size if feature.varies else len(values) != size):
+            yield _wrong_number(name, feature, len(values), size, inspects)
+    for name, feature in kind.features.items():
+        limit = feature.exclusive_maximum
+        limit = sizes.get(limit) if isinstance(limit, str) else limit
+        if feature.exclusive_maximum is not None:
+            # A comparison with NaN is false, so NaN is not in the range.
+            fits = (found[name] >= feature.minimum) & (found[name] < (np.inf if limit is None else limit))
+            if not fits.all():
+                yield f"{name} holds {found[name][~fits][0]}, which is not {_allowed(feature, limit, inspects)}"
+    if kind in (schemas.UNMASKED, schemas.UNMASKED_WORDS):
+        yield from _problems_of_lengths(found["segment_lengths"], len(found["input_ids"]))
+    elif inspects:
+        yield from _problems_of_masks(found)
 
-    Attributes:
-      values: feature name -> [rows, length], at least of the `good` rows.
-      good: the number of rows before the first invalid one.
-      problem: what is wrong with it, or None.
-    """
 
-    def __init__(self, block: tfrecords.Block, kind: RecordKind, sizes: Sizes, inspects: bool):
-        self._kind, self._sizes, self._inspects = kind, sizes, inspects
-        self.good = len(block)
-        self.problem: str | None = None
-        rows = [*self._parsed(block)]
-        found = {name: self._column(name, feature, rows) for name, feature in kind.features.items()}
-        counts = {name: found[name].lengths[: self.good] for name in found if kind.features[name].varies}
-        self.values = {
-            name: column.values[: self.good, : column.lengths[: self.good].max(initial=0)]
-            for name, column in found.items()
-        }
-        if not self.good:
-            return
-        for name, feature in kind.features.items():
-            self._check_range(name, feature, counts.get(name))
-        for condition in kind.conditions(self.values, counts) if kind.conditions else ():
-            self._note(*condition)
-        if unmasked.are_of(kind):
-            width = self.values["input_ids"].shape[1]
-            self.values["input_mask"] = (np.arange(width) < counts["input_ids"][:, None]).view(np.uint8)
-        for conditions in (_mask_conditions, _position_conditions) if inspects else ():
-            for condition in conditions(self.values):
-                self._note(*condition)
-
-    def _add(self, row: int, problem: str) -> None:
-        if row < self.good:
-            self.good, self.problem = row, problem
-
-    def _note(self, wrong: np.ndarray, describe: Callable[[int], str]) -> None:
-        if wrong.any() and (row := int(wrong.argmax())) < self.good:
-            self._add(row, describe(row))
-
-    def _size(self, size: float | str | None) -> float | None:
-        return self._sizes.get(size) if isinstance(size, str) else size
-
-    def _parsed(self, block: tfrecords.Block) -> Iterator[Columns]:
-        """The records before the first one that is no Example."""
-        for row in range(len(block)):
-            try:
-                yield example.parse(block.record(row))
-            except example.NotAnExample:
-                return self._add(row, f"is no tf.train.Example; a file of {self._kind.name} records is needed")
-
-    def _column(self, name: str, feature: Feature, rows: Sequence[Columns]) -> Ragged:
-        """The values of a feature up to the first row without any, or with a wrong number of them."""
-        column = [row.get(name) for row in rows[: self.good]]
-        for row, values in enumerate(column):
-            if values is None:
-                self._add(row, f"has no feature {name}{_ADVICE.get(name, f', which {self._kind.name} records have')}")
-            elif values.dtype != feature.dtype or not len(values):
-                self._add(row, f"has no values of type {feature.dtype} in its feature {name}")
-        column = column[: self.good]
-        lengths, size = np.array([*map(len, column)], np.int64), self._size(feature.length)
-        if size is not None:
-            wrong = lengths > size if feature.varies else lengths != size
-            self._note(wrong, lambda row: self._wrong_number(name, feature, lengths[row]))
-        lengths = lengths[: self.good]  # now no row is much longer than the others
-        found = Ragged(np.zeros((len(lengths), lengths.max(initial=0)), feature.dtype), lengths)
-        if self.good:
-            found.values[found.used] = np.concatenate(column[: self.good])
-        return found
-
-    def _wrong_number(self, name: str, feature: Feature, number: int) -> str:
-        length, size = feature.length, self._size(feature.length)
-        if feature.varies:
-            advice = "" if length in _SIZES_OF_MODEL else "; give the value with which they were made"
-            return f"has {number} values in {name}, and at most {size} are possible here ({length}){advice}"
-        if isinstance(length, int):
-            return f"{name} has {number} values of type {feature.dtype} where {size} is needed"
-        if self._inspects:
-            return (
-                f"has {number} values of type {feature.dtype} in {name}, and the first record has {size};"
-                " inspect records of different lengths one file at a time"
-            )
+def _wrong_number(name: str, feature: Feature, number: int, size: int, inspects: bool) -> str:
+    length = feature.length
+    if feature.varies:
+        advice = "" if length in _SIZES_OF_MODEL else "; give the value with which they were made"
+        return f"has {number} values in {name}, and at most {size} are possible here ({length}){advice}"
+    if isinstance(length, int):
+        return f"{name} has {number} values of type {feature.dtype} where {size} is needed"
+    if inspects:
         return (
-            f"was made for {length} {number}, but {length} is {size} here ({name}); give --{length}={number} or make"
-            " the records again"
+            f"has {number} values of type {feature.dtype} in {name}, and the first record has {size};"
+            " inspect records of different lengths one file at a time"
         )
-
-    def _check_range(self, name: str, feature: Feature, counts: np.ndarray | None) -> None:
-        """Checks the values of a feature; with `counts`, only so many of each row."""
-        values, limit = self.values[name], self._size(feature.exclusive_maximum)
-        if feature.exclusive_maximum is None or not values.size:
-            return
-        # A comparison with NaN is false, so NaN is not in the range.
-        if counts is None and values.min() >= feature.minimum and (limit is None or values.max() < limit):
-            return
-        fits = values >= feature.minimum
-        if limit is not None:
-            fits &= values < limit
-        if counts is not None:
-            fits |= np.arange(values.shape[1]) >= counts[:, None]
-        allowed = self._allowed(feature, limit)
-        self._note(~fits.all(axis=1), lambda row: f"{name} holds {values[row][~fits[row]][0]}, which is not {allowed}")
-
-    def _allowed(self, feature: Feature, limit: float | None) -> str:
-        least, size = feature.minimum, feature.exclusive_maximum
-        if limit is None:
-            return f"{least:g} or more"
-        if feature.dtype != "int64":
-            return f"a number from {least:g} to {limit:g}"
-        meaning = f" ({size})" if isinstance(size, str) else ""
-        if size in _SIZES_OF_MODEL and not self._inspects:
-            meaning = f" ({size} {limit} in the model's configuration; are the records for another model?)"
-        return f"in {least}..{limit - 1}{meaning}"
+    return (
+        f"was made for {length} {number}, but {length} is {size} here ({name}); give --{length}={number} or make"
+        " the records again"
+    )
 
 
-def _mask_conditions(values: Columns) -> Iterator[Condition]:
-    """The input mask must be ones, then zeros. Records that only fill up a batch have no ones."""
+def _allowed(feature: Feature, limit: float | None, inspects: bool) -> str:
+    least, size = feature.minimum, feature.exclusive_maximum
+    if limit is None:
+        return f"{least:g} or more"
+    if feature.dtype != "int64":
+        return f"a number from {least:g} to {limit:g}"
+    meaning = f" ({size})" if isinstance(size, str) else ""
+    if size in _SIZES_OF_MODEL and not inspects:
+        meaning = f" ({size} {limit} in the model's configuration; are the records for another model?)"
+    return f"in {least}..{limit - 1}{meaning}"
+
+
+def _problems_of_lengths(segments: np.ndarray, num_tokens: int) -> Iterator[str]:
+    if len(segments) > schemas.MOST_SEGMENTS:
+        yield f"has {len(segments)} segments, at most {schemas.MOST_SEGMENTS} are possible"
+    if segments.sum() != num_tokens:
+        yield f"the sum of segment_lengths is {segments.sum()}, and the record has {num_tokens} tokens"
+
+
+def _problems_of_masks(values: Values) -> Iterator[str]:
+    """The input mask is ones, then zeros; masked positions are within the tokens, and different from each other."""
     mask = values["input_mask"]
-    yield (mask[:, 1:] > mask[:, :-1]).any(axis=1), lambda row: "input_mask has a 1 behind a 0"
-    empty = (mask == 0).all(axis=1)
-    if "is_real_example" in values:
-        empty &= values["is_real_example"][:, 0] != 0
-    yield empty, lambda row: "input_mask has no 1: the record has no tokens"
-
-
-def _position_conditions(values: Columns) -> Iterator[Condition]:
-    """Masked positions must be within the tokens, and different from each other."""
-    if "masked_lm_positions" not in values:
-        return
-    used = values["masked_lm_weights"] > 0
-    positions = values["masked_lm_positions"].astype(np.int64)
-    tokens = (values["input_mask"] != 0).sum(axis=1)
-    outside = used & (positions >= tokens[:, None])
-    holds = "masked_lm_positions holds"
-    yield (
-        outside.any(axis=1),
-        lambda row: f"{holds} {positions[row][outside[row]][0]}, and the record has {tokens[row]} tokens",
-    )
-    # Unused places get numbers of their own below 0.
-    different = np.where(used, positions, -1 - np.arange(positions.shape[1]))
-    if (different[:, 1:] > different[:, :-1])[used[:, 1:]].all():
-        return  # in order, as all writers leave them
-    ordered = np.sort(different, axis=1)
-    twice = ordered[:, 1:] == ordered[:, :-1]
-    yield (
-        twice.any(axis=1),
-        lambda row: f"{holds} {ordered[row, 1:][twice[row]][0]} twice; a position is predicted once",
-    )
+    if (mask[1:] > mask[:-1]).any():
+        yield "input_mask has a 1 behind a 0"
+    tokens = np.count_nonzero(mask)
+    if not tokens and values.get("is_real_example", [1])[0]:  # otherwise, it only fills up a batch
+        yield "input_mask has no 1: the record has no tokens"
+    if "masked_lm_positions" in values:
+        positions = values["masked_lm_positions"][values["masked_lm_weights"] > 0]
+        if (outside := positions[positions >= tokens]).size:
+            yield f"masked_lm_positions holds {outside[0]}, and the record has {tokens} tokens"
+        positions = np.sort(positions)
+        if (twice := positions[1:][positions[1:] == positions[:-1]]).size:
+            yield f"masked_lm_positions holds {twice[0]} twice; a position is predicted once"

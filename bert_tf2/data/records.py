@@ -23,7 +23,6 @@ from bert_tf2.data.schemas import SQUAD_PREDICT as SQUAD_PREDICT
 from bert_tf2.data.schemas import SQUAD_TRAIN as SQUAD_TRAIN
 from bert_tf2.data.schemas import TOKEN_TAGGING as TOKEN_TAGGING
 from bert_tf2.data.schemas import Feature, RecordKind
-from bert_tf2.data.varints import Ragged
 from bert_tf2.support.environment import human
 from bert_tf2.support.errors import UserError
 
@@ -33,23 +32,16 @@ if TYPE_CHECKING:
 _ROWS_AT_ONCE = 256
 
 
-def columns(kind: RecordKind, rows: Sequence[Mapping[str, Sequence]]) -> dict[str, np.ndarray | Ragged]:
-    """The features of some rows (feature name -> values), as `example.encode` takes them.
+def columns(kind: RecordKind, rows: Sequence[Mapping[str, Sequence]]) -> dict[str, np.ndarray]:
+    """The features of some rows (feature name -> values, as many in each row), as `example.encode` takes them.
 
     Raises:
       TypeError: a value is no number, or a fraction where the kind has integers.
-      ValueError: rows of numbers that are no integers have different lengths.
     """
-    found: dict[str, np.ndarray | Ragged] = {}
-    for name, feature in kind.features.items():
-        values = [row[name] for row in rows]
-        lengths = np.array([*map(len, values)])
-        if feature.dtype == "int64" and (lengths != lengths[0]).any():
-            values = [[*row, *[0] * (lengths.max() - len(row))] for row in values]
-            found[name] = Ragged(np.array(values).astype(np.int64, casting="same_kind"), lengths)
-        else:
-            found[name] = np.array(values).astype(feature.dtype, casting="same_kind")
-    return found
+    return {
+        name: np.array([row[name] for row in rows]).astype(feature.dtype, casting="same_kind")
+        for name, feature in kind.features.items()
+    }
 
 
 def encode(kind: RecordKind, row: Mapping[str, Sequence]) -> bytes:

@@ -1,18 +1,12 @@
 """The kinds of records: one table of features for each, used for writing, reading and checking.
 
-A record is a `tf.train.Example`. Only these tables, and the one of `unmasked`, define the names, types and lengths of
-its features.
+A record is a `tf.train.Example`. Only these tables define the names, types and lengths of its features.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
-
-import numpy as np
-
-Columns = Mapping[str, np.ndarray]
-Condition = tuple[np.ndarray, Callable[[int], str]]
+from collections.abc import Mapping
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,10 +29,6 @@ class RecordKind:
     # feature name -> Feature. The values of the sizes that a Feature names ("max_seq_length", "vocab_size") are passed
     # when a file is read
     features: Mapping[str, Feature]
-    # what must hold between the features. It is called with the values, feature name -> [N, L], and with their numbers,
-    # feature name -> [N], of those features whose number varies. It yields what may be wrong: the rows for which it is,
-    # bool [N], and a function that describes one of them
-    conditions: Callable[[Columns, Columns], Iterator[Condition]] | None = None
 
 
 # A weight is 0, 1, or a fraction. Very large weights would overflow the sums over a batch.
@@ -64,6 +54,20 @@ MASKED_WORDS = RecordKind(
 
 PRETRAINING = RecordKind(
     "pretraining", {**MASKED_WORDS.features, "next_sentence_labels": Feature("int64", 1, exclusive_maximum=2)}
+)
+
+MOST_SEGMENTS = 2
+_UNMASKED = {
+    "input_ids": Feature("int64", "max_seq_length", exclusive_maximum="vocab_size", varies=True),
+    "segment_lengths": Feature("int64", "type_vocab_size", minimum=2, exclusive_maximum=1 << 20, varies=True),
+}
+
+# Of create_pretraining_data.py --dynamic_masking, for which training draws the masks. A record has nothing that can be
+# computed, and a third of the bytes of one with masks: the ids of [CLS] A [SEP] B [SEP] without padding, the number of
+# tokens of [CLS] A [SEP] and of B [SEP] or of a single segment, and for pairs whether B is random.
+UNMASKED_WORDS = RecordKind("unmasked pretraining", _UNMASKED)
+UNMASKED = RecordKind(
+    "unmasked pretraining", {**_UNMASKED, "next_sentence_labels": Feature("int64", 1, exclusive_maximum=2)}
 )
 
 CLASSIFICATION = RecordKind(

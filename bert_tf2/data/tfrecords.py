@@ -109,19 +109,6 @@ class Block:
         ends = (self.starts + self.lengths)[:, np.newaxis] + np.arange(_FOOTER)
         return np.frombuffer(self.data, np.uint8)[ends].tobytes()
 
-    def part(self, begin: int, end: int) -> Block:
-        """The records from row `begin` to `end`."""
-        return Block(self.path, self.first + begin, self.data, self.starts[begin:end], self.lengths[begin:end])
-
-    def parts(self, most_bytes: int) -> Iterator[Block]:
-        """Divides the block where a table with a row for each record, as wide as the longest, would be larger."""
-        if len(self) < 2 or len(self) * int(self.lengths.max()) <= most_bytes:
-            yield self
-            return
-        half = len(self) // 2
-        yield from self.part(0, half).parts(most_bytes)
-        yield from self.part(half, len(self)).parts(most_bytes)
-
 
 def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[Block]:
     """Yields the records of a TFRecord file in blocks.

@@ -23,7 +23,7 @@ import tensorflow as tf
 from absl import logging
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
-from bert_tf2.data import varints
+from bert_tf2.data import example
 from bert_tf2.support import files, outputs
 from bert_tf2.support.errors import UserError
 
@@ -72,7 +72,9 @@ def _give_number(folder: str, export_dir: str) -> str:
 
 def _field(number: int, content: bytes) -> bytes:
     """Encodes a field of a message: tag, length, and the content (text, bytes, or another message)."""
-    tag, length = (varints.encode(np.array([[value]]))[0].tobytes() for value in (number << 3 | 2, len(content)))
+    tag, length = (
+        example.encode_varints(np.array([[value]]))[0].tobytes() for value in (number << 3 | 2, len(content))
+    )
     return tag + length + content
 
 

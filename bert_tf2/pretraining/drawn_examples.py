@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from bert_tf2 import tokenization
-from bert_tf2.data.varints import Ragged
+from bert_tf2.data.example import Ragged
 from bert_tf2.pretraining import masking
 from bert_tf2.pretraining.corpus import Corpus
 from bert_tf2.pretraining.draws import Draws
@@ -147,7 +147,7 @@ def batches(
     """Yields the features of the records of all examples, in the order in which they are written; see `make`.
 
     Each is an array of integers or float32, [B, max_seq_length], [B, max_predictions_per_seq] or [B, 1], with B up to
-    `rows_per_batch`; of examples without masks the features of `unmasked.kind`.
+    `rows_per_batch`; of examples without masks the features of `schemas.UNMASKED`.
     """
     for first in range(0, len(examples), rows_per_batch):
         rows = examples.rows(np.asarray(examples.order[first : first + rows_per_batch]))
@@ -174,14 +174,6 @@ def _features(
             "input_ids": Ragged(input_ids, last[:, 0] + 1),
             "segment_lengths": Ragged(lengths, 1 + (lengths[:, 1] > 0)),
         }
-        if options.do_whole_word_mask:
-            is_text = used & (place > 0) & (place != last_a) & (place != last)
-            begins = np.zeros(is_text.shape, bool)
-            begins[is_text] = np.frombuffer(corpus.kinds, np.uint8)[source[is_text]] == masking.BEGINS
-            begins[:, 1] = True
-            if options.word_boundaries == "spaces":
-                begins |= is_text & (place == last_a + 1)
-            features["word_lengths"] = _word_lengths(begins, is_text)
     else:
         features = {
             "input_ids": input_ids,
@@ -207,12 +199,3 @@ def _masks(rows: np.ndarray, input_ids: np.ndarray, length_a: np.ndarray) -> dic
     row, column = np.nonzero(used & (replacements != masking.SAME))
     input_ids[row, positions[row, column]] = replacements[row, column]
     return {"masked_lm_positions": positions, "masked_lm_ids": labels, "masked_lm_weights": used.astype(np.float32)}
-
-
-def _word_lengths(begins: np.ndarray, is_text: np.ndarray) -> Ragged:
-    """The numbers of tokens of the words of each row, given where words begin and which tokens are text."""
-    counts = begins.sum(axis=1)
-    values = np.zeros((len(counts), counts.max()), np.int64)
-    found = np.diff(np.flatnonzero(begins[is_text]), append=np.count_nonzero(is_text))
-    values[np.arange(values.shape[1]) < counts[:, None]] = found
-    return Ragged(values, counts)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from bert_tf2.data import unmasked
+from bert_tf2.data import schemas
 from bert_tf2.pretraining import masking
 from bert_tf2.pretraining.options import PretrainingDataOptions, PretrainingOptions
 
@@ -29,7 +29,7 @@ _MASKED, _MASKED_OR_KEPT = (int(share * 2**_BITS) for share in (masking.MASKED, 
 
 
 class Masker:
-    """Makes batches of `records.PRETRAINING` of batches of `unmasked.kind`: the `transform` of records.read_records."""
+    """Makes batches of `records.PRETRAINING` of batches of `UNMASKED`: the `transform` of records.read_records."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Masker:
         """Draws the masks of a batch.
 
         Args:
-          batch: the features of `unmasked.kind`; RaggedTensors int32 [B, None], and labels int32 [B].
+          batch: the features of `schemas.UNMASKED`; RaggedTensors int32 [B, None], and labels int32 [B].
           origin: "epoch", "file", "record"; int64 [B].
 
         Returns:
@@ -63,15 +63,15 @@ class Masker:
         """
         tokens = tf.cast(batch["input_ids"].row_lengths(), tf.int32)
         segments = tf.cast(batch["segment_lengths"].row_lengths(), tf.int32)
-        maskable = unmasked.num_maskable(tokens, segments)
-        with tf.control_dependencies(_checks(batch, tokens, segments)):
+        checks = [  # as in `record_checks`, which names the record
+            tf.debugging.assert_equal(tf.reduce_sum(batch["segment_lengths"], axis=1), tokens, "lengths do not match"),
+            tf.debugging.assert_less_equal(segments, schemas.MOST_SEGMENTS, "too many segments"),
+        ]
+        with tf.control_dependencies(checks):
             first = tf.identity(batch["segment_lengths"].to_tensor()[:, 0])
         keys = self._keys(origin)
-        wanted = tf.gather(self._wanted, tokens)
-        if "word_lengths" in batch:
-            places, used = self._choose_words(keys, batch["word_lengths"], maskable, wanted)
-        else:
-            places, used = self._choose_tokens(keys, maskable, wanted)
+        maskable = tokens - 1 - segments  # without [CLS] and the [SEP] of each segment
+        places, used = self._choose(keys, maskable, tf.gather(self._wanted, tokens))
         # [CLS] is before the maskable tokens, and the first [SEP] before those of the second segment.
         positions = tf.where(used, places + 1 + tf.cast(places + 2 >= first[:, None], tf.int32), 0)
         whole = batch["input_ids"].to_tensor(shape=[None, self._length])
@@ -88,44 +88,19 @@ class Masker:
         }
         return made | {name: batch[name] for name in ("next_sentence_labels",) if name in batch}
 
-    def _choose_tokens(self, keys, maskable, wanted) -> tuple:
-        """Draws `wanted` of the tokens of each row; see `_choose_words`."""
-        most = min(self._most, self._length)
-        order = _random_order(keys, maskable, self._length, most)
-        used = tf.range(most) < tf.minimum(wanted, maskable)[:, None]
-        places = tf.sort(tf.where(used, order, self._length), axis=1)  # places that are not used come last
-        return self._padded(places, used)
-
-    def _choose_words(self, keys, word_lengths, maskable, wanted) -> tuple:
-        """Takes the words of each row in random order until `wanted` tokens are chosen; skips one that is too long.
-
-        Args:
-          keys: of the rows, uint64 [B].
-          word_lengths: RaggedTensor int32 [B, None].
-          maskable, wanted: int32 [B].
+    def _choose(self, keys, maskable, wanted) -> tuple:
+        """Draws `wanted` of the `maskable` tokens of each row; keys uint64 [B], the others int32 [B].
 
         Returns:
           The numbers of the chosen tokens in ascending order, counted without [CLS] and [SEP], int32
           [B, max_predictions_per_seq], and which of these places are used, bool.
         """
-        rows, num_words = word_lengths.nrows(), tf.cast(word_lengths.row_lengths(), tf.int32)
-        order = _random_order(keys, num_words, self._length, self._length)
-        lengths = tf.gather(word_lengths.to_tensor(shape=[None, self._length]), order, batch_dims=1)
-        taken = _take_in_order(tf.transpose(lengths), wanted)  # [places in the order, B]
-        row = tf.broadcast_to(tf.range(tf.cast(rows, tf.int32))[:, None], tf.shape(order))
-        by_word = tf.scatter_nd(tf.stack([row, order], axis=-1), tf.transpose(taken), tf.shape(order))
-        by_word = tf.RaggedTensor.from_tensor(by_word, tf.cast(num_words, tf.int64)).flat_values
-        by_token = tf.repeat(by_word, word_lengths.flat_values)
-        by_token = tf.RaggedTensor.from_row_lengths(by_token, tf.cast(maskable, tf.int64), validate=False)
-        by_token = by_token.to_tensor(shape=[None, self._length])
-        # The first chosen tokens have the largest numbers.
-        most = min(self._most, self._length)
-        backwards = tf.math.top_k(tf.where(by_token, self._length - tf.range(self._length), 0), most).values
-        return self._padded(self._length - backwards, backwards > 0)
-
-    def _padded(self, places, used) -> tuple:
-        """Both with max_predictions_per_seq columns, which may be more than there are tokens."""
-        more = [[0, 0], [0, self._most - places.shape[1]]]
+        most, column = min(self._most, self._length), tf.range(self._length)
+        drawn = tf.cast(_shift(_draw(keys, _ORDER, column[None]), 1), tf.int64)
+        order = tf.math.top_k(tf.where(column < maskable[:, None], drawn, -1), most).indices
+        used = tf.range(most) < tf.minimum(wanted, maskable)[:, None]
+        places = tf.sort(tf.where(used, order, self._length), axis=1)  # places that are not used come last
+        more = [[0, 0], [0, self._most - most]]
         return tf.pad(places, more), tf.pad(used, more)
 
     def _replace(self, ids, positions, labels, used, keys):
@@ -145,51 +120,6 @@ class Masker:
         for number in (*seeds, origin["epoch"], origin["file"], origin["record"]):
             key = _mix((key ^ tf.cast(number, tf.uint64)) + tf.constant(_STEP, tf.uint64))
         return key
-
-
-def _checks(batch: Mapping, tokens, segments) -> list:
-    """The conditions of `unmasked` that hold between features."""
-    problem = "lengths do not match"
-    return [
-        *(
-            tf.debugging.assert_equal(tf.reduce_sum(batch[name], axis=1), wanted, f"{name}: {problem}")
-            for name, wanted in unmasked.sums(tokens, segments).items()
-            if name in batch
-        ),
-        tf.debugging.assert_less_equal(segments, unmasked.MOST_SEGMENTS, problem),
-    ]
-
-
-def _random_order(keys, counts, width: int, wanted: int):
-    """The first `wanted` of the numbers below `counts` in random order; those from `counts` on come behind them.
-
-    uint64 [B], int32 [B] and the highest possible count -> int32 [B, wanted].
-    """
-    column = tf.range(width)
-    drawn = tf.cast(_shift(_draw(keys, _ORDER, column[None]), 1), tf.int64)
-    return tf.math.top_k(tf.where(column < counts[:, None], drawn, -1), wanted).indices
-
-
-def _take_in_order(lengths, wanted):
-    """Which words are taken, if each is taken that does not give more than `wanted` tokens, int32 [B].
-
-    int32 [L, B], the lengths of the words in order, 0 behind the last one -> bool [L, B].
-    """
-    count = tf.reduce_sum(tf.cast(tf.reduce_any(lengths > 0, axis=1), tf.int32))
-    taken = tf.TensorArray(tf.bool, lengths.shape[0], element_shape=[None])
-
-    def take(place, total, taken):
-        length = lengths[place]
-        fits = (length > 0) & (total + length <= wanted)
-        return place + 1, total + tf.where(fits, length, 0), taken.write(place, fits)
-
-    place, _, taken = tf.while_loop(
-        lambda place, total, taken: (place < count) & tf.reduce_any(total < wanted),
-        take,
-        (tf.constant(0), tf.zeros_like(wanted), taken),
-    )
-    taken = taken.gather(tf.range(place))
-    return tf.pad(taken, [[0, lengths.shape[0] - place], [0, 0]])
 
 
 def _draw(keys, purpose: int, places):

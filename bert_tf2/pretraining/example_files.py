@@ -13,7 +13,7 @@ from absl import logging
 
 from bert_tf2 import tokenization
 from bert_tf2.data import example, records, tfrecords
-from bert_tf2.data.varints import Ragged
+from bert_tf2.data.example import Ragged
 from bert_tf2.pretraining import corpus, drawn_examples, sentences
 from bert_tf2.pretraining.corpus import Tokenizer
 from bert_tf2.pretraining.draws import BufferedDraws

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
 from bert_tf2 import tokenization
-from bert_tf2.data import schemas, unmasked
-from bert_tf2.data.record_checks import Batch, read_all
+from bert_tf2.data import schemas
+from bert_tf2.data.record_checks import Record, read_all
 from bert_tf2.pretraining import record_files
 from bert_tf2.pretraining.options import InspectRecordsOptions
-from bert_tf2.pretraining.record_statistics import Statistics
 from bert_tf2.support import environment, files, progress
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights.vocabulary import check_special_tokens
@@ -39,114 +39,164 @@ def inspect(paths: Sequence[str], words: Sequence[str] | None = None, show: int 
     """Reads and checks all records of some files; returns the counts, and the lines of the first `show` examples."""
     statistics: Statistics | None = None
     lines: list[str] = []
-    left = show
     with progress.Progress("Reading", unit="records") as shown:
-        for batch in read_all(paths, len(words) if words is not None else None):
+        for number, record in enumerate(read_all(paths, len(words) if words is not None else None)):
             if statistics is None:
-                first = int(batch.features["input_ids"][0, 0])
+                first = int(record.values["input_ids"][0])
                 if words and "[CLS]" in words and words[first] != "[CLS]":  # all words would be wrong
                     raise UserError(
-                        f"{batch.path}, record {batch.first}: begins with {first}, which is {words[first]!r} in"
+                        f"{record.path}, record {record.number}: begins with {first}, which is {words[first]!r} in"
                         f" --vocab_file, and [CLS] is {words.index('[CLS]')} there; give the vocabulary that the"
                         " records were made with"
                     )
-                statistics = Statistics(batch.kind, batch.features["input_ids"].shape[1])
-            statistics.add(batch)
-            for row in range(min(left, len(batch))):
-                lines += ["", *example(batch, row, words)]
-            left -= min(left, len(batch))
-            shown.advance(len(batch))
+                statistics = Statistics(record.kind)
+            statistics.add(record)
+            if number < show:
+                lines += ["", *example(record, words)]
+            shown.advance()
     return statistics, lines
 
 
+class Statistics:
+    """Counts over records of one kind. Those that only fill up a batch (is_real_example 0) count in `of_files` only.
+
+    Attributes:
+      kind: the kind of the records.
+      records: their number.
+      of_files: the number of records of each file.
+      max_seq_length: the largest number of values of input_ids.
+      lengths: the number of records with so many tokens.
+      masked: the number of records with so many masked tokens.
+      masked_ids: how often each id of the vocabulary is to be predicted.
+      unchanged: the number of masked positions that hold the token to predict.
+      replacements: how often each id stands at the other masked positions.
+      random_next: the number of records whose second text is random.
+      labels: the number of each label: of records (classification; of SQuAD "answer" and "no answer") or of tokens.
+      label_sum: the sum of the labels of a regression.
+    """
+
+    def __init__(self, kind: schemas.RecordKind):
+        self.kind = kind
+        self.records = self.max_seq_length = self.unchanged = self.random_next = 0
+        self.label_sum = 0.0
+        self.of_files: Counter[str] = Counter()
+        self.lengths, self.masked, self.masked_ids, self.replacements, self.labels = (Counter() for _ in range(5))
+
+    def add(self, record: Record) -> None:
+        values = record.values
+        self.of_files[record.path] += 1
+        if not values.get("is_real_example", [1])[0]:
+            return
+        self.records += 1
+        self.max_seq_length = max(self.max_seq_length, len(values["input_ids"]))
+        self.lengths[len(_tokens(record))] += 1
+        self.random_next += int(values.get("next_sentence_labels", [0])[0])
+        if "masked_lm_positions" in values:
+            places, labels = _masks(record)
+            inputs = values["input_ids"][places]
+            self.masked[len(labels)] += 1
+            self.masked_ids.update(labels.tolist())
+            self.unchanged += int((inputs == labels).sum())
+            self.replacements.update(inputs[inputs != labels].tolist())
+        elif self.kind is schemas.REGRESSION:
+            self.label_sum += float(values["label_ids"][0])
+        elif self.kind is schemas.SQUAD_TRAIN:
+            self.labels["no answer" if values["is_impossible"][0] else "answer"] += 1
+        elif self.kind is schemas.MULTI_LABEL:
+            self.labels.update(np.flatnonzero(values["label_ids"]).tolist())
+        elif "label_ids" in values:  # -1 and padding are no labels
+            labels = _labels(record)
+            self.labels.update(labels[labels >= 0].tolist())
+
+
+def _tokens(record: Record) -> np.ndarray:
+    """The ids of a record without padding."""
+    ids = record.values["input_ids"]
+    return ids[: np.count_nonzero(record.values.get("input_mask", ids + 1))]
+
+
+def _masks(record: Record) -> tuple[np.ndarray, np.ndarray]:
+    """The masked positions, and the ids that are to be predicted there."""
+    used = record.values["masked_lm_weights"] > 0
+    return record.values["masked_lm_positions"][used], record.values["masked_lm_ids"][used]
+
+
+def _labels(record: Record) -> np.ndarray:
+    labels = record.values["label_ids"]
+    return labels[: len(_tokens(record))] if record.kind is schemas.TOKEN_TAGGING else labels
+
+
+def _total(counts: Counter[int]) -> int:
+    """The sum of the values that were counted."""
+    return sum(value * count for value, count in counts.items())
+
+
 def summary(
-    statistics: Statistics, num_files: int, size: int, words: Sequence[str] | None = None, top_k: int = 10
+    found: Statistics, num_files: int, size: int, words: Sequence[str] | None = None, top_k: int = 10
 ) -> list[str]:
     """The lines of a report on files of `size` bytes; `top_k` of the masked words are listed."""
     rows = {
-        "records": f"{_number(statistics.records, f'{statistics.kind.name} record')} in {_number(num_files, 'file')}"
-        f" ({environment.human(size)}), all valid",
-        **_padding(statistics),
-        **(_masks(statistics, words) if _has_masks(statistics.kind) else {}),
+        "records": f"{_number(found.records, f'{found.kind.name} record')} in {_number(num_files, 'file')}"
+        f" ({environment.human(size)}), all valid"
     }
-    if unmasked.are_of(statistics.kind):
+    if tokens := _total(found.lengths):
+        length, positions = found.max_seq_length, found.records * found.max_seq_length
+        what = "the longest" if "segment_lengths" in found.kind.features else "max_seq_length"
+        rows["length"] = f"{tokens / found.records:.1f} tokens on average, of {length} ({what})"
+        rows["padding"] = (
+            f"{1 - tokens / positions:.1%} of {positions:,} positions; without padding"
+            f" {positions / tokens:.2f} times fewer"
+        )
+    if found.masked:
+        predictions = _total(found.masked)
+        rows["masked"] = (
+            f"{predictions / found.records:.2f} tokens per record, {predictions / max(tokens, 1):.1%} of all,"
+            f" at most {max(found.masked)} in a record"
+        )
+        if predictions and words is not None and _MASK in words:
+            masks = found.replacements[words.index(_MASK)]
+            rows["replaced"] = (
+                f"{masks / predictions:.1%} by {_MASK}, {(found.replacements.total() - masks) / predictions:.1%} by"
+                f" another word, {found.unchanged / predictions:.1%} kept"
+            )
+    if "segment_lengths" in found.kind.features:
         rows["masked"] = "no masks: drawn in training"
-        if "word_lengths" in statistics.kind.features:
-            rows["masked"] += f", whole words ({statistics.words / statistics.real:.1f} per record)"
-    if "next_sentence_labels" in statistics.kind.features:
-        rows["next"] = f"{statistics.random_next / statistics.real:.1%} of the second texts are random"
-    if statistics.kind is schemas.REGRESSION and statistics.real:
-        rows["labels"] = f"{statistics.label_sum / statistics.real:.4f} on average"
+    if "next_sentence_labels" in found.kind.features:
+        rows["next"] = f"{found.random_next / found.records:.1%} of the second texts are random"
+    if found.kind is schemas.REGRESSION and found.records:
+        rows["labels"] = f"{found.label_sum / found.records:.4f} on average"
     column = max(map(len, rows)) + 2
-    lines = [f"{name:<{column}}{text}" for name, text in rows.items()]
-    return [*lines, *_histograms(statistics, words, top_k)]
-
-
-def _has_masks(kind: schemas.RecordKind) -> bool:
-    return "masked_lm_positions" in kind.features
+    return [*(f"{name:<{column}}{text}" for name, text in rows.items()), *_histograms(found, words, top_k)]
 
 
 def _number(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def _padding(statistics: Statistics) -> dict[str, str]:
-    rows = {}
-    if statistics.fillers:
-        rows["fillers"] = f"{statistics.fillers:,} of them only fill up a batch, and are not counted below"
-    if tokens := statistics.tokens:
-        length = len(statistics.lengths) - 1
-        positions = statistics.real * length
-        what = "the longest" if unmasked.are_of(statistics.kind) else "max_seq_length"
-        rows["length"] = f"{tokens / statistics.real:.1f} tokens on average, of {length} ({what})"
-        rows["padding"] = (
-            f"{1 - tokens / positions:.1%} of {positions:,} positions; without padding"
-            f" {positions / tokens:.2f} times fewer"
-        )
-    return rows
-
-
-def _masks(statistics: Statistics, words: Sequence[str] | None) -> dict[str, str]:
-    predictions, real = statistics.predictions, statistics.real
-    rows = {
-        "masked": f"{predictions / real:.2f} tokens per record, {predictions / max(statistics.tokens, 1):.1%} of all,"
-        f" at most {len(statistics.masked) - 1} in a record"
-    }
-    if predictions and words is not None and _MASK in words:
-        mask = words.index(_MASK)
-        masks = int(statistics.replacements[mask]) if mask < len(statistics.replacements) else 0
-        others = predictions - statistics.unchanged - masks
-        rows["replaced"] = (
-            f"{masks / predictions:.1%} by {_MASK}, {others / predictions:.1%} by another word,"
-            f" {statistics.unchanged / predictions:.1%} kept"
-        )
-    return rows
-
-
-def _histograms(statistics: Statistics, words: Sequence[str] | None, top_k: int) -> list[str]:
+def _histograms(found: Statistics, words: Sequence[str] | None, top_k: int) -> list[str]:
     """Of lengths, and of masks or labels."""
-    lines = bars("tokens per record", *in_ranges(statistics.lengths, first=1))
-    if _has_masks(statistics.kind):
-        lines += bars("masked tokens per record", *in_ranges(statistics.masked, first=0))
-        counts = statistics.masked_ids
-        if order := [place for place in np.argsort(-counts, kind="stable")[:top_k].tolist() if counts[place]]:
-            names = [_word(place, words) for place in order]
-            lines += bars("most frequent masked words", names, counts[order].tolist())
-    if statistics.labels:
-        common = statistics.labels.most_common(_MOST_LABELS)
-        title = "tokens per label" if statistics.kind is schemas.TOKEN_TAGGING else "records per label"
-        if len(common) < len(statistics.labels):
-            title += f" (the {_MOST_LABELS} most frequent of {len(statistics.labels):,})"
+    lines = bars("tokens per record", *in_ranges(found.lengths, 1, found.max_seq_length))
+    if found.masked:
+        lines += bars("masked tokens per record", *in_ranges(found.masked, 0, max(found.masked)))
+    if common := sorted(found.masked_ids.items(), key=lambda item: (-item[1], item[0]))[:top_k]:
+        lines += bars(
+            "most frequent masked words", [_word(token_id, words) for token_id, _ in common], [n for _, n in common]
+        )
+    if found.labels:
+        common = found.labels.most_common(_MOST_LABELS)
+        title = "tokens per label" if found.kind is schemas.TOKEN_TAGGING else "records per label"
+        if len(common) < len(found.labels):
+            title += f" (the {_MOST_LABELS} most frequent of {len(found.labels):,})"
         lines += bars(title, *zip(*sorted(common), strict=True))
     return lines
 
 
-def in_ranges(counts: np.ndarray, first: int) -> tuple[list[str], list[int]]:
-    """Counts by value, from `first` on, as those of ranges of equal width: ("1-8", ...) and their counts."""
-    width = max(-(-(len(counts) - first) // _MOST_BARS), 1)
-    ranges = [(low, min(low + width, len(counts)) - 1) for low in range(first, len(counts), width)]
+def in_ranges(counts: Counter[int], first: int, last: int) -> tuple[list[str], list[int]]:
+    """Counts of the values from `first` to `last` as those of ranges of equal width: ("1-8", ...) and their counts."""
+    width = max(-(-(last + 1 - first) // _MOST_BARS), 1)
+    ranges = [(low, min(low + width - 1, last)) for low in range(first, last + 1, width)]
     names = [str(low) if low == high else f"{low}-{high}" for low, high in ranges]
-    return names, [int(counts[low : high + 1].sum()) for low, high in ranges]
+    return names, [sum(counts[value] for value in range(low, high + 1)) for low, high in ranges]
 
 
 def bars(title: str, names: Sequence[object], counts: Sequence[int]) -> list[str]:
@@ -164,21 +214,17 @@ def _word(token_id: int, words: Sequence[str] | None) -> str:
     return words[token_id] if words is not None else str(token_id)
 
 
-def example(batch: Batch, row: int, words: Sequence[str] | None = None) -> list[str]:
+def example(record: Record, words: Sequence[str] | None = None) -> list[str]:
     """A record as text, in two lines: what is known of it, and its tokens without padding.
 
     The pieces of a word are joined. A masked token is shown as [original>replacement].
     """
-    features = batch.features
-    length = int((features["input_mask"][row] != 0).sum())
-    facts = [f"{length} token{'' if length == 1 else 's'}", *_facts(batch, row)]
+    tokens = _tokens(record).tolist()
     originals = {}
-    if _has_masks(batch.kind):
-        used = features["masked_lm_weights"][row] > 0
-        ids, positions = features["masked_lm_ids"][row][used], features["masked_lm_positions"][row][used]
-        originals = dict(zip(positions.tolist(), ids.tolist(), strict=True))
+    if "masked_lm_positions" in record.values:
+        originals = dict(zip(*(values.tolist() for values in _masks(record)), strict=True))
     text, after_special = "", True
-    for place, token_id in enumerate(features["input_ids"][row][:length].tolist()):
+    for place, token_id in enumerate(tokens):
         shown = first = _word(token_id, words)
         if place in originals:
             first = _word(originals[place], words)
@@ -187,24 +233,23 @@ def example(batch: Batch, row: int, words: Sequence[str] | None = None) -> list[
         goes_on = words is not None and first.startswith("##") and len(first) > 2 and not after_special
         text += shown.removeprefix("##") if goes_on else f" {shown}"
         after_special = first in ("[CLS]", "[SEP]")
-    return [f"{batch.path}, record {batch.first + row}: {', '.join(facts)}", f"  {text.strip()}"]
+    facts = [_number(len(tokens), "token"), *_facts(record)]
+    return [f"{record.path}, record {record.number}: {', '.join(facts)}", f"  {text.strip()}"]
 
 
-def _facts(batch: Batch, row: int) -> list[str]:
-    features, facts = batch.features, []
-    if _has_masks(batch.kind):
-        facts = [f"{int((features['masked_lm_weights'][row] > 0).sum())} masked"]
-    elif unmasked.are_of(batch.kind):
+def _facts(record: Record) -> list[str]:
+    values, facts = record.values, []
+    if "masked_lm_positions" in values:
+        facts = [f"{len(_masks(record)[0])} masked"]
+    elif "segment_lengths" in values:
         facts = ["no masks"]
-    elif batch.kind is schemas.SQUAD_TRAIN:
-        place = f"answer at {features['start_positions'][row, 0]}-{features['end_positions'][row, 0]}"
-        facts = ["no answer" if features["is_impossible"][row, 0] else place]
-    elif "label_ids" in features:
-        used = features["label_ids"][row]
-        if batch.kind is schemas.TOKEN_TAGGING:
-            used = used[features["input_mask"][row] != 0]
-        facts = [f"label{'' if len(used) == 1 else 's'} {' '.join(f'{label:g}' for label in used.tolist())}"]
-    if "next_sentence_labels" in features:
-        how = "is a random one" if features["next_sentence_labels"][row, 0] else "follows the first"
+    elif record.kind is schemas.SQUAD_TRAIN:
+        place = f"answer at {values['start_positions'][0]}-{values['end_positions'][0]}"
+        facts = ["no answer" if values["is_impossible"][0] else place]
+    elif "label_ids" in values:
+        used = _labels(record).tolist()
+        facts = [f"label{'' if len(used) == 1 else 's'} {' '.join(f'{label:g}' for label in used)}"]
+    if "next_sentence_labels" in values:
+        how = "is a random one" if values["next_sentence_labels"][0] else "follows the first"
         facts.append(f"the second text {how}")
     return facts

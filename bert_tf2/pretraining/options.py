@@ -82,6 +82,8 @@ class CorpusOptions(Options):
 class PretrainingDataOptions(CorpusOptions):
     """How text is read and what is made of it; the defaults are the reference's behavior."""
 
+    not_both = (("dynamic_masking", "do_whole_word_mask"),)
+
     max_seq_length: int = setting(
         "Tokens per example, including padding.", 128, group=EXAMPLES, low=NUM_DELIMITERS + 2, high=_LONGEST
     )

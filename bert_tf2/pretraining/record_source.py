@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 from absl import logging
 
 from bert_tf2 import tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.data import example, record_checks, record_index, record_order, records, tfrecords, unmasked
-from bert_tf2.data.records import RecordKind
+from bert_tf2.data import example, record_checks, record_index, record_order, records, schemas, tfrecords
 from bert_tf2.pretraining import dynamic_masking, record_files
 from bert_tf2.pretraining.options import PretrainingOptions
-from bert_tf2.support import gzip_files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.training.forward import explained
 from bert_tf2.training.workers import ALONE, Team
@@ -37,13 +35,15 @@ class Source:
         self._options = options
         self._files = record_files.find(input_file)
         self._paths = self._files.paths
-        self._kind = find_kind(self._paths)
-        self._has_masks = self._kind is records.PRETRAINING
-        if self._has_masks and options.objective == "mlm":
-            self._kind = records.MASKED_WORDS
+        first = _first_record(self._paths)
+        self._has_masks = "segment_lengths" not in first
+        if self._has_masks:
+            self._kind = schemas.MASKED_WORDS if options.objective == "mlm" else schemas.PRETRAINING
+        else:
+            self._kind = record_checks.kind_of(first)
         self._vocabulary = tokenizer and tokenizer.vocab
         if not self._has_masks:
-            self._check_unmasked()
+            self._check_unmasked(int(first["input_ids"][0]))
         elif options.masked_lm_prob != PretrainingOptions.masked_lm_prob:
             logging.warning("--masked_lm_prob=%g has no effect: the records hold masks", options.masked_lm_prob)
         logging.info("Reading records from %s", and_more(self._paths, 8))
@@ -54,7 +54,8 @@ class Source:
             "type_vocab_size": config.type_vocab_size,
         }
 
-    def _check_unmasked(self) -> None:
+    def _check_unmasked(self, first: int) -> None:
+        """Raises UserError for records without masks that do not fit. `first`: the first token of the first one."""
         if self._vocabulary is None:
             raise UserError(
                 f"{self._paths[0]}: its records hold no masks (create_pretraining_data.py --dynamic_masking); give the"
@@ -65,7 +66,12 @@ class Source:
                 f"{self._paths[0]}: its records hold no next_sentence_labels, so they are for masked words only; give"
                 " --objective=mlm"
             )
-        check_vocabulary(self._paths, self._vocabulary, self._options.vocab_file)
+        # With another vocabulary, [MASK] would be an ordinary word of the records, and nothing else would fail.
+        if first != self._vocabulary["[CLS]"]:
+            raise UserError(
+                f"{self._options.vocab_file}: [CLS] is entry {self._vocabulary['[CLS]']}, but the first record of"
+                f" {self._paths[0]} begins with {first}; give the vocabulary that the records were made with"
+            )
         logging.info("The records hold no masks: they are drawn now, other ones in each pass")
 
     def _read(self, batch_size: int, purpose: int, *, repeat: bool = True, **order):
@@ -125,7 +131,7 @@ class Source:
             before = found
             for block in tfrecords.read_blocks(path):
                 if block.first == 1:
-                    record_checks.check_first(block, self._kind, self._sizes)
+                    record_checks.check(block, 0, self._kind, self._sizes)
                 found += len(block)
                 if found >= needed:
                     self._files.check({path: None})
@@ -137,55 +143,10 @@ class Source:
         return record_checks.find_fault(self._paths, self._kind, self._sizes)
 
 
-def find_kind(paths: Sequence[str]) -> RecordKind:
-    """The kind of the records of pretraining files, from the first record of each: with or without masks.
-
-    A file that cannot be read counts as one with masks; `records.read_records` says what is wrong with it.
-    """
-    found: RecordKind | None = None
+def _first_record(paths: Sequence[str]) -> record_checks.Values:
+    """The features of the first record; none if the first files are empty, or it is no Example."""
     for path in paths[:_FILES_TO_CHECK]:
-        features = _features_of_first(path)
-        if features is None:
-            continue
-        kind = unmasked.kind_of(features.keys()) or records.PRETRAINING
-        if found is None:
-            found, first = kind, path
-        elif kind is not found:
-            raise UserError(
-                f"{path}: its records {_description(kind)}, and those of {first} {_description(found)}; give files of"
-                " one kind to --input_file"
-            )
-    return found or records.PRETRAINING
-
-
-def check_vocabulary(paths: Sequence[str], vocabulary: Mapping[str, int], name: str) -> None:
-    """Compares the first token of the first record, [CLS], with the vocabulary that the masks are drawn from.
-
-    With another vocabulary, [MASK] would be an ordinary word of the records, and nothing else would fail.
-
-    `name`: the file of the vocabulary, for the message.
-    """
-    first = (_features_of_first(paths[0]) or {}).get("input_ids", ())[:1]
-    if len(first) and first[0] != vocabulary["[CLS]"]:
-        raise UserError(
-            f"{name}: [CLS] is entry {vocabulary['[CLS]']}, but the first record of {paths[0]} begins with {first[0]};"
-            " give the vocabulary that the records were made with"
-        )
-
-
-def _features_of_first(path: str) -> dict[str, np.ndarray] | None:
-    """The features of the first record, as example.parse returns them; None if there is none."""
-    try:
-        block = next(tfrecords.read_blocks(path, _FIRST_BYTES), None)
-        return None if block is None else example.parse(block.record(0))
-    except (UserError, example.NotAnExample) as error:
-        if isinstance(error, UserError) and isinstance(error.__cause__, gzip_files.DAMAGE):
-            raise  # a later reader that takes fewer bytes would get this record, and take it for one with masks
-        return None
-
-
-def _description(kind: RecordKind) -> str:
-    if kind is records.PRETRAINING:
-        return "hold masks"
-    missing = [name for name in unmasked.ALL.features if name not in kind.features]
-    return "hold no masks" + (f" and no {' or '.join(missing)}" if missing else "")
+        if block := next(tfrecords.read_blocks(path, _FIRST_BYTES), None):
+            with contextlib.suppress(example.NotAnExample):  # `record_checks` says so when all is known
+                return example.parse(block.record(0))
+    return {}

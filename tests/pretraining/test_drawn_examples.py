@@ -135,7 +135,7 @@ def test_a_token_is_kept_once_however_often_it_comes(tmp_path, tokenizer):
     assert tokens[:3] == ["x", "##y", "##z"] and tokens[1] is tokens[4]
 
 
-WORDS, SPACES = {"do_whole_word_mask": True}, {"do_whole_word_mask": True, "word_boundaries": "spaces"}
+SPACES = {"do_whole_word_mask": True, "word_boundaries": "spaces"}
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ WORDS, SPACES = {"do_whole_word_mask": True}, {"do_whole_word_mask": True, "word
         ({**SPACES, "masked_lm_prob": 0.4}, "022b63896d7e7b48"),
         ({"objective": "mlm", "short_seq_prob": 0.5}, "c37ab52b3f651034"),
         ({"objective": "mlm", **SPACES}, "c1e5cfe6ad54bace"),
-        ({"dynamic_masking": True, **WORDS}, "38bf08eaea337d84"),
-        ({"dynamic_masking": True, "objective": "mlm", **SPACES}, "a6d83e2472355b2d"),
+        ({"dynamic_masking": True}, "3eb54f1d1babfb46"),
+        ({"dynamic_masking": True, "objective": "mlm"}, "153b090946dc3148"),
     ],
 )
 def test_the_bytes_stay_where_the_reference_has_no_such_option(tmp_path, changes, digest):

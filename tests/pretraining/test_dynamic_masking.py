@@ -9,8 +9,8 @@ import tensorflow as tf
 from pretraining_text import VOCABULARY
 from unmasked_data import CLS, LENGTH, MASK, PREDICTIONS, SEP, SIZES, make, rows_of, write
 
-from bert_tf2.data import record_index, record_order, records, unmasked
-from bert_tf2.pretraining import create_masked_lm_predictions, dynamic_masking, inspect_records, record_source
+from bert_tf2.data import example, record_checks, record_index, record_order, records, schemas, tfrecords
+from bert_tf2.pretraining import create_masked_lm_predictions, dynamic_masking, inspect_records
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support.errors import UserError
 
@@ -27,7 +27,7 @@ def masker(probability=0.15, seeds=(1, 0), vocabulary=VOCAB, length=LENGTH, pred
 
 def read(paths, batch_size=7, how=None, **order):
     paths = [paths] if isinstance(paths, str) else paths
-    kind = record_source.find_kind(paths)
+    kind = record_checks.kind_of(example.parse(next(tfrecords.read_blocks(paths[0])).record(0)))
     return records.read_records(paths, kind, SIZES, batch_size, transform=how or masker(), **order)
 
 
@@ -66,25 +66,19 @@ def by_hand(row, seeds, epoch, file, number, options):
         key = mix(((key ^ part) + 0x9E3779B97F4A7C15) & WORD)
     ends = np.cumsum(row["segment_lengths"]) - 1
     maskable = [place for place in range(1, len(row["input_ids"])) if place not in ends]
-    words = row.get("word_lengths", [1] * len(maskable))
-    starts = np.cumsum([0, *words])
     wanted = min(options.max_predictions_per_seq, max(1, round(len(row["input_ids"]) * options.masked_lm_prob)))
-    chosen = []
-    for word in sorted(range(len(words)), key=lambda word: drawn(key, 0, word), reverse=True):
-        if len(chosen) + words[word] <= wanted:
-            chosen += maskable[starts[word] : starts[word + 1]]
+    order = sorted(range(len(maskable)), key=lambda number: drawn(key, 0, number), reverse=True)
     found = {}
-    for place in sorted(chosen):
+    for place in sorted(maskable[number] for number in order[:wanted]):
         label, how = row["input_ids"][place], drawn(key, 1, place) / 2**64
         other = drawn(key, 2, place) % len(VOCABULARY)
         found[place] = (label, MASK if how < 0.8 else label if how < 0.9 else other)
     return found
 
 
-@pytest.mark.parametrize("words", [False, True])
 @pytest.mark.parametrize("probability", [0.15, 0.0, 1.0])
-def test_masks_number_by_number(tmp_path, words, probability):
-    path = make(tmp_path, do_whole_word_mask=words)
+def test_masks_number_by_number(tmp_path, probability):
+    path = make(tmp_path)
     rows = rows_of(path)
     options = PretrainingDataOptions(max_predictions_per_seq=PREDICTIONS, masked_lm_prob=probability)
     found = joined(read(path, how=masker(probability, seeds=(12345, 70))))
@@ -121,11 +115,6 @@ def test_a_single_segment_and_more_predictions_than_tokens(tmp_path):
     assert "next_sentence_labels" not in found
 
 
-def test_no_word_is_short_enough(tmp_path):
-    path = write(tmp_path / "x", [{**ROW, "word_lengths": [3]}])
-    assert joined(read(path, how=masker(0.2)))["masked_lm_weights"].sum() == 0
-
-
 def test_repeated_entries_of_a_vocabulary_are_drawn_once(tmp_path):
     """As in the reference, whose words are the keys of the vocabulary."""
     path = write(tmp_path / "x", [{**ROW, "input_ids": [CLS, 6, 6, SEP, 6, SEP]}] * 300)
@@ -136,9 +125,8 @@ def test_repeated_entries_of_a_vocabulary_are_drawn_once(tmp_path):
 # What masks depend on.
 
 
-@pytest.mark.parametrize("words", [False, True])
-def test_masks_depend_neither_on_batches_nor_on_the_order(tmp_path, words):
-    paths = [make(tmp_path, name, 15, seed, do_whole_word_mask=words) for seed, name in enumerate("cab")]
+def test_masks_depend_neither_on_batches_nor_on_the_order(tmp_path):
+    paths = [make(tmp_path, name, 15, seed) for seed, name in enumerate("cab")]
 
     def masks(dataset):
         found = joined(dataset)
@@ -220,21 +208,19 @@ def alike(counts, share):
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
-    """Records of whole words, their rows, and what is drawn for them."""
-    path = make(tmp_path_factory.mktemp("many"), num_documents=1500, do_whole_word_mask=True, short_seq_prob=0.0)
+    """Records and their rows."""
+    path = make(tmp_path_factory.mktemp("many"), num_documents=1500, short_seq_prob=0.0)
     rows = rows_of(path)
     assert len(rows) > 2500
-    without_words = path + ".pieces"
-    write(without_words, [{name: values for name, values in row.items() if name != "word_lengths"} for row in rows])
-    return {True: path, False: without_words}, rows
+    return path, rows
 
 
-def static_masks(rows, words):
+def static_masks(rows):
     """Masks by the functions of the static writer: for each row position -> replacement."""
     rng = random.Random(1)
     for row in rows:
         tokens = [VOCABULARY[number] for number in row["input_ids"]]
-        masked, positions, _ = create_masked_lm_predictions(tokens, 0.15, PREDICTIONS, VOCABULARY, rng, words)
+        masked, positions, _ = create_masked_lm_predictions(tokens, 0.15, PREDICTIONS, VOCABULARY, rng)
         yield {place: VOCAB[masked[place]] for place in positions}
 
 
@@ -247,7 +233,7 @@ def dynamic_masks(path):
 
 
 def kinds(rows, masks) -> Counter:
-    """How many masked tokens became what, and how many words of each length were masked as a whole."""
+    """How many masked tokens became what."""
     found = Counter()
     for row, mask in zip(rows, masks, strict=True):
         assert not {0, row["segment_lengths"][0] - 1, len(row["input_ids"]) - 1} & mask.keys()
@@ -255,42 +241,28 @@ def kinds(rows, masks) -> Counter:
             kept = replacement == row["input_ids"][place]
             found["mask" if replacement == MASK else "kept" if kept else "other"] += 1
         found["tokens"] += len(mask)
-        maskable = [place for place in range(1, len(row["input_ids"]) - 1) if place != row["segment_lengths"][0] - 1]
-        for length in row["word_lengths"]:
-            word = maskable[:length]
-            del maskable[:length]
-            found[f"words of {min(length, 4)}"] += {*word} <= mask.keys()
-            found[f"parts of {min(length, 4)}"] += bool({*word} & mask.keys())
     return found
 
 
-@pytest.mark.parametrize("words", [False, True])
-def test_rates_are_those_of_the_static_masks(many, words):
-    paths, rows = many
-    drawn, static = kinds(rows, dynamic_masks(paths[words])), kinds(rows, static_masks(rows, words))
+def test_rates_are_those_of_the_static_masks(many):
+    path, rows = many
+    drawn, static = kinds(rows, dynamic_masks(path)), kinds(rows, static_masks(rows))
     total, same = drawn["tokens"], 1 / len(VOCABULARY)
     within(drawn["mask"], total, 0.8 + 0.1 * same)
     within(drawn["kept"], total, 0.1 + 0.1 * same)
     within(drawn["other"], total, 0.1 - 0.2 * same)
-    if words:
-        assert drawn["tokens"] == pytest.approx(static["tokens"], rel=0.02)
-    else:
-        assert drawn["tokens"] == static["tokens"]
-        assert total / sum(len(row["input_ids"]) for row in rows) == pytest.approx(0.15, abs=0.01)
+    assert drawn["tokens"] == static["tokens"]
+    assert total / sum(len(row["input_ids"]) for row in rows) == pytest.approx(0.15, abs=0.01)
     for name in static:
         difference = abs(drawn[name] - static[name])
         assert difference < 5 * np.sqrt(drawn[name] + static[name] + 1), (name, drawn[name], static[name])
-    parts = [name for name in drawn if name.startswith("parts")]
-    assert all(
-        (drawn[name] == drawn[name.replace("parts", "words")]) == (words or name == "parts of 1") for name in parts
-    )
 
 
 def test_every_position_is_masked_alike(many):
-    paths, rows = many
+    path, rows = many
     full = [len(row["input_ids"]) == LENGTH and row["segment_lengths"] for row in rows]
     counts, wanted = np.zeros(LENGTH - 3), 0
-    for segments, mask in zip(full, dynamic_masks(paths[False]), strict=True):
+    for segments, mask in zip(full, dynamic_masks(path), strict=True):
         if segments:
             wanted += 1
             assert len(mask) == round(LENGTH * 0.15)
@@ -316,45 +288,24 @@ def test_every_word_of_the_vocabulary_is_drawn_alike(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"segment_lengths": [4, 3]}, "the sum of segment_lengths is 7, and 6 is needed for 6 tokens"),
-        ({"word_lengths": [1, 1]}, "the sum of word_lengths is 2, and 3 is needed for 6 tokens"),
-        ({"word_lengths": [3, 0]}, "word_lengths holds 0, which is not in 1..1048575"),
+        ({"segment_lengths": [4, 3]}, "the sum of segment_lengths is 7, and the record has 6 tokens"),
         ({"segment_lengths": [5, 1]}, "segment_lengths holds 1, which is not in 2..1048575"),
         ({"segment_lengths": [2, 2, 2]}, "has 3 values in segment_lengths, and at most 2 are possible here"),
         ({"input_ids": [CLS, 6, 999, SEP, 8, SEP]}, "input_ids holds 999"),
         ({"input_ids": []}, "has no values of type int64 in its feature input_ids"),
         ({"input_ids": [CLS] * 40}, "has 40 values in input_ids, and at most 32 are possible here (max_seq_length)"),
         ({"next_sentence_labels": [2]}, "next_sentence_labels holds 2"),
-        ({"word_lengths": None}, "has no feature word_lengths"),
         ({"next_sentence_labels": None}, "has no feature next_sentence_labels"),
     ],
 )  # fmt: skip
 def test_a_bad_record_stops_the_reading_and_is_named(tmp_path, change, message):
-    good = {**ROW, "word_lengths": [1, 2]}
-    bad = {name: values for name, values in {**good, **change}.items() if values is not None}
-    paths = [write(tmp_path / "a", [good]), write(tmp_path / "b", [good, bad, good])]
+    bad = {name: values for name, values in {**ROW, **change}.items() if values is not None}
+    paths = [write(tmp_path / "a", [ROW]), write(tmp_path / "b", [ROW, bad, ROW])]
     with pytest.raises(tf.errors.InvalidArgumentError):
         list(read(paths))
-    found = str(records.find_fault(paths, unmasked.kind(pairs=True, words=True), SIZES))
+    found = str(records.find_fault(paths, schemas.UNMASKED, SIZES))
     assert found.startswith(f"{paths[1]}, record 2: ") and message in found
     if "max_seq_length" not in message:  # which inspect_records.py does not know
         with pytest.raises(UserError) as caught:
             inspect_records.inspect(paths, VOCABULARY)
         assert str(caught.value).startswith(f"{paths[1]}, record 2: ") and message in str(caught.value)
-
-
-def test_files_of_different_kinds(tmp_path):
-    static = make(tmp_path, "static", dynamic_masking=False)
-    pieces, words = make(tmp_path, "pieces"), make(tmp_path, "words", do_whole_word_mask=True)
-    assert record_source.find_kind([static, static]) is records.PRETRAINING
-    assert record_source.find_kind([words]) is unmasked.kind(pairs=True, words=True)
-    with pytest.raises(
-        UserError, match=f"^{pieces}: its records hold no masks and no word_lengths, .* hold masks; give"
-    ):
-        record_source.find_kind([static, pieces])
-    with pytest.raises(UserError, match=f"^{pieces}: .*those of {words} hold no masks; give"):
-        record_source.find_kind([words, pieces])
-    (tmp_path / "empty").write_bytes(b"")
-    (tmp_path / "other").write_text("text")
-    assert record_source.find_kind([str(tmp_path / "empty"), str(tmp_path / "other")]) is records.PRETRAINING
-    assert record_source.find_kind([str(tmp_path / "empty"), pieces]) is unmasked.kind(pairs=True, words=False)

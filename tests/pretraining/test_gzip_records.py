@@ -70,7 +70,7 @@ def test_both_are_read_alike(both, renamed):
     assert batches([packed, packed]) == batches([plain, plain])
     seed = {"shuffle_seed": 3}
     assert batches([plain, plain], **seed) == batches([packed, plain], **seed) != batches([plain, plain])
-    found = [[batch.features["input_ids"].tolist() for batch in read_all([str(path)])] for path in (plain, packed)]
+    found = [[record.values["input_ids"].tolist() for record in read_all([str(path)])] for path in (plain, packed)]
     assert found[0] == found[1]
     assert records.find_fault([str(packed)], records.PRETRAINING, SIZES) is None
 

@@ -25,7 +25,7 @@ def data(tmp_path):
 
 def tokens_in(*paths) -> int:
     """How often [E1] is in records; a few of them are random words."""
-    return sum(int((batch.features["input_ids"] == E1).sum()) for batch in read_all([*map(str, paths)]))
+    return sum(int((record.values["input_ids"] == E1).sum()) for record in read_all([*map(str, paths)]))
 
 
 def test_records_have_the_token(data):
