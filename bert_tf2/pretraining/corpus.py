@@ -57,14 +57,17 @@ class Corpus:
 
 
 def read(
-    input_files: Iterable[str], tokenizer: tokenization.FullTokenizer, options: PretrainingDataOptions | None = None
+    texts: Iterable[str | sentences.Piece],
+    tokenizer: tokenization.FullTokenizer,
+    options: PretrainingDataOptions | None = None,
 ) -> Corpus:
-    """Reads text files as ids.
+    """Reads texts as ids.
 
     What is between two spaces is tokenized on its own, because a space always ends a word: no rule of the tokenizer
     looks across it.
 
     Args:
+      texts: see sentences.read.
       tokenizer: a FullTokenizer with the rules of this project (see `FullTokenizer.has_own_rules`).
       options: the format of the files, a sentence a line and a blank line between documents if not given; and whether
         there are whole words.
@@ -83,7 +86,7 @@ def read(
         corpus.add_sentence(b"".join(words), _kinds_at_spaces([len(word) // _ID_SIZE for word in words]))
 
     at_spaces = options.word_boundaries == "spaces"
-    _read(input_files, options, corpus, add_words if at_spaces else add)
+    _read(texts, options, corpus, add_words if at_spaces else add)
     corpus.tokens = np.frombuffer(corpus.tokens, np.int32) if corpus.tokens else np.zeros(0, np.int32)
     if options.do_whole_word_mask and not at_spaces:
         kinds = np.zeros(max(tokenizer.vocab.values(), default=0) + 1, np.uint8)
@@ -113,9 +116,12 @@ def read_strings(input_files: Iterable[str], tokenizer: Tokenizer, options: Pret
 
 
 def _read(
-    input_files: Iterable[str], options: PretrainingDataOptions, corpus: Corpus, add: Callable[[str], None]
+    texts: Iterable[str | sentences.Piece],
+    options: PretrainingDataOptions,
+    corpus: Corpus,
+    add: Callable[[str], None],
 ) -> None:
-    for text in sentences.read(input_files, options):
+    for text in sentences.read(texts, options):
         if text:
             add(text)
         else:

@@ -23,7 +23,7 @@ import distributed
 from absl import logging
 
 import bert_tf2
-from bert_tf2.pretraining import shard_making, shard_workers
+from bert_tf2.pretraining import shard_workers
 from bert_tf2.pretraining.shard_making import Result
 from bert_tf2.pretraining.shards import Job, Shard
 from bert_tf2.support.errors import UserError
@@ -57,7 +57,6 @@ def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
 
     Close this generator if you do not exhaust it: that takes back the shards that no worker has begun.
     """
-    shard_making.remove(wanted)  # failures of an earlier job
     with _connect(read_options(job.options.runner, job.options.runner_options)) as client:
         try:
             yield from _submit(client, wanted, job)

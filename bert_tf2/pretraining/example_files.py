@@ -19,7 +19,7 @@ from bert_tf2.pretraining.corpus import Tokenizer
 from bert_tf2.pretraining.draws import BufferedDraws
 from bert_tf2.pretraining.instances import TrainingInstance
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingDataOptions
-from bert_tf2.support import console, environment, files, outputs, progress
+from bert_tf2.support import console, files, outputs, progress
 from bert_tf2.support.errors import and_more
 from bert_tf2.weights.vocabulary import check_unknown
 
@@ -79,7 +79,7 @@ def _write(
     words: Mapping[int, str],
     output_files: Sequence[str],
 ) -> None:
-    """Writes examples to files in turn.
+    """Writes examples to files in turn, and logs the first ones.
 
     Args:
       batches: yields the features of all examples in batches of a size.
@@ -87,13 +87,6 @@ def _write(
       words: id -> token, at least those of the first examples, which are logged.
     """
     if first := next(batches(_LOGGED_EXAMPLES), None):
-        sample = example.encode(first)
-        share = total * sum(map(len, sample)) // len(sample) * 9 // 10 // len(output_files)
-        if any(map(tfrecords.is_compressed, output_files)):
-            share //= 4  # records of 128 tokens: 31 %
-        folders = [os.path.dirname(name) or "." for name in output_files]
-        for folder in dict.fromkeys(folders):
-            environment.check_space(folder, share * folders.count(folder), "the records")
         _log_examples(first, total, words)
     done = 0
     with tfrecords.writing(*output_files) as outs, progress.Progress("Writing", total, "examples") as shown:
@@ -132,33 +125,17 @@ def _features(
 
 
 def _log_examples(batch: _Batch, total: int, words: Mapping[int, str]) -> None:
-    """Logs the first example as text, and several examples as numbers if --verbose_logging is set."""
+    """Logs the tokens of the first example, and all of several examples if --verbose_logging is set."""
     for number, values in enumerate(zip(*(values.tolist() for values in batch.values()), strict=True)):
         row = dict(zip(batch, values, strict=True))
         ids = row["input_ids"][: sum(row["input_mask"])] if "input_mask" in row else row["input_ids"]
-        tokens = [words[token_id] for token_id in ids]
+        tokens = " ".join(tokenization.printable_text(words[token_id]) for token_id in ids)
         if number == 0:
-            logging.info("%s", console.table(f"The first of {total:,} examples:", _in_words(row, tokens, words)))
+            logging.info("The first of %d examples: %s", total, tokens)
         logging.debug("*** Example ***")
-        logging.debug("tokens: %s", " ".join(map(tokenization.printable_text, tokens)))
+        logging.debug("tokens: %s", tokens)
         for name, numbers in row.items():
             logging.debug("%s: %s", name, " ".join(map(str, numbers)))
-
-
-def _in_words(row: Mapping[str, list], tokens: Sequence[str], words: Mapping[int, str]) -> dict[str, str]:
-    facts = {"tokens": " ".join(map(tokenization.printable_text, tokens)), "to predict": "drawn by run_pretraining.py"}
-    if "masked_lm_positions" in row:
-        found = []
-        num_masked = int(sum(row["masked_lm_weights"]))
-        for position, label_id in zip(row["masked_lm_positions"][:num_masked], row["masked_lm_ids"], strict=False):
-            label = words[label_id]
-            how = {"[MASK]": "", label: " (kept)"}.get(tokens[position], " (a random word)")
-            found.append(f"{label} -> {tokens[position]}{how}")
-        facts["to predict"] = ", ".join(found)
-    if "next_sentence_labels" in row:
-        how = "is a random one" if row["next_sentence_labels"][0] else "follows the first"
-        facts["next"] = f"the second text {how}"
-    return facts
 
 
 def run(options: CreatePretrainingDataOptions) -> None:
@@ -232,41 +209,31 @@ def _warn_of_documents(name: str, text: corpus.Corpus, options: CreatePretrainin
 
 
 def make_files(
-    input_files: Sequence[str],
+    texts: Sequence[str | sentences.Piece],
     output_files: Sequence[str],
     tokenizer: tokenization.FullTokenizer,
     options: CreatePretrainingDataOptions,
     seed: int,
 ) -> tuple[corpus.Corpus, drawn_examples.DrawnExamples]:
-    """Makes the examples of text files and writes them to TFRecord files in turn; returns the text and the examples.
+    """Makes the examples of texts and writes them to TFRecord files in turn; returns the text and the examples.
 
     Args:
+      texts: see sentences.read.
       output_files: the names of the TFRecord files, which are complete or absent, and compressed if they end in .gz.
       tokenizer: a FullTokenizer with the rules of this project.
       options: the settings of the examples, except for the seed.
       seed: where the random numbers start.
     """
     folder = os.path.dirname(output_files[0]) or "."
-    text, examples, batches = _made(input_files, tokenizer, options, seed, folder)
+    text = corpus.read(texts, tokenizer, options)
+    examples = drawn_examples.make(text, tokenizer, options, BufferedDraws(random.Random(seed)), folder)
     unknown = np.count_nonzero(text.tokens == tokenizer.vocab.get("[UNK]", -1))
-    check_unknown(and_more(input_files, 3), unknown, len(text.tokens))
-    _warn_of_documents(and_more(input_files, 3), text, options)
+    check_unknown(and_more(texts, 3), unknown, len(text.tokens))
+    _warn_of_documents(and_more(texts, 3), text, options)
     size = _rows_per_batch(options.max_seq_length, options.max_predictions_per_seq)
+    batches = functools.partial(drawn_examples.batches, examples, text, tokenizer, options)
     _write(batches, size, len(examples), tokenizer.inv_vocab, output_files)
     return text, examples
-
-
-def _made(
-    input_files: Sequence[str],
-    tokenizer: tokenization.FullTokenizer,
-    options: PretrainingDataOptions,
-    seed: int,
-    folder: str | None = None,
-) -> tuple[corpus.Corpus, drawn_examples.DrawnExamples, Callable[[int], Iterator[_Batch]]]:
-    """The text, its examples, and a function that yields their features in batches of a size."""
-    text = corpus.read(input_files, tokenizer, options)
-    examples = drawn_examples.make(text, tokenizer, options, BufferedDraws(random.Random(seed)), folder)
-    return text, examples, functools.partial(drawn_examples.batches, examples, text, tokenizer, options)
 
 
 def tell_summary(written: Sequence[str], options: CreatePretrainingDataOptions, num_examples: int) -> None:

@@ -29,7 +29,7 @@ NAME = "manifest.json"
 _JOURNAL = ".manifest.jsonl"
 _BLOCK = 1 << 20
 _SECONDS_BETWEEN_REMOTE = 10.0  # object stores limit how often an object may change; after a kill, this much is redone
-_DEFAULTS = {field.name: field.default for field in dataclasses.fields(PretrainingDataOptions)}
+_FLAGS = (*(field.name for field in dataclasses.fields(PretrainingDataOptions)), "do_lower_case")
 
 
 def sha256(path: str, *, durable: bool = False) -> str:
@@ -55,7 +55,7 @@ def describe(
       count: the number of shards.
       rules: how the tokenizer differs from the reference's, see FullTokenizer.rules.
     """
-    flags = {name: getattr(options, name) for name in (*_DEFAULTS, "do_lower_case")}
+    flags = {name: getattr(options, name) for name in _FLAGS}
     return {
         "output": os.path.basename(options.output_file),
         "flags": {**flags, "num_shards": count},
@@ -98,8 +98,12 @@ class Manifest:
         self._rows: dict[int, dict[str, Any]] = {}
         if files.exists(self.path):
             found = files.read_json(self.path)
-            self._rows = self._finished(found)
-            if problem := _difference(found, described) or self._changed_text(found):
+            try:
+                self._rows = self._finished(found)
+                problem = _difference(found, described) or self._changed_text(found)
+            except (AttributeError, KeyError, TypeError, ValueError):
+                problem = "by another program, or the file is damaged"
+            if problem:
                 raise UserError(
                     f"{self.path}: the shards beside it were made {problem}; repeat that command, or write to another"
                     " folder, or remove the file to begin anew"
@@ -109,7 +113,7 @@ class Manifest:
         self.save()
 
     def _finished(self, found: dict[str, Any]) -> dict[int, dict[str, Any]]:
-        rows = [*_as(list, found.get("shards"))]
+        rows = [*found["shards"]]
         if files.exists(self._journal):
             with files.open_binary(self._journal) as stream:
                 for line in stream:
@@ -129,8 +133,7 @@ class Manifest:
 
     def _changed_text(self, found: dict[str, Any]) -> str | None:
         """What `_difference` would say of finished shards, whose text is read where something of its files changed."""
-        changed = [_as(dict, row).get("changed") for row in _as(list, found.get("inputs"))]
-        if changed != [row["changed"] for row in self._described["inputs"]]:
+        if [row["changed"] for row in found["inputs"]] != [row["changed"] for row in self._described["inputs"]]:
             for shard in self.shards:
                 before = self._rows.get(shard.number, {}).get("text_sha256")
                 if before and before != text_sha256(shard.pieces):
@@ -172,20 +175,15 @@ class Manifest:
             _remove(self.path)
             _remove(self._journal)
 
-    @property
-    def run(self) -> str:
-        """A hash of everything that decides what is written."""
-        return hashlib.sha256(json.dumps(self._described, sort_keys=True).encode()).hexdigest()
-
     def total(self, name: str) -> int:
         """The sum of a count over the finished shards."""
         return sum(row[name] for row in self._rows.values())
 
     def keep_index(self) -> None:
-        """Keeps the index of the records beside them, unless a version before it made some of the shards."""
-        folder, rows = os.path.dirname(self.path), self._listed()
-        if all(isinstance(row.get("index"), str) for row in rows):
-            record_index.keep({os.path.join(folder, row["file"]): (row["index"], row["examples"]) for row in rows})
+        """Keeps the index of the records beside them."""
+        folder = os.path.dirname(self.path)
+        rows = self._listed()
+        record_index.keep({os.path.join(folder, row["file"]): (row["index"], row["examples"]) for row in rows})
 
     def _listed(self) -> list[dict[str, Any]]:
         return [self._rows[number] for number in sorted(self._rows)]
@@ -198,36 +196,27 @@ def _remove(path: str) -> None:
 
 def is_row(row: object) -> bool:
     """Whether a value is the row of a finished shard. One that is damaged is none: its shard is made again."""
-    if not isinstance(row, dict):
+    if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in ("file", "index", "sha256")):
         return False
     return all(type(row.get(name)) is int and row[name] >= 0 for name in ("shard", "bytes", "examples"))
 
 
 def _difference(found: dict[str, Any], described: dict[str, Any]) -> str | None:
     """What distinguishes an earlier run, as the end of a sentence."""
-    if found.get("output") != described["output"]:
-        return f"for --output_file={found.get('output')}, not {described['output']}"
-    flags = _as(dict, found.get("flags"))
+    if found["output"] != described["output"]:
+        return f"for --output_file={found['output']}, not {described['output']}"
     for name, value in described["flags"].items():
-        before = flags.get(name, _DEFAULTS.get(name))  # without a flag, a version did what its default does now
-        if before != value:
+        if (before := found["flags"].get(name)) != value:
             return f"with --{name}={before}, not {value}"
-    if found.get("splitter") != described["splitter"]:
-        return f"with sentences of {found.get('splitter')}, not {described['splitter']}"
-    before, now = ({**_as(dict, facts.get("vocabulary")), "name": None} for facts in (found, described))
-    if before != now:
+    if found["splitter"] != described["splitter"]:
+        return f"with sentences of {found['splitter']}, not {described['splitter']}"
+    if {**found["vocabulary"], "name": None} != {**described["vocabulary"], "name": None}:
         return f"with another vocabulary, or other rules for its words, than {described['vocabulary']['name']} has now"
-    inputs = [_as(dict, row) for row in _as(list, found.get("inputs"))]
-    if len(inputs) != len(described["inputs"]):
-        return f"from {len(inputs)} input files, not {len(described['inputs'])}"
-    for old, new in zip(inputs, described["inputs"], strict=True):
-        if os.path.basename(str(old.get("name"))) != os.path.basename(new["name"]):
+    if len(found["inputs"]) != len(described["inputs"]):
+        return f"from {len(found['inputs'])} input files, not {len(described['inputs'])}"
+    for old, new in zip(found["inputs"], described["inputs"], strict=True):
+        if os.path.basename(old["name"]) != os.path.basename(new["name"]):
             return f"from other input files than {new['name']}"
-        if (old.get("size"), old.get("modified")) != (new["size"], new["modified"]):
+        if (old["size"], old["modified"]) != (new["size"], new["modified"]):
             return f"from {new['name']} as it was before it changed (size or time)"
     return None
-
-
-def _as(kind: type, value: object) -> Any:
-    """A value of a file that may be damaged; an empty one if it is of another kind."""
-    return value if isinstance(value, kind) else kind()

@@ -105,19 +105,18 @@ def _compare(folder: str, names: Sequence[str], expected: Collection[str], patte
 
 def _as_numbered(names: Iterable[str], pattern: str) -> set[str]:
     """The names that should be there by the numbers of some of them; none for other names."""
-    runs: dict[str, dict[tuple[str, str], set[int]]] = {}
+    runs: dict[str, dict[str, set[int]]] = {}
     for found in filter(None, map(_NUMBERED.fullmatch, names)):
-        run = runs.setdefault(found["begin"], {})
-        run.setdefault((found["count"], found["end"]), set()).add(int(found["number"]))
+        runs.setdefault(found["begin"], {}).setdefault(found["count"] + found["end"], set()).add(int(found["number"]))
     expected: set[str] = set()
     for begin, run in runs.items():
         if len(run) > 1:
-            found = " and ".join(f"{begin}*-of-{count}{end}" for count, end in run)
+            found = " and ".join(f"{begin}*-of-{end}" for end in run)
             raise UserError(f"{pattern}: matches the files of several runs, {found}; give a pattern for one of them")
-        for (count, end), numbers in run.items():
+        for end, numbers in run.items():
+            count = end.partition(".")[0]
             first = int(0 not in numbers and int(count) in numbers)  # other programs may count from 1
-            places = range(first, int(count) + first)
-            expected |= {f"{begin}{number:0{len(count)}d}-of-{count}{end}" for number in places}
+            expected |= {f"{begin}{first + place:0{len(count)}d}-of-{end}" for place in range(int(count))}
     return expected
 
 
@@ -127,17 +126,17 @@ def _read_manifest(folder: str, names: Sequence[str], pattern: str | None) -> di
     if not (pattern or any(map(_NUMBERED.fullmatch, names))) or not files.exists(path):
         return {}
     made = files.read_json(path, kind=None)
-    if not isinstance(made, dict) or not {"complete", "shards"} & made.keys():
+    try:
+        listed = {row["file"]: row for row in filter(manifest.is_row, made["shards"])}
+        complete, count, begin = made["complete"], made["flags"]["num_shards"], made["output"]
+        begin = f"{begin.removesuffix(gzip_files.ENDING)}-"
+    except (AttributeError, KeyError, TypeError):
         return {}  # of another program
-    rows = made["shards"] if isinstance(made.get("shards"), list) else []
-    listed = {row["file"]: row for row in filter(manifest.is_row, rows) if isinstance(row.get("file"), str)}
-    begin = f"{str(made.get('output')).removesuffix(gzip_files.ENDING)}-"
     if not any(name in listed or (name.startswith(begin) and _NUMBERED.fullmatch(name)) for name in names):
         return {}
-    count = made["flags"].get("num_shards") if isinstance(made.get("flags"), dict) else None
-    if pattern and (made.get("complete") is not True or len(listed) != count):
+    if pattern and not (complete and len(listed) == count):
         raise UserError(
-            f"{path}: lists {len(listed)} of {count} files{' of a run that goes on' * (made.get('complete') is False)}"
-            f", so these are not all; repeat the command that makes them, {_ONE_BY_ONE}"
+            f"{path}: lists {len(listed)} of {count} files{'' if complete else ' of a run that goes on'}, so these are"
+            f" not all; repeat the command that makes them, {_ONE_BY_ONE}"
         )
     return listed

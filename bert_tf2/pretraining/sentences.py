@@ -13,6 +13,7 @@ Paragraphs are split into sentences by the library sentencex. After that, a sent
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.metadata
 import itertools
@@ -29,22 +30,60 @@ from bert_tf2.support.errors import UserError, and_more
 _LIBRARY = "sentencex"
 
 
-def read(paths: Iterable[str], options: CorpusOptions) -> Iterator[str]:
-    """Yields the sentences of files, without white space around them; "" at each end of a document.
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A file of text that is cut into pieces."""
+
+    name: str  # the name that the user gave
+    place: str  # the file with its text; another one than `name` if that is compressed
+    size: int  # the bytes of `place`
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Bytes `start` to `stop - 1` of the text of a file, which are whole lines."""
+
+    source: Source
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return self.source.name
+
+    def lines(self) -> Iterator[bytes]:
+        """The lines, each with its end; the last line of a file gets one if it has none."""
+        with files.open_binary(self.source.place) as stream:
+            stream.seek(self.start)
+            left = self.stop - self.start
+            while left > 0 and (line := stream.readline()):
+                left -= len(line)
+                if line.endswith(b"\n"):
+                    yield line
+                elif line.strip(b"\r"):
+                    yield line + b"\n"
+
+
+def read(texts: Iterable[str | Piece], options: CorpusOptions) -> Iterator[str]:
+    """Yields the sentences of texts, without white space around them; "" at each end of a document.
 
     As in the reference, the end of a file does not end a document. (A line of `jsonl` does.)
 
     Args:
-      paths: files of text in UTF-8, or compressed by gzip.
+      texts: files of text in UTF-8, which may be compressed by gzip, or pieces of files. In errors and warnings, the
+        lines of a piece count from its start.
       options: input_format, language and text_field are used.
     """
-    decode = decoder(options)
-    for path in paths:
-        with gzip_files.open_unpacked(path) as stream:
+    decode = _decoder(options)
+    for text in texts:
+        if isinstance(text, Piece):
+            lines = files.decode_lines(text.lines(), str(text))
+            yield from decode(_watched(lines, str(text), options.input_format), str(text))
+            continue
+        with gzip_files.open_unpacked(text) as stream:
             # Counting the lines of an archive would take as long as reading it.
-            total = None if gzip_files.is_packed(stream) else files.count_lines(path)
-            lines = progress.track(files.decode_lines(stream, path), f"Reading {path}", total, "lines")
-            yield from decode(_watched(lines, path, options.input_format), path)
+            total = None if gzip_files.is_packed(stream) else files.count_lines(text)
+            lines = progress.track(files.decode_lines(stream, text), f"Reading {text}", total, "lines")
+            yield from decode(_watched(lines, text, options.input_format), text)
 
 
 _LONG = 10_000_000
@@ -62,7 +101,7 @@ def _watched(lines: Iterable[str], name: str, input_format: str) -> Iterator[str
         yield line
 
 
-def decoder(options: CorpusOptions) -> Callable[[Iterable[str], str], Iterator[str]]:
+def _decoder(options: CorpusOptions) -> Callable[[Iterable[str], str], Iterator[str]]:
     """Returns a function that makes sentences and "" of the lines of a file, given them and the file's name."""
     look = functools.partial(_looked_at, input_format=options.input_format, warned=set())
     if options.input_format == "lines":

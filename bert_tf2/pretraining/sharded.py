@@ -11,13 +11,12 @@ import dataclasses
 import importlib.util
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import Any
 
 from absl import logging
 
-from bert_tf2.pretraining import example_files, shard_making, shard_workers, shards
+from bert_tf2.pretraining import example_files, shard_workers, shards
 from bert_tf2.pretraining.manifest import Manifest, describe, sha256
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions
 from bert_tf2.pretraining.shard_making import Result
@@ -43,7 +42,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
     files.make_directory(folder)
     with output_lock.making_shards_in(folder):
         outputs.remove_leftovers(folder)
-        with shards.opened(inputs, options.output_file, shared=bool(options.runner)) as sources:
+        with shards.opened(inputs, options.output_file) as sources:
             total = sum(source.size for source in sources)
             count = shards.count_of(total, options.num_shards, options.shard_megabytes)
             cuts = shards.cut(sources, count, options.input_format)
@@ -51,9 +50,8 @@ def run(options: CreatePretrainingDataOptions) -> None:
             manifest = _make_all(job, inputs, tokenizer, engine)
         manifest.save(complete=True)
         manifest.keep_index()
-        shard_making.remove(manifest.shards)
         unpacked = [shards.unpacked_name(options.output_file, number) for number in range(len(inputs))]
-        _remove_remote_leftovers([*(shard.output for shard in manifest.shards), *unpacked, manifest.path])
+        _remove_partial(folder, [*(shard.output for shard in manifest.shards), *unpacked, manifest.path])
     examples = manifest.total("examples")
     logging.info("Wrote %d examples", examples)
     written = shards.pattern_of(options.output_file, count)
@@ -68,32 +66,24 @@ def _make_all(job: Job, inputs: Sequence[str], tokenizer: FullTokenizer, engine:
         if name := read.get(outputs.identity(shard.output)):
             raise UserError(f"{shard.output}: is also read from (--input_file, {name}); give another --output_file")
     manifest = Manifest(job.options.output_file, describe(job.options, inputs, len(job), tokenizer.rules), planned)
-    vocabulary = sha256(job.options.vocab_file)
-    job = dataclasses.replace(job, vocabulary=vocabulary, run=manifest.run, rules=tokenizer.rules)
+    job = dataclasses.replace(job, vocabulary=sha256(job.options.vocab_file), rules=tokenizer.rules)
     if job.options.runner:
         job = job.for_other_folders()
-    for shard, result in shard_making.found(manifest.missing(), job):  # of a launcher that did not wait for them
-        if result.counts:
-            manifest.add(shard, result.counts)
     missing = manifest.missing()
     try:
         if missing and job.cuts[-1]:
             _warn_of_few_documents(job)
         _make(missing, manifest, job, engine)
     except BaseException:
-        if not job.options.runner:  # a job on a cluster may go on
-            manifest.remove_if_empty()
+        manifest.remove_if_empty()
         raise
     return manifest
 
 
-def _remove_remote_leftovers(written: Sequence[str]) -> None:
-    """Removes partial files that killed processes of earlier runs left. Locally, outputs.remove_leftovers does."""
-    folder = os.path.dirname(written[0])
-    if not environment.is_remote(folder):
-        return
+def _remove_partial(folder: str, written: Sequence[str]) -> None:
+    """Removes what workers that were killed left of the files of a run that is complete, on whatever machine."""
     finals = {os.path.basename(path) for path in written}
-    for name in files.list_directory(folder):
+    for name in files.list_directory(folder or "."):
         if os.path.basename(environment.final_name(name)) in finals - {name}:
             files.remove(os.path.join(folder, name))
 
@@ -129,7 +119,6 @@ def _make(missing: Sequence[Shard], manifest: Manifest, job: Job, engine: Module
     if not missing:
         return
     warned: set[str] = set()
-    told = False
     made: Iterator[tuple[Shard, Result]] = engine.make(missing, job)
     with contextlib.closing(made), progress.Progress("Making shards", len(job), "shards", done=kept) as shown:
         for shard, result in made:
@@ -139,9 +128,6 @@ def _make(missing: Sequence[Shard], manifest: Manifest, job: Job, engine: Module
             if result.counts is None:
                 raise RuntimeError(f"shard {shard.number}:\n{result.bug}")
             manifest.add(shard, result.counts)
-            if shard.size and not told:
-                told = True
-                _estimate(sum(each.size for each in missing) / shard.size, result.counts, len(missing), job.options)
             shown.advance(1, note=f"{manifest.total('examples'):,} examples")
 
 
@@ -170,11 +156,3 @@ def _warn_of_few_documents(job: Job) -> None:
     if few:
         advice = f"give --num_shards={len(job)} or fewer" if len(job) else example_files.FEW_DOCUMENTS
         logging.warning("%s; %s", few, advice)
-
-
-def _estimate(factor: float, first: Mapping[str, Any], count: int, options: CreatePretrainingDataOptions) -> None:
-    """Logs how much will be written, `factor` times the first shard, before the disk is full of it."""
-    expected, rest = round(first["bytes"] * factor), round(first["bytes"] * (factor - 1))
-    examples, size = f"{first['examples'] * factor:,.0f}", environment.human(expected)
-    logging.info("To make: %d shards, by the first one about %s examples, %s", count, examples, size)
-    environment.check_space(os.path.dirname(options.output_file) or ".", rest * 9 // 10, "the other shards", rest)

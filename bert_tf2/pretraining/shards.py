@@ -15,37 +15,20 @@ import functools
 import hashlib
 import itertools
 import os
+import re
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_tf2.data import tfrecords
 from bert_tf2.pretraining import sentences
-from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingDataOptions
+from bert_tf2.pretraining.options import CreatePretrainingDataOptions
+from bert_tf2.pretraining.sentences import Piece, Source
 from bert_tf2.support import environment, files, gzip_files, outputs
 from bert_tf2.support.errors import UserError
 
 _BLOCK = 1 << 20
 _MOST_SHARDS = 10**6
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """A file of the corpus."""
-
-    name: str  # the name that the user gave
-    place: str  # the file with its text; another one than `name` if that is compressed
-    size: int  # the bytes of `place`
-
-
-@dataclasses.dataclass(frozen=True)
-class Piece:
-    """Bytes `start` to `stop - 1` of the text of a file."""
-
-    source: Source
-    start: int
-    stop: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +54,6 @@ class Job:
     sources: tuple[Source, ...]  # the files of the corpus, in order
     cuts: tuple[int, ...]  # shard s has the text from byte cuts[s] to cuts[s + 1], see `cut`
     vocabulary: str = ""  # the SHA-256 of the vocabulary
-    run: str = ""  # identifies the flags, the vocabulary and the inputs: a hash of the manifest's description
     # how the tokenizer differs from the reference's, see FullTokenizer.rules
     rules: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
 
@@ -130,22 +112,16 @@ def _numbered(output_file: str, numbers: str) -> str:
 
 
 @contextlib.contextmanager
-def opened(names: Sequence[str], output_file: str, *, shared: bool = False) -> Iterator[tuple[Source, ...]]:
+def opened(names: Sequence[str], output_file: str) -> Iterator[tuple[Source, ...]]:
     """The files of the corpus; those that gzip compressed are unpacked beside the output, as long as this is open.
 
     A place in a compressed file can be reached only by unpacking all that precedes it, so it is unpacked once.
-
-    Args:
-      output_file: the output's name without the numbers.
-      shared: whether other machines read the text, so that it is unpacked beside the output also if that is remote.
     """
     with contextlib.ExitStack() as unpacked:
-        sources = []
-        for number, name in enumerate(names):
-            scratch = unpacked_name(output_file, number)
-            scratch = outputs.name_beside(scratch) if shared else scratch_beside(scratch)
-            sources.append(_open_source(name, scratch, unpacked))
-        yield tuple(sources)
+        yield tuple(
+            _open_source(name, outputs.name_beside(unpacked_name(output_file, number)), unpacked)
+            for number, name in enumerate(names)
+        )
 
 
 def unpacked_name(output_file: str, number: int) -> str:
@@ -161,19 +137,11 @@ def _open_source(name: str, scratch: str, unpacked: contextlib.ExitStack) -> Sou
         if gzip_files.is_packed(stream):
             place = scratch
             unpacked.callback(lambda: files.exists(place) and files.remove(place))
-            files.make_directory(os.path.dirname(place))
             with environment.writing(place), files.open_binary(place, "wb") as text:
                 shutil.copyfileobj(stream, text, _BLOCK)
     with files.open_binary(place) as stream:
         next(files.decode_lines(stream, name), None)  # refuses other kinds of files
     return Source(name, place, files.size(place))
-
-
-def scratch_beside(output: str) -> str:
-    """The name of a temporary file, on the disk of the output if that is local. A signal's handler removes it."""
-    if files.is_remote(output):
-        output = os.path.join(tempfile.gettempdir(), os.path.basename(output))
-    return outputs.name_beside(output)
 
 
 def count_of(total: int, num_shards: int | None, shard_megabytes: float | None) -> int:
@@ -237,25 +205,11 @@ def _start_of_line(stream, position: int) -> int:
     return 0
 
 
-def lines(pieces: Sequence[Piece]) -> Iterator[bytes]:
-    """The lines of pieces, each with its end; the last line of a file gets one if it has none."""
-    for piece in pieces:
-        with files.open_binary(piece.source.place) as stream:
-            stream.seek(piece.start)
-            left = piece.stop - piece.start
-            while left > 0 and (line := stream.readline()):
-                left -= len(line)
-                if line.endswith(b"\n"):
-                    yield line
-                elif line.strip(b"\r"):
-                    yield line + b"\n"
-
-
 def count_documents(pieces: Sequence[Piece], input_format: str) -> int:
     """The number of documents in pieces: 0, 1 or, for any more, 2. Reads no further than the second one."""
     found = 0
     inside = False
-    for line in lines(pieces):
+    for line in itertools.chain.from_iterable(piece.lines() for piece in pieces):
         has_text = not sentences.ends_document(line, "lines")
         found += has_text and not inside
         inside = has_text and input_format != "jsonl"
@@ -264,35 +218,19 @@ def count_documents(pieces: Sequence[Piece], input_format: str) -> int:
     return found
 
 
-def where(pieces: Sequence[Piece], number: int) -> str:
-    """Names the file and the line that is line `number` of the text of pieces; both count from 1."""
+def placed(message: str, pieces: Sequence[Piece]) -> str:
+    """A message about pieces, with the lines of their files where it has lines of the pieces."""
     for piece in pieces:
-        count = sum(1 for _ in lines([piece]))
-        if number <= count:
-            before = sum(1 for _ in lines([Piece(piece.source, 0, piece.start)]))
-            return f"{piece.source.name}, line {before + number}"
-        number -= count
-    raise IndexError(number)
+        if (found := re.search(rf"{re.escape(str(piece))}, line (\d+)", message)) and piece.start:
+            before = sum(1 for _ in Piece(piece.source, 0, piece.start).lines())
+            return message.replace(found[0], f"{piece}, line {before + int(found[1])}")
+    return message
 
 
 def text_sha256(pieces: Sequence[Piece]) -> str:
-    """The SHA-256 of what `write_text` writes, in hexadecimal."""
+    """The SHA-256 of the text of pieces, in hexadecimal."""
     found = hashlib.sha256()
-    for line in lines(pieces):
-        found.update(line)
+    for piece in pieces:
+        for line in piece.lines():
+            found.update(line)
     return found.hexdigest()
-
-
-def write_text(pieces: Sequence[Piece], path: str) -> None:
-    """Writes the text of pieces to a local file."""
-    with environment.writing(path), open(path, "wb") as stream:
-        stream.writelines(lines(pieces))
-
-
-def find_fault(pieces: Sequence[Piece], options: PretrainingDataOptions) -> None:
-    """Reads the files of pieces from their start, for an error that has their names and line numbers."""
-    decode = sentences.decoder(options)
-    for source in dict.fromkeys(piece.source for piece in pieces):
-        with files.open_binary(source.place) as stream:
-            for _ in decode(files.decode_lines(stream, source.name), source.name):
-                pass

@@ -18,7 +18,6 @@ import re
 import shutil
 import socket
 import tempfile
-import uuid
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -121,26 +120,15 @@ def _is_device(path: str) -> bool:
 
 
 _HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:32] or "host"
-UNIQUE_END = ".unique.partial"
 _begun: set[str] = set()  # what a signal's handler, which gets no arguments, removes
 
 
 def name_beside(path: str) -> str:
     """Returns the name of a file or folder until it is complete. A device or a pipe is written to directly."""
-    return path if _is_device(path) else _begin(path, f"{_HOST}.{os.getpid()}.partial")
-
-
-def unique_beside(path: str) -> str:
-    """Like name_beside, for processes on machines that cannot tell each other's apart; nobody else gets this name.
-
-    Only whoever knows that all these processes have ended can remove what they left.
-    """
-    return _begin(path, uuid.uuid4().hex + UNIQUE_END)
-
-
-def _begin(path: str, end: str) -> str:
+    if _is_device(path):
+        return path
     folder, name = os.path.split(path)
-    beside = os.path.join(folder, f".{name}.{end}")
+    beside = os.path.join(folder, f".{name}.{_HOST}.{os.getpid()}.partial")
     if not is_remote(beside):
         _begun.add(os.path.abspath(beside))
     return beside

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import subprocess
 import sys
 import types
@@ -86,10 +85,7 @@ def test_what_is_logged(tmp_path, corpus, vocab_file, log, monkeypatch):
     (first, *rest) = read_records(tmp_path / "out")
     tokens = [VOCABULARY[i] for i in first["input_ids"][: sum(first["input_mask"])]]
     (example,) = (line for line in log if line.startswith("info: The first of"))
-    assert " ".join(tokens) in " ".join(example.split())
-    labels = [VOCABULARY[i] for i in first["masked_lm_ids"][: int(sum(first["masked_lm_weights"]))]]
-    assert re.findall(r"(\S+) -> ", example) == labels
-    assert ("is a random one" in example) == bool(first["next_sentence_labels"][0])
+    assert example == f"info: The first of {len(rest) + 1} examples: {' '.join(tokens)}"
     assert log.count("debug: *** Example ***") == 20 < len(rest)
     for name, values in first.items():
         assert f"debug: {name}: {' '.join(map(str, values))}" in log
@@ -128,7 +124,6 @@ def test_a_corpus_without_a_token_gives_files_without_records(tmp_path, vocab_fi
     make(tmp_path, input_file=f"{tmp_path}/empty", output_file=f"{tmp_path}/x,{tmp_path}/y")
     assert read_records(tmp_path / "x") == read_records(tmp_path / "y") == []
     assert any(line.startswith("warning") and "not a single token" in line for line in log)
-    assert not any("run_pretraining" in line for line in log)
 
 
 @pytest.mark.parametrize(("limit", "warned"), [(3, True), (4, False)])  # round(24 * 0.15) is 4

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 
 import pytest
 import tensorflow as tf
@@ -16,8 +15,7 @@ from pretraining_text import CORPUS, SETTINGS, VOCABULARY, data_options
 
 from bert_tf2.pretraining import inspect_records, manifest, shard_making, sharded
 from bert_tf2.pretraining.options import InspectRecordsOptions
-from bert_tf2.pretraining.shards import Shard
-from bert_tf2.support import files, outputs
+from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 
 TEXT = f"{CORPUS}\n" * 6
@@ -107,15 +105,6 @@ def test_the_manifest_of_remote_shards_is_not_written_for_each(there, in_process
     monkeypatch.setattr(files, "write_json", lambda path, content: (written.append(path), save(path, content)))
     sharded.run(options(there, "out/x"))
     assert len(in_process) == 40 and len(written) <= 4
-
-
-def test_the_temporary_folder_of_a_worker_goes_with_it(monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with shard_making._workshop(Shard(0, "ram://data/x", 1, ())):
-        (folder,) = tmp_path.iterdir()
-        (folder / "x").write_bytes(b"half")
-        outputs.remove_partial()
-        assert not folder.exists()
 
 
 @pytest.mark.slow

@@ -29,7 +29,10 @@ def shards_of(names, count, **settings):
     )
     with shards.opened(names, given.output_file) as sources:
         job = shards.Job(given, sources, shards.cut(sources, count, given.input_format))
-        return [(shard, [*shards.lines(shard.pieces)]) for shard in map(job.shard, range(count))]
+        return [
+            (shard, [line for piece in shard.pieces for line in piece.lines()])
+            for shard in map(job.shard, range(count))
+        ]
 
 
 def documents(chunks):

@@ -51,7 +51,6 @@ def test_what_is_logged(tmp_path, log_lines):
     make(tmp_path, dupe_factor=10)
     logged = "\n".join(log_lines)
     assert "--dupe_factor=10: with --dynamic_masking" in logged
-    assert "drawn by run_pretraining.py" in logged
     log_lines.clear()
     make(tmp_path, dupe_factor=2)
     assert not any("dupe_factor" in line for line in log_lines)
