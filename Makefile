@@ -66,7 +66,7 @@ $(VENV)/dask-installed: $(VENV)/tests-installed
 
 # Against PyTorch and transformers, which are large, with the trained weights of a small encoder; and our HLO in JAX.
 interop: $(VENV)/interop-installed
-	$(BIN)/python -m pytest tests/test_interop.py tests/test_hlo_on_gpu.py tests/test_examples.py::test_compare_with_transformers
+	$(BIN)/python -m pytest tests/test_interop.py tests/test_hlo_on_gpu.py tests/test_examples.py -m extra
 
 $(VENV)/interop-installed: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,interop]'

@@ -67,7 +67,7 @@ setuptools.setup(
         "plot": ["matplotlib"],  # plot_training.py, confusion_matrix.png
         "notebooks": ["matplotlib", "notebook"],  # examples/*.ipynb
         # For tests/test_interop.py and tests/test_hlo_on_gpu.py; the CPU build of torch is enough.
-        "interop": ["torch==2.13.0", "transformers", "jax"],
+        "interop": ["torch==2.13.0", "transformers", "sentence-transformers", "jax"],
         "hub": ["huggingface_hub"],  # weights by their names: --init_checkpoint=google-bert/bert-base-uncased
         "onnx": ["onnx", "onnxruntime", "tokenizers"],  # export_saved_model.py --format=onnx, --quantize=int8
         "openvino": ["openvino>=2026.4"],  # reads what export_saved_model.py writes

@@ -21,6 +21,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf2 import modeling, tokenization
+from bert_tf2.commands.text_parts import write_folder
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning import answering, extract_features
 from bert_tf2.finetuning.extract_features import Text
@@ -296,6 +297,14 @@ class Bert:
             for one, other in zip(questions, paragraphs, strict=True)
         ]
         return found[0] if alone else found
+
+    def save_folder(self, output_dir: str | os.PathLike[str]) -> None:
+        """Writes the weights as a checkpoint, with what `load` and the scripts need beside it.
+
+        Raises:
+          UserError: the folder holds another model, or is not writable.
+        """
+        write_folder(output_dir, self.model, self.tokenizer, self.labels, task_file.read(self._folder) or None, 0)
 
     @functools.cached_property
     def _kept(self) -> dict[str, Any]:

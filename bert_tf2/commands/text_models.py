@@ -21,9 +21,9 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf2 import heads
-from bert_tf2.commands.text_parts import DEFAULTS, Parts, find_labels
+from bert_tf2.commands.text_parts import DEFAULTS, Parts, find_labels, write_folder
 from bert_tf2.exporting import run as exporting
-from bert_tf2.exporting.tokenize_layer import Tokenize, columns, entries_of, write_vocabulary
+from bert_tf2.exporting.tokenize_layer import Tokenize, columns
 from bert_tf2.fast.encoder import accelerate
 from bert_tf2.finetuning.classification.features import log_cut
 from bert_tf2.support import files
@@ -31,7 +31,7 @@ from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.settings import check_type
 from bert_tf2.training.devices import plan_for
 from bert_tf2.training.keras_optimizer import AdamWeightDecay, WarmupAndDecay
-from bert_tf2.weights import checkpoint, labels, metadata, task_file
+from bert_tf2.weights import metadata, task_file
 from bert_tf2.weights.labels import LabelMap
 
 _RATE = 2e-5  # which the reference's README recommends
@@ -262,19 +262,11 @@ class TextModel(keras.Model):
         Raises:
           UserError: the folder holds another model, or is not writable.
         """
-        output_dir = os.path.expanduser(os.fspath(output_dir))
-        tokenizer, config = self.tokenize.tokenizer, self.model.config
-        made_with = metadata.decisive(config) | ({"labels": self._label_map.labels} if self._label_map else {})
+        made_with = metadata.decisive(self.model.config)
+        made_with |= {"labels": self._label_map.labels} if self._label_map else {}
         content = task_file.content(*self._kept(), made_with)
-        files.make_directory(output_dir)
-        with tempfile.TemporaryDirectory() as folder:
-            vocab_file = write_vocabulary(folder, entries_of(tokenizer))
-            metadata.check_output_dir(output_dir, config, vocab_file)
-            metadata.write(output_dir, config, tokenizer, vocab_file, content)
-        if self._label_map:
-            labels.save_label_map(output_dir, self._label_map)
         step = int(self.optimizer.iterations)
-        checkpoint.CheckpointFolder(output_dir).save(checkpoint.tf1_variables(self.model), step)
+        write_folder(output_dir, self.model, self.tokenize.tokenizer, self._label_map, content, step)
 
     def export(self, filepath: str | os.PathLike[str], format: str = "tf_saved_model", **kwargs) -> None:
         """Writes a SavedModel with export_saved_model.py's signatures, or its ONNX file, into a new folder.

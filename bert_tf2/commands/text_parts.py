@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 
-from bert_tf2.exporting.tokenize_layer import Tokenize
+from bert_tf2.exporting.tokenize_layer import Tokenize, entries_of, write_vocabulary
 from bert_tf2.finetuning.options import ClassifierOptions, checked_length
 from bert_tf2.layers import initial_weights_from
-from bert_tf2.support import hub
+from bert_tf2.support import files, hub
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import settings_of
+from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.training.forward import check_process
-from bert_tf2.weights import checkpoint, labels, sources, task_file
+from bert_tf2.weights import checkpoint, labels, metadata, sources, task_file
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LabelMap
 
@@ -42,6 +45,26 @@ class Parts:
             model = kind(self.config, *settings)
         checkpoint.initialize(model, self.source)
         return model
+
+
+def write_folder(
+    output_dir: str | os.PathLike[str],
+    model: keras.Model,
+    tokenizer: FullTokenizer,
+    label_map: LabelMap | None,
+    content: Mapping[str, Any] | None,
+    step: int,
+) -> None:
+    """Writes a checkpoint with what the scripts keep beside it; `content` is that of task.json. Raises UserError."""
+    output_dir = os.path.expanduser(os.fspath(output_dir))
+    files.make_directory(output_dir)
+    with tempfile.TemporaryDirectory() as folder:
+        vocab_file = write_vocabulary(folder, entries_of(tokenizer))
+        metadata.check_output_dir(output_dir, model.config, vocab_file)
+        metadata.write(output_dir, model.config, tokenizer, vocab_file, content)
+    if label_map:
+        labels.save_label_map(output_dir, label_map)
+    checkpoint.CheckpointFolder(output_dir).save(checkpoint.tf1_variables(model), step)
 
 
 def find_labels(

@@ -14,6 +14,7 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 
 _MODULES, _SETTINGS = "modules.json", "sentence_bert_config.json"
+_OLD_POOLINGS = ("cls_token", "mean_tokens", "max_tokens")
 _POOLINGS = {"cls_token": "cls", "cls": "cls", "mean_tokens": "mean", "mean": "mean", "max_tokens": "max", "max": "max"}
 """The names of poolings there, old and new -> those of Bert.embed."""
 
@@ -24,6 +25,23 @@ class SentenceVectors(NamedTuple):
     pooling: str = "mean"  # of Bert.embed
     normalize: bool = False  # whether vectors get length 1
     max_seq_length: int | None = None  # tokens of a text; None if that of the model
+
+
+def write(folder: str, vectors: SentenceVectors, hidden_size: int) -> None:
+    """Makes a folder of Hugging Face, which convert_checkpoint.py has written, one of sentence-transformers."""
+    kinds = ["Transformer", "Pooling", *["Normalize"] * vectors.normalize]
+    places = ["", "1_Pooling", "2_Normalize"][: len(kinds)]
+    steps = [
+        {"idx": number, "name": str(number), "path": place, "type": f"sentence_transformers.models.{kind}"}
+        for number, (place, kind) in enumerate(zip(places, kinds, strict=True))
+    ]
+    for place in places[1:]:
+        files.make_directory(os.path.join(folder, place))
+    modes = {f"pooling_mode_{name}": vectors.pooling == name.partition("_")[0] for name in _OLD_POOLINGS}
+    files.write_json(os.path.join(folder, _MODULES), steps)
+    files.write_json(os.path.join(folder, places[1], "config.json"), {"word_embedding_dimension": hidden_size, **modes})
+    longest = {} if vectors.max_seq_length is None else {"max_seq_length": vectors.max_seq_length}
+    files.write_json(os.path.join(folder, _SETTINGS), {**longest, "do_lower_case": False})
 
 
 def read(folder: str) -> SentenceVectors | None:

@@ -1,0 +1,66 @@
+"""Fine-tune sentence vectors on pairs of like meaning: python examples/sentence_vectors.py MODEL_FOLDER [FOLDER]
+
+FOLDER has pairs.tsv (text_a, text_b) to learn from, and sts.tsv (score, text_a, text_b) to measure with. The second
+texts of the other pairs in a batch are the wrong answers: softmax over 20 x cosine, as in MultipleNegativesRankingLoss
+of sentence-transformers (Henderson et al., 2017, section 4.4). It and `bert_tf2.load` read the folder that is written.
+"""
+
+import csv
+import pathlib
+import sys
+import tempfile
+
+import tensorflow as tf
+from scipy.stats import spearmanr
+
+import bert_tf2
+from bert_tf2 import commands
+from bert_tf2.weights import sentence_folders
+
+EPOCHS, BATCH, LENGTH, SCALE = 10, 16, 64, 20.0
+model, *given = sys.argv[1:] or sys.exit(__doc__)
+data = pathlib.Path(given[0]) if given else pathlib.Path(__file__).parent / "data" / "sentences"
+pairs, scored = (list(csv.DictReader((data / name).open(), delimiter="\t")) for name in ("pairs.tsv", "sts.tsv"))
+bert = bert_tf2.load(model)
+tokenize = bert_tf2.Tokenize(bert.tokenizer, LENGTH)
+# Weights of 12 layers want a rate of 2e-5; the two layers of the demo one of 1e-4.
+schedule = bert_tf2.WarmupAndDecay(2e-5 if bert.config.hidden_size >= 384 else 1e-4, EPOCHS * len(pairs) // BATCH, 0)
+optimizer = bert_tf2.AdamWeightDecay(schedule)
+
+
+def vectors(texts: tf.Tensor) -> tf.Tensor:
+    """Strings [B] -> vectors of length 1, float32 [B, D]: the mean over the tokens, as `embed` computes it."""
+    batch = tokenize(texts)
+    weights = tf.cast(batch["input_mask"], tf.float32)[..., tf.newaxis]  # [B, F, 1]
+    states = bert.encoder(*batch.values(), training=True).sequence_output  # [B, F, D]
+    return tf.math.l2_normalize(tf.reduce_sum(states * weights, 1) / tf.reduce_sum(weights, 1), -1)
+
+
+@tf.function
+def step(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+    with tf.GradientTape() as tape:
+        logits = SCALE * vectors(first) @ tf.transpose(vectors(second))  # [B, B], the right ones on the diagonal
+        right = tf.range(tf.shape(logits)[0])
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(right, logits))
+    variables = [one for one in bert.encoder.trainable_variables if "pooler" not in one.path]  # which nothing reads
+    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+    return loss
+
+
+def spearman() -> float:
+    first, second = (bert.embed([row[name] for row in scored], "mean", normalize=True) for name in ("text_a", "text_b"))
+    return spearmanr([float(row["score"]) for row in scored], (first * second).sum(-1)).statistic
+
+
+print(f"Spearman before: {spearman():.3f}")
+columns = tuple([row[name] for row in pairs] for name in ("text_a", "text_b"))
+for epoch in range(EPOCHS):
+    batches = tf.data.Dataset.from_tensor_slices(columns).shuffle(len(pairs), seed=epoch).batch(BATCH)
+    losses = [float(step(*batch)) for batch in batches]
+    print(f"epoch {epoch + 1}: loss {sum(losses) / len(losses):.3f}")
+print(f"Spearman after: {spearman():.3f}")
+folder = tempfile.mkdtemp(prefix="sentence_vectors_")
+bert.save_folder(f"{folder}/tf1")
+commands.call("convert_checkpoint", input=f"{folder}/tf1", output=f"{folder}/st", to="hf", weights_only=True)
+sentence_folders.write(f"{folder}/st", sentence_folders.SentenceVectors("mean", True, LENGTH), bert.config.hidden_size)
+print(f"for sentence-transformers, and for bert_tf2.load(...).embed(texts): {folder}/st")
