@@ -1,9 +1,6 @@
-"""The scripts, as functions of the installed package: `bert_tf2 run_pretraining --do_train ...` runs one of them.
+"""The scripts: `bert_tf2 run_pretraining --do_train ...` runs one of them, from Python `call` does.
 
-From Python, `call` does.
-
-A script in a checkout is two lines that call `run` with its name. Its options class defines its settings and its help
-text.
+A script in a checkout calls `run` with its name. Its options class defines its settings and its help text.
 """
 
 from __future__ import annotations
@@ -19,26 +16,15 @@ from typing import Any, NamedTuple
 
 from bert_tf2 import __version__
 from bert_tf2.support import process
-from bert_tf2.support.quiet import backend, load_tensorflow
+from bert_tf2.support.quiet import load_tensorflow
 
 
 class Command(NamedTuple):
-    """A script.
-
-    Attributes:
-      options: the options class, as "module:class" within the package.
-      run: the function that is called with an object of that class, as "module:function".
-      tensorflow: whether TensorFlow is needed; it is loaded once the flags have been checked.
-      exports: whether the function takes `export`, the function that writes a SavedModel of the trained model. Tasks
-        do not import that function, because an export may contain any of them.
-      prints: whether to print the result of the function, one or more lines.
-    """
-
-    options: str
-    run: str
-    tensorflow: bool = True
-    exports: bool = False
-    prints: bool = False
+    options: str  # the options class, as "module:class" within the package
+    run: str  # the function that is called with an object of that class, as "module:function"
+    tensorflow: bool = True  # whether it is loaded, once the flags have been checked
+    exports: bool = False  # whether the function takes `export`; tasks do not import what may contain any of them
+    prints: bool = False  # whether to print the result of the function, one or more lines
 
 
 COMMANDS = {
@@ -94,17 +80,13 @@ def names(name: str) -> Callable[[str], Any]:
 def run(name: str) -> None:
     """Runs a script with the command line of this process; see flags.run for the exit status."""
     process.begin()  # before the imports, so that Ctrl-C prints a single line
-    from absl import logging
-
     from bert_tf2.support import flags
 
     command = COMMANDS[name]
-    asked, os.environ["KERAS_BACKEND"] = backend(), "tensorflow"  # before Keras is imported
+    os.environ["KERAS_BACKEND"] = "tensorflow"  # before Keras is imported
     os.environ["MPLBACKEND"] = "agg"  # Keras imports matplotlib, which an unknown one stops; nothing opens a window
 
     def main(options: Any) -> None:
-        if command.tensorflow and asked != "tensorflow":
-            logging.info("Keras runs on TensorFlow here, not on %s as KERAS_BACKEND has it", asked)
         result = _run(command, options)
         if command.prints:
             print(result if isinstance(result, str) else "\n".join(result))
@@ -115,12 +97,8 @@ def run(name: str) -> None:
 def call(name: str, **settings: Any) -> Any:
     """Runs a script from Python: `call("run_classifier", task_name="MRPC", do_train=True, ...)["accuracy"]`.
 
-    Args:
-      name: a key of COMMANDS.
-      settings: the script's settings, with the names and defaults of its flags.
-
-    Returns:
-      What the script's function returns: the scores of an evaluation, the lines of a report, the path of an export.
+    The settings have the names and defaults of the script's flags. Returns what its function returns: the scores of an
+    evaluation, the lines of a report, the path of an export.
     """
     from bert_tf2.support.settings import WrongSetting, near, required
 

@@ -165,13 +165,10 @@ def prepare(
     from bert_tf2.weights import metadata  # late: it imports the readers of many formats
 
     sentences.splitter_version(options)  # raises an error if the library is missing
-    unmatched: list[str] = []
-    input_files = files.match_files(options.input_file, unmatched)
-    for complaint in unmatched:
-        logging.warning("--input_file: left out %s", complaint)
+    input_files = files.match_files(options.input_file, skip_unmatched=True)
     outputs.check(
-        [outputs.Input(f"--{name}", getattr(options, name)) for name in ("input_file", "vocab_file")],
-        [outputs.Output("--output_file", name) for name in output_files],
+        {name: getattr(options, name) for name in ("input_file", "vocab_file")},
+        [outputs.Output("output_file", name) for name in output_files],
     )
     tokenizer = metadata.load_tokenizer(options.vocab_file, options.do_lower_case)
     _warn_of_settings(options)

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import logging as python_logging
-import os
 import sys
 import textwrap
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn
 
@@ -24,7 +22,7 @@ _LONGEST_ROW = 600
 
 
 def set_up_log() -> None:
-    """Sets the format of the log. Scripts call this before they log anything."""
+    """Sets the format of the log, before anything is logged."""
     handler = logging.get_absl_handler().python_handler
     handler.setFormatter(_Formatter())
     # Other libraries log only warnings and errors.
@@ -36,8 +34,6 @@ def set_up_log() -> None:
             emit(record)
 
     handler.emit = emit_beside_progress
-    warnings.formatwarning = _one_line
-    python_logging.captureWarnings(True)
 
 
 class _Formatter(python_logging.Formatter):
@@ -46,11 +42,6 @@ class _Formatter(python_logging.Formatter):
     def format(self, record: python_logging.LogRecord) -> str:
         level = f"{record.levelname}: " if record.levelno >= python_logging.WARNING else ""
         return f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {level}{super().format(record)}"
-
-
-def _one_line(message, category, filename, lineno, line=None) -> str:
-    """Formats a warning of Python's `warnings`."""
-    return f"{' '.join(str(message).split())} ({category.__name__}, {os.path.basename(filename)} line {lineno})"
 
 
 def table(title: str, rows: Mapping[str, object]) -> str:

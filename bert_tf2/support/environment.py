@@ -145,14 +145,7 @@ def check_writable(folder: str, what: str) -> None:
 
 
 def check_space(path: str, least: int, what: str, wanted: int = 0) -> None:
-    """Raises UserError unless `least` bytes are free on the disk of a local path; warns if `wanted` are not.
-
-    Args:
-      path: a file or folder.
-      least: the bytes without which the work cannot finish, or not start.
-      what: their purpose, for the message.
-      wanted: the bytes needed in the end, if more than `least`.
-    """
+    """Raises UserError unless `least` bytes are free on the disk of a local path, for `what`; warns of `wanted`."""
     free = None if is_remote(path) else free_bytes(path)
     if free is not None and free < least:
         problem = f"{what} need {human(least)}, but {human(free)} are free on this disk; make room, or write to another"

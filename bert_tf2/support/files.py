@@ -139,20 +139,12 @@ def expect_kind(path: str, wanted: str) -> None:
 
 
 def read_text(path: str, *, drop_bom: bool = False) -> str:
-    """Reads a whole UTF-8 file; line ends are not changed.
-
-    Args:
-      path: the file.
-      drop_bom: whether to remove a byte order mark, U+FEFF, at the beginning.
-    """
+    """Reads a whole UTF-8 file, on request without a byte order mark, U+FEFF; line ends are not changed."""
     with open_binary(path) as stream:
-        head = stream.read(file_kinds.HEAD_BYTES)
-        _refuse_other_kinds(head, path)  # before reading all of it: it may be large, and /dev/zero is endless
-        data = head + stream.read()
-    if drop_bom:
-        data = data.removeprefix(codecs.BOM_UTF8)
+        data = stream.read()
+    _refuse_other_kinds(data, path)
     try:
-        return data.decode("utf-8")
+        return data.removeprefix(codecs.BOM_UTF8 if drop_bom else b"").decode("utf-8")
     except UnicodeDecodeError as error:
         raise _not_utf8(path, data.count(b"\n", 0, error.start) + 1, error) from error
 
@@ -161,12 +153,8 @@ def read_lines(path: str, *, drop_bom: bool = False) -> Iterator[str]:
     """Yields the lines of a UTF-8 file without line ends, split as in the reference.
 
     A line ends at LF only (not at U+2028 or a form feed), and every CR is dropped, as in TensorFlow 1's GFile. The file
-    is streamed, so it may be larger than memory. A warning at the end reports CRs that seem to end lines.
-
-    Args:
-      path: the file.
-      drop_bom: whether to remove a byte order mark, U+FEFF, at the beginning. Running text keeps it: the tokenizer
-        drops it, and in the reference a line of only U+FEFF is not blank.
+    is streamed, so it may be larger than memory. `drop_bom` removes a byte order mark, U+FEFF. Running text keeps it:
+    the tokenizer drops it, and in the reference a line of only U+FEFF is not blank.
     """
     with open_binary(path) as stream:
         yield from decode_lines(stream, path, drop_bom=drop_bom)
@@ -182,27 +170,18 @@ def count_lines(path: str) -> int | None:
 
 def decode_lines(stream: Iterable[bytes], name: str, *, drop_bom: bool = False, first: int = 1) -> Iterator[str]:
     """`read_lines` for an open stream, such as standard input, for errors with its name and its first line's number."""
-    number, joins = 0, 0
     if isinstance(stream, io.BufferedReader):  # check the kind before reading a line, which may not end
-        _refuse_other_kinds(stream.peek(file_kinds.HEAD_BYTES)[: file_kinds.HEAD_BYTES], name)
+        _refuse_other_kinds(stream.peek(file_kinds.HEAD_BYTES), name)
     for number, line in enumerate(stream, first):
         if number == 1:
-            _refuse_other_kinds(line[: file_kinds.HEAD_BYTES], name)
+            _refuse_other_kinds(line, name)
             line = line.removeprefix(codecs.BOM_UTF8) if drop_bom else line
         try:
-            whole = line.decode("utf-8")
+            text = line.decode("utf-8").replace("\r", "")
         except UnicodeDecodeError as error:
             raise _not_utf8(name, number, error) from error
-        text = whole.replace("\r", "")
-        if len(text) != len(whole):
-            joins += whole.rstrip("\r\n").count("\r")
         if text:  # empty if a file ends in a CR without LF: not a line in the reference
             yield text.removesuffix("\n")
-    if joins and joins >= number:
-        logging.warning(
-            "%s: %d CRs within %d lines: a line ends at LF only, as in the reference, and words around a CR are joined;"
-            " if lines should end there, convert it first: tr '\\r' '\\n'", name, joins, number,
-        )  # fmt: skip
 
 
 def _refuse_other_kinds(head: bytes, path: str) -> None:
@@ -219,12 +198,7 @@ def _not_utf8(path: str, line: int, error: UnicodeDecodeError) -> UserError:
 
 
 def read_json(path: str, kind: type | None = dict) -> Any:
-    """Parses a JSON file.
-
-    Args:
-      path: the file.
-      kind: the type that the content must have, dict or list; None for any.
-    """
+    """Parses a JSON file whose content must be of a kind, dict or list; None for any."""
     return json_text.parse(read_text(path, drop_bom=True), path, kind)
 
 
@@ -233,17 +207,15 @@ def write_json(path: str, content: Any, *, durable: bool = False) -> None:
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n", durable=durable)
 
 
-def match_files(names: str, unmatched: list[str] | None = None) -> list[str]:
+def match_files(names: str, *, skip_unmatched: bool = False) -> list[str]:
     """The files that match a comma-separated list of names and globs.
 
     The order is that of the list; the matches of a glob are sorted (in the reference they have the order of the file
-    system). A file that is named twice occurs twice, as in the reference.
-
-    Args:
-      names: the list.
-      unmatched: if given, a name that matches nothing is skipped, and the problem is appended to this list.
+    system). A file that is named twice occurs twice, as in the reference. With `skip_unmatched`, a name that matches
+    nothing is left out with a warning, as long as another one does.
     """
     found: list[str] = []
+    problems: list[str] = []
     for name in filter(None, (part.strip() for part in names.split(","))):
         if exists(name):
             matches = [name]
@@ -251,15 +223,14 @@ def match_files(names: str, unmatched: list[str] | None = None) -> list[str]:
             matches = sorted(gfile("glob", name) if is_remote(name) else glob.glob(name))
         if not matches:
             what = "no file matches this pattern" if any(c in name for c in "*?[") else "no such file" + _hint(name)
-            if unmatched is None:
-                raise UserError(f"{name}: {what}")
-            unmatched.append(f"{name}: {what}")
-        directories = [match for match in matches if is_directory(match)]
-        if directories:
+            problems.append(f"{name}: {what}")
+        if directories := [match for match in matches if is_directory(match)]:
             raise UserError(f"{directories[0]}: is a folder, a file is needed (try {directories[0].rstrip('/')}/*)")
         found += matches
-    if not found:
-        raise UserError(unmatched[0] if unmatched else f"no file is named in {names!r}")
+    if not found or (problems and not skip_unmatched):
+        raise UserError(next(iter(problems), f"no file is named in {names!r}"))
+    for problem in problems:
+        logging.warning("left out %s", problem)
     return found
 
 
@@ -269,15 +240,8 @@ def complete_or_absent(*paths: str, durable: bool = False) -> Iterator[list[str]
 
     Yields a temporary name next to each of `paths`; write to those. On a normal exit they are renamed to `paths`; on an
     exception they are removed, and existing files at `paths` are unchanged. Temporary files of killed processes in
-    these folders are removed.
-
-    Example:
-      with complete_or_absent("out/predictions.json") as (beside,):
-          with open(beside, "w") as stream: ...
-
-    Args:
-      paths: the files.
-      durable: whether the files survive a power failure once this is done, and are complete whenever they are there.
+    these folders are removed. `durable`: the files survive a power failure once this is done, and are complete whenever
+    they are there.
     """
     for path in paths:
         if is_directory(path):

@@ -31,14 +31,10 @@ _COLUMN = 30  # where the explanations start; a longer flag gets its own line
 
 
 def run(options_class: type[Options], main: Callable[[Any], None]) -> None:
-    """Parses the command line, calls `main` with the options, and turns errors of users into one line on stderr.
+    """Parses the command line, and calls `main` with the options; see console.in_one_line for errors.
 
-    The exit status is 0 on success and after --help, 1 for a UserError and for errors of the machine, 2 for a wrong
-    command line, 130 when interrupted and 143 after SIGTERM.
-
-    Args:
-      options_class: each of its settings becomes a flag; its docstring is the description that --help shows.
-      main: called with an object of that class.
+    Each setting of the class is a flag, and its docstring is the description that --help shows. The exit status is 2
+    for a wrong command line, 0 after --help.
     """
     define(options_class)
     FLAGS.set_default("verbosity", logging.INFO)  # the reference logs its progress at this level
@@ -71,10 +67,9 @@ class _Number(flags.ArgumentParser):
 
 
 def define(options_class: type[Options]) -> None:
-    """Defines a flag for every setting of a class, with its default, its help text and its choices.
+    """Defines a flag for every setting of a class; its bounds are checked when the options object is created.
 
-    The bounds are checked with all other rules when the options object is created. Flags of a script that ran before in
-    this process, a notebook for example, are no flags any more.
+    Flags of a script that ran before in this process, a notebook for example, are no flags any more.
     """
     for flag in FLAGS.get_flags_for_module(__name__):
         delattr(FLAGS, flag.name)

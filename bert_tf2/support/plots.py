@@ -12,18 +12,9 @@ from typing import TYPE_CHECKING
 
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import WrongSetting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-KINDS = ("png", "svg", "pdf")
-
-
-def check_name(flag: str, path: str) -> None:
-    """Raises WrongSetting if the suffix of `path`, the value of `flag`, is none of KINDS."""
-    if _kind(path) not in KINDS:
-        raise WrongSetting(f"{flag}={path}: give a name that ends in .png, .svg or .pdf")
 
 
 @contextlib.contextmanager
@@ -41,11 +32,9 @@ def drawing(path: str, width: float, height: float) -> Iterator[Figure]:
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams["text.parse_math"] = False
-        figure = Figure(figsize=(width, height), layout="constrained")
+        figure, kind = Figure(figsize=(width, height), layout="constrained"), os.path.splitext(path)[1][1:].lower()
+        if kind not in figure.canvas.get_supported_filetypes():
+            raise UserError(f"{path}: give a name that ends in .png, .svg or .pdf")
         yield figure
         with files.complete_or_absent(path) as (beside,), files.open_binary(beside, "wb") as stream:
-            figure.savefig(stream, format=_kind(path), dpi=120)
-
-
-def _kind(path: str) -> str:
-    return os.path.splitext(path)[1].lower().removeprefix(".")
+            figure.savefig(stream, format=kind, dpi=120)

@@ -36,15 +36,9 @@ class Progress(tqdm):
         self, what: str, total: float | None = None, unit: str = "", *, done: float = 0, note: str = "",
         tell_ends: bool = False,
     ):  # fmt: skip
-        """Shows the line.
+        """Shows what is done ("Evaluating"), how much of `total`, if that is known, and a note.
 
-        Args:
-          what: the work, e.g. "Evaluating".
-          total: the total amount of work, if known.
-          unit: the name of the units, e.g. "examples".
-          done: the amount that an earlier run has already done.
-          note: text shown with the progress, until `advance` gets another one.
-          tell_ends: whether to log a line after the first and after the last step even if the work is short.
+        `done`: what an earlier run has done; `tell_ends`: whether short work is logged too, at its first and last step.
         """
         self._is_first, self._tell_ends = True, tell_ends
         self._drawn = on_terminal()
@@ -53,14 +47,14 @@ class Progress(tqdm):
         of, left = (" of {total:,.0f}", ", {remaining} left") if total else ("", "")
         super().__init__(
             desc=what, total=total, unit=f" {unit}", initial=done, postfix=note or None, disable=hides, leave=False,
-            dynamic_ncols=True, miniters=0, unit_scale=True, 
+            dynamic_ncols=True, miniters=0, unit_scale=True,
             bar_format=f"{{desc}}: {{n:,.0f}}{of}{{unit}}{{postfix}}, {{rate_noinv_fmt}}{left}",
             mininterval=_SECONDS_BETWEEN_DRAWINGS if self._drawn else _SECONDS_BETWEEN_LINES,
             file=sys.stderr if self._drawn else io.StringIO(),
         )  # fmt: skip
 
     def advance(self, count: float = 1, note: str = "") -> None:
-        """Adds the work since the last call; `note` is shown with the progress until it is replaced."""
+        """Adds the work since the last call; `note` stays until it is replaced."""
         if self.disable:
             return
         self.set_postfix_str(note or self.postfix or "", refresh=False)
@@ -103,12 +97,7 @@ Progress.set_lock(threading.RLock())  # processes of this package have no lines 
 def track(
     items: Iterable[T], what: str, total: float | None = None, unit: str = "items", size=lambda item: 1
 ) -> Iterator[T]:
-    """Yields the items and shows how many there were.
-
-    Args:
-      what, total, unit: see Progress; `total` defaults to the number of items, if they have a length.
-      size: returns the number of units of an item.
-    """
+    """Yields the items and shows how many there were, of `total` or their own number; `size`: the units of an item."""
     if total is None and isinstance(items, Sized):
         total = len(items)
     with Progress(what, total, unit) as progress:

@@ -54,15 +54,11 @@ def load_tensorflow_text(purpose: str):
     return tensorflow_text
 
 
-def backend() -> str:
-    """The backend on which Keras runs, or would run as the environment has it."""
-    keras = sys.modules.get("keras")
-    return keras.config.backend() if keras else os.environ.get("KERAS_BACKEND") or "tensorflow"
-
-
 def check_backend() -> None:
     """Raises UserError if Keras runs on another backend than TensorFlow, or would."""
-    if (other := backend()) != "tensorflow":
+    keras = sys.modules.get("keras")
+    other = keras.config.backend() if keras else os.environ.get("KERAS_BACKEND") or "tensorflow"
+    if other != "tensorflow":
         raise UserError(
             f"Keras runs on {other}, and bert_tf2 needs it on TensorFlow: set KERAS_BACKEND=tensorflow before Keras is"
             " imported, in the shell or in os.environ"

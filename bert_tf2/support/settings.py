@@ -59,34 +59,20 @@ class WrongSetting(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """The properties of a field, in addition to its name, type and default.
+    """The properties of a field, in addition to its name, type and default."""
 
-    Attributes:
-      help: one sentence for the help screen.
-      group: its group on the help screen, one of GROUPS.
-      low, high: the bounds, both included.
-      choices: the possible values.
-      flag_default: the default of the flag, for a field whose default None means "not given".
-      reads: whether it names files to be read. "weights" for a checkpoint.
-      writes: for an output folder: patterns of the files that are written into it.
-      writes_file: whether it names a file to be written.
-      decides: what another value changes in a training that goes on, "the dropout changes"; None: nothing.
-      kept: whether it decides what a fine-tuned model answers, so that task.json keeps it beside the weights.
-      beside_weights: the name of a file, if the setting is required but defaults to this file beside the weights.
-    """
-
-    help: str
-    group: str
-    low: float | None = None
+    help: str  # one sentence for the help screen
+    group: str  # its group there, one of GROUPS
+    low: float | None = None  # the bounds, both included
     high: float | None = None
-    choices: Sequence[str] | None = None
-    flag_default: Any = None
-    reads: bool | str = False
-    writes: Sequence[str] | None = None
-    writes_file: bool = False
-    decides: str | None = None
-    kept: bool = False
-    beside_weights: str | None = None
+    choices: Sequence[str] | None = None  # the possible values
+    flag_default: Any = None  # the default of the flag, for a field whose default None means "not given"
+    reads: bool | str = False  # whether it names files to be read; "weights" for a checkpoint
+    writes: Sequence[str] | None = None  # for an output folder: patterns of the files that are written into it
+    writes_file: bool = False  # whether it names a file to be written
+    decides: str | None = None  # what another value changes in a training that goes on: "the dropout changes"
+    kept: bool = False  # whether it decides what a fine-tuned model answers, so that task.json keeps it
+    beside_weights: str | None = None  # the file beside the weights that is its default, if it is required
 
 
 def setting(help: str, default: Any = dataclasses.MISSING, **stated: Any) -> Any:
@@ -101,21 +87,13 @@ def kept_setting(help: str, usual: float | None, **stated: Any) -> Any:
 
 @options
 class Options:
-    """The base of all options classes.
+    """The base of all options classes. A class states its own rules; those of all its bases apply as well."""
 
-    Class attributes (a class defines its own; those of all its bases apply as well):
-      any_of: switches, at least one of which must be on.
-      needs: (setting, the setting that it requires).
-      not_both: pairs of settings that exclude each other.
-      passes_on: the field, no setting, that gets the words after `--` on the command line; None: there may be none.
-      words: the setting, a sequence of texts, that also gets the words that are no flags; None: there may be none.
-    """
-
-    any_of: ClassVar[Sequence[str]] = ()
-    needs: ClassVar[Sequence[tuple[str, str]]] = ()
-    not_both: ClassVar[Sequence[tuple[str, str]]] = ()
-    passes_on: ClassVar[str | None] = None
-    words: ClassVar[str | None] = None
+    any_of: ClassVar[Sequence[str]] = ()  # switches, at least one of which must be on
+    needs: ClassVar[Sequence[tuple[str, str]]] = ()  # (setting, the setting that it requires)
+    not_both: ClassVar[Sequence[tuple[str, str]]] = ()  # pairs of settings that exclude each other
+    passes_on: ClassVar[str | None] = None  # the field, no setting, that gets the words after `--`, if there may be any
+    words: ClassVar[str | None] = None  # the setting, a sequence of texts, that also gets the words that are no flags
 
     def __post_init__(self) -> None:
         """Raises WrongSetting for the first broken rule."""

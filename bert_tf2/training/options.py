@@ -11,7 +11,6 @@ from typing import Any
 from absl import logging
 
 from bert_tf2.config import BertConfig
-from bert_tf2.support import plots
 from bert_tf2.support.settings import (
     DATA,
     DEVICES,
@@ -320,9 +319,6 @@ class PlotTrainingOptions(Options):
 
     output_dir: Sequence[str] = setting("The output_dir of a training; may be given several times.", group=DATA)
     output_file: str = setting("The figure to write, .png, .svg or .pdf.", "training.png", group=DATA, writes_file=True)
-
-    def check(self) -> None:
-        plots.check_name("--output_file", self.output_file)
 
 
 def hyperparameters(options: Options) -> dict[str, str]:

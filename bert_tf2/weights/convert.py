@@ -67,9 +67,8 @@ def _check_files(options: ConversionOptions) -> None:
     if to != "tf1" and files.is_remote(output):
         raise UserError(f"--output={output}: --to={to} writes to local folders only; write it there and copy it")
     flags = ("bert_config_file", "vocab_file", "extend_vocab", "never_split")
-    inputs = [outputs.Input(f"--{flag}", path) for flag in flags if (path := getattr(options, flag))]
-    inputs.insert(0, outputs.Input("--input", options.input, weights=True))
-    outputs.check(inputs, [outputs.Output("--output", output, _WRITTEN[to])])
+    inputs = {flag: path for flag in flags if (path := getattr(options, flag))}
+    outputs.check(inputs, [outputs.Output("output", output, _WRITTEN[to])])
     # With a model that is there already, or a part of one, the new one would be mixed.
     there = [name for name in files.list_directory(output) if name in _COMPANIONS or _OF_WEIGHTS.fullmatch(name)]
     if there or (files.exists(output) and not files.is_directory(output)):

@@ -137,25 +137,3 @@ def test_a_byte_order_mark_goes_everywhere_but_in_running_text(tmp_path):
     assert ner.read_conll(str(tmp_path / "conll.txt"))[0].words == ["EU"]
     assert load_label_map(str(tmp_path)).labels == ("a", "b")
     assert next(files.read_lines(str(tmp_path / "conll.txt"))) == "\ufeffEU B-ORG"
-
-
-# CRs.
-
-
-@pytest.mark.parametrize(
-    ("data", "told"),
-    [
-        (b"one\rtwo\rthree", True),
-        (b"one\rtwo\rthree\r", True),
-        (b"one\rtwo\rthree\n", True),
-        (b"one\r\ntwo\r\n", False),
-        (b"one\r\r\ntwo\r\r\n", False),
-        (b"a line\nan\rother\nand more\n", False),
-        (b"one\n", False),
-    ],
-)
-def test_lines_that_seem_to_end_in_cr_are_told(data, told, tmp_path, log_lines):
-    path = tmp_path / "file"
-    path.write_bytes(data)
-    assert list(files.read_lines(str(path))) == [line for line in data.decode().replace("\r", "").split("\n") if line]
-    assert any("a line ends at LF only" in line for line in log_lines) == told

@@ -78,13 +78,12 @@ def test_names_that_match_nothing(tmp_path, names, message):
         files.match_files(names.format(tmp_path))
 
 
-def test_unmatched_names_can_be_collected(tmp_path):
+def test_unmatched_names_can_be_skipped(tmp_path, log_lines):
     path = write(tmp_path / "a", b"")
-    unmatched = []
-    assert files.match_files(f"{path},{tmp_path}/b", unmatched) == [path]
-    assert len(unmatched) == 1 and unmatched[0].startswith(f"{tmp_path}/b: no such file")
+    assert files.match_files(f"{tmp_path}/b,{path}", skip_unmatched=True) == [path]
+    assert len(log_lines) == 1 and log_lines[0].startswith(f"left out {tmp_path}/b: no such file")
     with pytest.raises(UserError, match="no such file"):  # nothing at all is left
-        files.match_files(f"{tmp_path}/b", [])
+        files.match_files(f"{tmp_path}/b", skip_unmatched=True)
 
 
 def test_files_appear_together_and_nothing_is_left_beside(tmp_path):

@@ -94,9 +94,8 @@ def contents(folder: pathlib.Path) -> dict[str, bytes]:
         ("build_vocab.py", "--vocab_file=HARD", "(--input_file=text.txt)"),
         ("create_pretraining_data.py", "--output_file=x,vocab.txt", "(--vocab_file=vocab.txt)"),
         ("extract_features.py", "--output_file=bert_config.json", "(--bert_config_file=bert_config.json)"),
-        ("extract_features.py", "--output_file=pretrained/model.ckpt-7.index", "(--init_checkpoint=pretrained)"),
         ("convert_checkpoint.py", "--to=tf1 --output=. --extend_vocab=new.txt", "--output=.: holds bert_config.json, "),
-        ("convert_checkpoint.py", "--to=tf1 --output=TF1 --input=TF1", "bert_model.ckpt.index in this folder: is also"),
+        ("convert_checkpoint.py", "--to=tf1 --output=TF1 --input=TF1", "holds bert_model.ckpt."),
         ("run_ner.py", "--output_dir=IN --predict_file=IN/predictions.txt", "(--predict_file=IN/predictions.txt)"),
     ],
 )
@@ -121,11 +120,11 @@ def test_devices_are_written_to_and_not_replaced(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
-        outputs.check([], [outputs.Output("--output_file", str(pipe))])
+        outputs.check({}, [outputs.Output("output_file", str(pipe))])
         files.write_text(str(pipe), "text")
         assert reader.stdout.read() == b"text"
     assert pipe.is_fifo() and os.listdir(tmp_path) == ["pipe"]
-    outputs.check([], [outputs.Output("--output_file", "/dev/stdout")])
+    outputs.check({}, [outputs.Output("output_file", "/dev/stdout")])
 
 
 # Full disks
