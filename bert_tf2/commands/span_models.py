@@ -122,7 +122,7 @@ def answerer(
     bert_config_file: str | os.PathLike[str] | None = None,
     vocab_file: str | os.PathLike[str] | None = None,
     do_lower_case: bool | None = None,
-    random_seed: int = DEFAULTS["random_seed"],
+    random_seed: int | None = DEFAULTS["random_seed"],
     **settings: Any,
 ) -> SpanTextModel:
     """Finds the answers to questions in paragraphs: a Keras model, compiled with the reference's recipe.

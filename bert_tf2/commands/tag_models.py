@@ -99,7 +99,7 @@ def tagger(
     bert_config_file: str | os.PathLike[str] | None = None,
     vocab_file: str | os.PathLike[str] | None = None,
     do_lower_case: bool | None = None,
-    random_seed: int = DEFAULTS["random_seed"],
+    random_seed: int | None = DEFAULTS["random_seed"],
 ) -> TagModel:
     """A tagger of words as a Keras model, compiled with the reference's recipe; see `classifier` for the arguments.
 

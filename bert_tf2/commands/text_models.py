@@ -331,7 +331,7 @@ def classifier(
     bert_config_file: str | os.PathLike[str] | None = None,
     vocab_file: str | os.PathLike[str] | None = None,
     do_lower_case: bool | None = None,
-    random_seed: int = DEFAULTS["random_seed"],
+    random_seed: int | None = DEFAULTS["random_seed"],
 ) -> TextModel:
     """A classifier of texts as a Keras model, compiled with the reference's recipe.
 
@@ -341,7 +341,7 @@ def classifier(
       regression: whether a text has a number in place of a label.
       multi_label: whether a text may have several labels, or none.
       max_seq_length: texts are cut to this number of tokens; by default as in the training of the weights, else 128.
-      random_seed: determines the new weights of the output layer.
+      random_seed: determines the new weights of the output layer; by default, they are others at each call.
 
     Raises:
       UserError: as `load`; or the labels are missing, wrong, or not those of the weights.

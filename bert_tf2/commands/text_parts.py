@@ -39,7 +39,7 @@ class Parts:
         length = max_seq_length or kept or min(usual, longest)
         self.tokenize = Tokenize(tokenizer, checked_length(length, longest))
 
-    def model(self, kind: type, *settings, seed: int) -> keras.Model:
+    def model(self, kind: type, *settings, seed: int | None) -> keras.Model:
         """A model of `heads` with the weights."""
         with initial_weights_from(seed):
             model = kind(self.config, *settings)

@@ -9,7 +9,9 @@ import os
 import subprocess
 import sys
 import threading
+import zipfile
 
+import keras
 import pytest
 from command_lines import ROOT
 from refused import message_of
@@ -131,3 +133,18 @@ def test_paths_are_no_names(tmp_path, monkeypatch):
         lambda: bert_tf2.classifier("a/b"),
     ):
         assert message_of(call) == told
+
+
+@pytest.mark.parametrize("folder", ["", "uncased_L-2_H-16_A-2/"])
+def test_archives(tmp_path, monkeypatch, folder):
+    """Google's archives, as they come: with a folder in them, or without."""
+    monkeypatch.setattr(keras.utils.get_file.__globals__["config"], "keras_home", lambda: str(tmp_path / "cache"))
+    path = str(tmp_path / "weights.zip")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{folder}bert_model.ckpt.index", b"")
+    assert os.listdir(hub.fetched(path)) == ["bert_model.ckpt.index"]
+    message = message_of(hub.fetched, str(tmp_path / "none.zip"))
+    assert message.startswith(f"{tmp_path}/none.zip: cannot be fetched and unpacked (") and "\n" not in message
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+        archive.writestr("a.txt", b"")
+    assert message_of(hub.fetched, str(tmp_path / "other.zip")).endswith("no checkpoint is in this archive")
