@@ -68,7 +68,7 @@ WITHOUT_TENSORFLOW = [
     *("commands", "finetuning.tables", "finetuning.classification.tasks"),
     "training.plots",
     *(f"finetuning.{task}.{name}" for task in ("classification", "squad", "ner") for name in ("examples", "features")),
-    *(f"finetuning.{name}" for name in ("classification.answers", "squad.answers", "squad.scores", "ner.scores")),
+    *(f"finetuning.{name}" for name in ("classification.results", "squad.answers", "squad.scores", "ner.scores")),
 ]
 
 

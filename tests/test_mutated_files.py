@@ -23,7 +23,6 @@ from bert_tf2.data import record_checks, record_index, records, schemas
 from bert_tf2.data.huggingface_config import to_huggingface
 from bert_tf2.finetuning import classification, extract_features, ner, squad
 from bert_tf2.finetuning.classification import tasks
-from bert_tf2.finetuning.classification.examples import class_weights
 from bert_tf2.pretraining import manifest, sentences
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support import json_text
@@ -36,7 +35,7 @@ VOCABULARY = "".join(f"{word}\n" for word in toy_data.VOCAB).encode()
 TEXT = b"one film was good .\na book ||| the play\n\nit lives in Oslo now . Is it ?\n"
 TABLE = b"name\ttext\tanswer\n1\ta film\tyes\n2\tthe \xc3\xa9 book\tno\n3\tit is\tyes\n"
 TRAINING = json_text.with_checksum(
-    {"step": 7, "skipped": 0, "examples": 64, "settings": {"learning_rate": 1e-4, "records": "4 records in 1 files"}}
+    {"step": 7, "examples": 64, "settings": {"learning_rate": 1e-4, "records": "4 records in 1 files"}}
 )
 MEASURE = json_text.with_checksum({"measure": None, "value": None, "step": 4, "last_step": 4, "evaluations_since": 0})
 TOKENIZER = {
@@ -186,11 +185,6 @@ READERS = {
     "squad_answers": Reader("squad.json", damaged_json(toy_data.squad(3, 1)), _scores),
     "squad_predictions": Reader("predictions.json", damaged_json({"q0": "Oslo", "q1": "", "q2": "Lima"}), _scores),
     "squad_odds": Reader("null_odds.json", damaged_json({"q0": 0.5, "q1": -2.0, "q2": 1e-5}), _scores),
-    "class_weights": Reader(
-        "weights.json",
-        damaged_json({"maybe": 1.0, "no": 2, "yes": 0.5}),
-        lambda path: class_weights(str(path), (), LABELS),
-    ),
     "export": Reader(
         "model_info.json",
         damaged_json({"text_signatures": True, "signatures": {"serving_text": {"inputs": {"text": {}}}}}),

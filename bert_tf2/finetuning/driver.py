@@ -31,7 +31,7 @@ from bert_tf2.training.devices import build_model, check_batch, create_strategy,
 from bert_tf2.training.forward import Runner
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import write_eval_results
-from bert_tf2.training.options import MOST_STEPS, TrainOptions, hyperparameters
+from bert_tf2.training.options import MOST_STEPS, TrainOptions
 from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.saver import Best, best_folder, folder_of_weights
 from bert_tf2.training.workers import Team, is_chief
@@ -214,7 +214,6 @@ def _train(task: Task, parts: PartRecords, strategy: tf.distribute.Strategy, tea
         **settings.shared(options, TrainOptions),
         num_train_steps=steps,
         num_warmup_steps=int(steps * options.warmup_proportion),
-        texts=hyperparameters(options),
         deciding=settings.deciding(options),
     )
     trainer = Trainer(task.model, strategy, train_options, team)

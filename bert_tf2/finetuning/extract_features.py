@@ -21,7 +21,6 @@ from bert_tf2.config import BertConfig
 from bert_tf2.fast.encoder import Plan, faster
 from bert_tf2.finetuning.classification.features import log_cut, pack_texts
 from bert_tf2.finetuning.options import FeatureOptions, check_layers, checked_length
-from bert_tf2.finetuning.tables import TsvLayout, log_example, read_rows
 from bert_tf2.support import console, files, progress
 from bert_tf2.support.decimals import json_lists
 from bert_tf2.support.errors import UserError
@@ -32,7 +31,6 @@ from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.weights import checkpoint, metadata
 from bert_tf2.weights.vocabulary import check_unknown
 
-_LOGGED_EXAMPLES = 5
 # Hidden states that are in memory until those of all lines before them are known.
 _WINDOW_BYTES = 1 << 27
 
@@ -75,10 +73,8 @@ def run(options: FeatureOptions) -> int:
     policy = PRECISIONS[options.precision].policy
     model = build_model(create_strategy(options), lambda: modeling.BertModel(config, dtype=policy), random_seed=0)
     logging.info(checkpoint.initialize(model, source))
-    lines = files.count_lines(options.input_file)
-    lines = lines - 1 if lines and options.text_a_column and options.header else lines
     features = _features(itertools.chain([first], examples), options, tokenizer)
-    features = progress.track(features, "Extracting", lines, "lines")
+    features = progress.track(features, "Extracting", files.count_lines(options.input_file), "lines")
     pad_to = options.max_seq_length if options.on_tpu else None
     states = extract(model, features, layers, options.batch_size, pad_to, of_cls=options.pooling == "cls")
     count = _write(options, layers, states)
@@ -87,18 +83,8 @@ def run(options: FeatureOptions) -> int:
 
 
 def _read(options: FeatureOptions, config: BertConfig) -> Iterator[InputExample]:
-    """Yields the examples of a text or a table.
-
-    Raises UserError if the file is missing, is not UTF-8 or is no table with these columns, or if there are two texts
-    and the model cannot distinguish segments.
-    """
-    if options.text_a_column:
-        columns = TsvLayout(options.text_a_column, options.text_b_column, header=options.header)
-        rows = enumerate(cells for _, cells in read_rows(options.input_file, columns.table("train")))
-        examples = (InputExample(number, cells["text_a"], cells.get("text_b")) for number, cells in rows)
-    else:
-        examples = _lines(options.input_file)
-    for example in examples:
+    """Yields the examples. Raises UserError for two texts if the model cannot distinguish segments."""
+    for example in _lines(options.input_file):
         if example.text_b is not None:
             config.check_pairs(f"{options.input_file}, line {example.unique_id + 1}")
         yield example
@@ -107,14 +93,12 @@ def _read(options: FeatureOptions, config: BertConfig) -> Iterator[InputExample]
 def _features(
     examples: Iterable[InputExample], options: FeatureOptions, tokenizer: tokenization.FullTokenizer
 ) -> Iterator[InputFeatures]:
-    """Yields the features; logs the first ones, and warns at the end if the vocabulary lacks many of the words."""
+    """Yields the features; logs the first one, and warns at the end if the vocabulary lacks many of the words."""
     unknown = count = 0
-    converted = _converted(examples, options.max_seq_length, tokenizer)
-    for number, feature in enumerate(converted):
-        if number < _LOGGED_EXAMPLES:
-            tokens = {"tokens": " ".join(map(tokenization.printable_text, feature.tokens))}
-            values = {"input_ids": feature.input_ids, "input_type_ids": feature.input_type_ids}
-            log_example(None if number else "The first line:", tokens, {**tokens, **values})
+    for number, feature in enumerate(_converted(examples, options.max_seq_length, tokenizer)):
+        if number == 0:
+            tokens = " ".join(map(tokenization.printable_text, feature.tokens))
+            logging.info("%s", console.table("The first line:", {"tokens": tokens}))
         unknown += feature.tokens.count("[UNK]")
         count += sum(token not in ("[CLS]", "[SEP]") for token in feature.tokens)
         yield feature

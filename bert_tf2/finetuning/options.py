@@ -14,6 +14,7 @@ from bert_tf2.support.settings import (
     DEVICES,
     EVALUATION,
     FEATURES,
+    LOG,
     MODEL,
     TO_DO,
     TRAINING,
@@ -27,7 +28,6 @@ from bert_tf2.support.settings import (
 from bert_tf2.training.options import (
     DeviceOptions,
     EvaluationOptions,
-    LogOptions,
     ModelOptions,
     PredictionOptions,
     TrainingOptions,
@@ -77,7 +77,7 @@ def _length(help: str, usual: int = 128, low: int = LEAST_LENGTH) -> Any:
 
 
 @options
-class FineTuneOptions(LogOptions, VocabularyOptions, TrainingOptions):
+class FineTuneOptions(VocabularyOptions, TrainingOptions):
     """The settings that all tasks share.
 
     pad_to_max_length: if off, a batch is as wide as its longest row, which does not change the results and, on MRPC,
@@ -140,7 +140,7 @@ class ClassifierOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
     """
 
     any_of = ("do_train", "do_eval", "do_predict", "do_export")
-    needs = (("glue_submission", "do_predict"), ("class_weights", "do_train"))
+    needs = (("class_weights", "do_train"),)
 
     data_dir: str = setting(
         "Folder with the task's tables (train.tsv, dev.tsv, test.tsv, or the task's own names).", group=DATA
@@ -149,22 +149,11 @@ class ClassifierOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
         "cola, mnli, mrpc, xnli, sst-2, qqp, qnli, rte, wnli, sts-b, or tsv for tables of your own.", group=DATA
     )
     output_dir: str = output_folder(
-        *(
-            "*.tf_record",
-            "eval_metrics.json",
-            "label_map.json",
-            "confusion_matrix*.png",
-            "test_results*.tsv",
-            "predictions*.tsv",
-        )
+        *("*.tf_record", "eval_metrics.json", "label_map.json", "confusion_matrix*.png"),
+        *("test_results*.tsv", "predictions*.tsv"),
     )
     do_eval: bool = setting("Evaluate on the development table.", False, group=TO_DO)
     do_predict: bool = setting("Predict the rows of the test table.", False, group=TO_DO)
-    glue_submission: bool = setting(
-        "With do_predict: also write the files that gluebenchmark.com accepts, into output_dir/glue.",
-        False,
-        group=EVALUATION,
-    )
     text_a_column: str | None = setting(
         "Task tsv: column of the text, by its name or its number from 1.", None, group=DATA
     )
@@ -177,17 +166,16 @@ class ClassifierOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
     multi_label: bool = setting("Task tsv: a text may have several labels, or none.", False, group=DATA)
     label_separator: str = setting("With multi_label: what separates the labels in a cell.", ",", group=DATA)
     class_weights: str | None = setting(
-        "How much each class counts in the training loss: balanced, or a JSON file with a number for each label.",
+        "balanced: every class counts equally in the training loss.",
         None,
         group=TRAINING,
         decides="classes count otherwise from here on",
+        choices=("balanced",),
     )
 
     def check(self) -> None:
         own_tables = self.task_name.lower() == "tsv"
         task = find_task(self.task_name, tsv=self.columns if own_tables else None)
-        if self.glue_submission and not task.submission("predict"):
-            raise WrongSetting(f"--glue_submission: {self.task_name} is not a task of gluebenchmark.com")
         if self.class_weights and task.regression:
             raise WrongSetting(f"--class_weights: {self.task_name} has no classes")
         if self.multi_label and not own_tables:
@@ -260,6 +248,7 @@ class SquadOptions(PredictionOptions, FineTuneOptions):
         "Answers per question in nbest_predictions.json.", 20, group=EVALUATION, low=1
     )
     max_answer_length: int | None = kept_setting("Maximum number of tokens of an answer.", 30, group=EVALUATION, low=1)
+    verbose_logging: bool = setting("Log why the words of an answer stay whole.", False, group=LOG)
     answer_offsets: bool = setting(
         "Cut answers out of the paragraph where their tokens stand. The reference compares words with tokens, and keeps"
         " all words of a stretch where they differ, for example in a character that the vocabulary lacks.",
@@ -328,7 +317,7 @@ class NerOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
 
 
 @options
-class FeatureOptions(LogOptions, VocabularyOptions, DeviceOptions, ModelOptions):
+class FeatureOptions(VocabularyOptions, DeviceOptions, ModelOptions):
     """Writes BERT's hidden states for the lines of a text: for every token, or pooled into one vector a line.
 
     Example:
@@ -337,19 +326,11 @@ class FeatureOptions(LogOptions, VocabularyOptions, DeviceOptions, ModelOptions)
           --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt --max_seq_length=128 --batch_size=8
     """
 
-    needs = (("text_b_column", "text_a_column"),)
-
     input_file: str = setting(
-        "Text, one example per line; ` ||| ` separates the two texts of a pair. With text_a_column, a table of columns"
-        " separated by tabs.",
+        "Text, one example per line; ` ||| ` separates the two texts of a pair.",
         group=DATA,
         reads=True,
     )
-    text_a_column: str | None = setting(
-        "Table: column of the text, by its name or its number from 1.", None, group=DATA
-    )
-    text_b_column: str | None = setting("Table: column of the second text, if there is one.", None, group=DATA)
-    header: bool = setting("Table: whether the first line is a header.", True, group=DATA)
     output_file: str = setting(
         "JSON lines; with pooling, a name that ends in .npy writes an array.", group=DATA, writes_file=True
     )

@@ -1,6 +1,6 @@
 """Tables of texts, with columns that are separated by tabs: how they are described and read.
 
-At the end, what all tasks show in the log: labels that are spelled alike, an example, and tables of scores.
+At the end, what all tasks show in the log: labels that are spelled alike, and tables of scores.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from absl import logging
 
-from bert_tf2.support import console, files
+from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 
 Column = int | str
@@ -25,10 +25,8 @@ class Table:
     """One file of a task."""
 
     file: str  # its name inside the data folder
-    # the names of the examples; `{}` stands for the cell of column `id`, or for the index of the line from 0 if there
-    # is no such column
-    guid: str
-    # text_a, text_b, label, id: the columns to read; None if the table does not have the column, or it is not used
+    guid: str  # the names of the examples; `{}` is the cell of column `id`, or else the index of the line from 0
+    # text_a, text_b, label, id: the columns to read; None for those that are not there, or not used
     text_a: Column
     text_b: Column | None = None
     label: Column | None = None
@@ -37,13 +35,9 @@ class Table:
     # language, only: read only the rows whose column `language` is `only` (XNLI has 15 languages in one file)
     language: Column | None = None
     only: str = ""
-    # skip rows with too many or too few columns, with one warning, instead of raising an error
-    skip_broken_rows: bool = False
-    # accept rows with more columns than are read, with one warning if the rows differ. For the tables of the reference,
-    # which indexes the cells from the left and never counts them
+    skip_broken_rows: bool = False  # whether rows of a wrong width are left out, with one warning
+    # accept rows with more columns than are read, as the reference does; one warning if they differ
     any_width: bool = False
-    # for the test set of a GLUE task, the name of the file that gluebenchmark.com accepts
-    submission: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +45,8 @@ class TsvLayout:
     """The columns of user-defined tables (task `tsv`): train.tsv, dev.tsv and test.tsv.
 
     A column is given by its name in the header or by its number, counted from 1. `label` is not needed for prediction.
-    Examples are named by their cell in column `id`; without this column they are named `train-1` and so on, by the
-    index of the line from 0, as in the reference. With `separator` a cell may hold several labels, or none.
+    Without `id`, examples are named `train-1` and so on, by the index of the line from 0, as in the reference. With
+    `separator` a cell may hold several labels, or none.
     """
 
     text_a: str
@@ -87,21 +81,18 @@ class TsvLayout:
 def read_rows(path: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields (index of the line from 0, `text_a` etc. -> cell) for each row below the header.
 
-    Cells are separated by tabs, quotation marks have no special meaning, and a byte order mark is removed. The
-    reference silently reads the wrong cells of a row with an extra tab. Here all rows must have the same number of
-    columns; if `Table.any_width` is set, a warning reports the rows that have another number. The header is checked
-    only if columns are looked up by name, because some files have a single word there; otherwise one that looks like
-    data is a warning, and so are texts that are all numbers.
+    Quotation marks have no special meaning, and a byte order mark is removed. The reference silently reads the wrong
+    cells of a row with an extra tab; here all rows must have as many columns, unless `Table` says otherwise.
     """
     lines = enumerate(line.split("\t") for line in files.read_lines(path, drop_bom=True))
     header = next(lines, (0, None))[1] if table.header else None
-    allowed, numbers, broken, seen = None, {}, [], _Seen()
+    allowed, numbers, broken, doubts = None, {}, [], _Doubts()
     for index, cells in lines:
         if allowed is None:
             numbers, allowed = _find_columns(path, table, header, len(cells))
         if len(cells) in allowed:
             found = {name: cells[number] for name, number in numbers.items()}
-            seen.add(index + 1, len(cells), found)
+            doubts.look(index + 1, len(cells), found)
             yield index, found
         elif table.skip_broken_rows:
             broken.append(index + 1)
@@ -113,12 +104,12 @@ def read_rows(path: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
         raise UserError(f"{path}: has no row but the header" if header else f"{path}: is empty")
     if broken:
         logging.warning("%s: left out %d rows of a wrong width, the first is row %d", path, len(broken), broken[0])
-    seen.warn(path, numbers["text_a"] + 1)
-    if header and all(isinstance(getattr(table, name), int) for name in numbers):
-        seen.warn_of_header(path, header, numbers)
+    by_number = header and all(isinstance(getattr(table, name), int) for name in numbers)  # names were looked up
+    for doubt in doubts.told(numbers, header if by_number else None):
+        logging.warning("%s%s", path, doubt)
 
 
-class _Seen:
+class _Doubts:
     """What is odd about the rows of a table."""
 
     def __init__(self):
@@ -128,7 +119,7 @@ class _Seen:
         self._only_numbers = True
         self._labels: set[str] = set()
 
-    def add(self, row: int, width: int, cells: Mapping[str, str]) -> None:
+    def look(self, row: int, width: int, cells: Mapping[str, str]) -> None:
         self._widths[width] += 1
         self._first.setdefault(width, row)
         if not cells["text_a"].strip():
@@ -136,34 +127,30 @@ class _Seen:
         self._only_numbers = self._only_numbers and as_number(cells["text_a"]) is not None
         self._labels.add(cells.get("label", ""))
 
-    def warn(self, path: str, column: int) -> None:
-        """`column` is that of the text, from 1."""
+    def told(self, numbers: Mapping[str, int], header: Sequence[str] | None) -> Iterator[str]:
+        """The warnings, to stand behind the name of the file; `header`, if it is to be looked at."""
+        column = numbers["text_a"] + 1
         if self._blank:
-            what = "%s: column %d has no text in row %s; fill it in, or leave the row out"
-            logging.warning(what, path, column, and_more(self._blank, 3))
+            yield f": column {column} has no text in row {and_more(self._blank, 3)}; fill it in, or leave the row out"
         if self._only_numbers and self._widths:
-            what = "%s: every text, in column %d, is a number; is this the right column, and the right file?"
-            logging.warning(what, path, column)
+            yield f": every text, in column {column}, is a number; is this the right column, and the right file?"
         if len(self._widths) > 1:  # an extra cell at the end is harmless, but one in the middle shifts the rest
-            usual = self._widths.most_common(1)[0][0]
+            (usual, count), total = self._widths.most_common(1)[0], self._widths.total()
             row, width = min((row, width) for width, row in self._first.items() if width != usual)
-            logging.warning(
-                "%s: %d of %d rows do not have %d columns, the first is row %d with %d; cells are taken by the number"
-                " of their column, so make sure that no TAB inside a text has moved them",
-                path, self._widths.total() - self._widths[usual], self._widths.total(), usual, row, width,
-            )  # fmt: skip
-
-    def warn_of_header(self, path: str, header: Sequence[str], numbers: Mapping[str, int]) -> None:
-        cells = {name: header[number] for name, number in numbers.items() if number < len(header)}
+            yield (
+                f": {total - count} of {total} rows do not have {usual} columns, the first is row {row} with {width};"
+                " cells are taken by the number of their column, so make sure that no TAB inside a text has moved them"
+            )
+        cells = {name: header[number] for name, number in numbers.items() if number < len(header)} if header else {}
         texts = (cells.get(name, "") for name in ("text_a", "text_b"))
         is_text = any(len(text.split()) > _NAME_WORDS or len(text) > _NAME_LENGTH for text in texts)
         is_label = cells.get("label", "") in self._labels - {""}
-        if is_text or is_label or any(as_number(cell) is not None for cell in header):
-            logging.warning(
-                "%s, row 1: is left out as the header and does not look like one (%s); write a header above it, or, for"
-                " tables of your own, give --noheader",
-                path, and_more([repr(shortened(cell, _NAME_LENGTH)) for cell in cells.values()]),
-            )  # fmt: skip
+        if is_text or is_label or any(as_number(cell) is not None for cell in header or ()):
+            yield (
+                ", row 1: is left out as the header and does not look like one"
+                f" ({and_more([repr(shortened(cell, _NAME_LENGTH)) for cell in cells.values()])}); write a header above"
+                " it, or, for tables of your own, give --noheader"
+            )
 
 
 _NAME_WORDS, _NAME_LENGTH = 3, 40  # of the name of a column, at most
@@ -186,32 +173,29 @@ def _find_columns(path: str, table: Table, header: list[str] | None, width: int)
     wanted = {name: column for name in roles if (column := getattr(table, name)) is not None}
     if any(isinstance(column, str) for column in wanted.values()):
         width = len(header)
-    numbers = {}
+    numbers: dict[str, int] = {}
     for name, column in wanted.items():
         if isinstance(column, str):
             places = [number for number, cell in enumerate(header) if cell == column]
             if not places:
                 raise UserError(f"{path}: has no column {column!r}; its header is {and_more(header)}")
             if len(places) > 1:
-                both = " and ".join(str(number + 1) for number in places)
                 raise UserError(
-                    f"{path}, row 1: columns {both} are both called {column!r}; rename all but one, or give the number"
-                    " of the column"
+                    f"{path}, row 1: columns {' and '.join(str(number + 1) for number in places)} are both called"
+                    f" {column!r}; rename all but one, or give the number of the column"
                 )
             column = places[0]
         if column >= width:
             where = f"{path}, row {1 if header is None else 2}"
             raise UserError(f"{where}: has {num_columns(width)}, but {name} is to come from column {column + 1}")
-        numbers[name] = column
-    used: dict[int, str] = {}
-    for name in [name for name in roles[:4] if name in numbers]:
-        column = numbers[name] % width
-        other = used.setdefault(column, name)
         # A text that contains the label would make the task trivial; but a row may be named by its text.
-        if other != name and (name != "id" or other == "label"):
-            raise UserError(
-                f"{path}: column {column + 1} would be {other} and {name} at once; give each a column of its own"
-            )
+        for other, taken in numbers.items():
+            if taken % width == column % width and name != "language" and (name != "id" or other == "label"):
+                raise UserError(
+                    f"{path}: column {column % width + 1} would be {other} and {name} at once; give each a column of"
+                    " its own"
+                )
+        numbers[name] = column
     return numbers, range(max(numbers.values()) + 1, sys.maxsize) if table.any_width else range(width, width + 1)
 
 
@@ -236,17 +220,6 @@ def warn_of_similar(path: str, first_rows: Mapping[str, int]) -> None:
             )
             logging.warning(what, path, row, label, other, first_rows[other])
             return
-
-
-def log_example(
-    title: str | None, words: Mapping[str, object], values: Mapping[str, object], level: int = logging.INFO
-) -> None:
-    """Logs an example as the model reads it: with a `title` its `words`; and at level DEBUG its `values`."""
-    if title is not None:
-        logging.log(level, "%s", console.table(title, words))
-    logging.debug("*** Example ***")
-    for name, value in values.items():
-        logging.debug("%s: %s", name, " ".join(map(str, value)) if isinstance(value, list) else value)
 
 
 def shortened(text: str, length: int) -> str:

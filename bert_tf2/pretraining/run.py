@@ -25,7 +25,7 @@ from bert_tf2.training.devices import build_model, create_strategy, join, plan_f
 from bert_tf2.training.forward import Runner
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import write_eval_results, write_scalars
-from bert_tf2.training.options import TrainOptions, hyperparameters
+from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.saver import Best, best_folder
 from bert_tf2.training.workers import Team, is_chief
@@ -242,9 +242,7 @@ def _train(
     evaluation: _Evaluation,
     team: Team,
 ) -> int:
-    train_options = TrainOptions(
-        **settings.shared(options, TrainOptions), texts=hyperparameters(options), deciding=settings.deciding(options)
-    )
+    train_options = TrainOptions(**settings.shared(options, TrainOptions), deciding=settings.deciding(options))
     trainer = Trainer(model, strategy, train_options, team)
     logging.info("Training in batches of %d examples: %d steps", options.train_batch_size, options.num_train_steps)
     if options.num_warmup_steps >= options.num_train_steps:

@@ -29,7 +29,7 @@ from bert_tf2.support import environment, process
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.devices import check_batch
 from bert_tf2.training.forward import explained
-from bert_tf2.training.monitor import StepProfile, TrainingMonitor
+from bert_tf2.training.monitor import TrainingMonitor
 from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.saver import Saver, TrainingState, deciding
 from bert_tf2.training.step import LOSS_SCALE_NAMES, TrainingStep
@@ -93,7 +93,6 @@ class Trainer:
         self.global_step = 0  # the number of steps so far
         self.examples = 0  # the number of examples that these steps read, which is where `train`'s dataset must begin
         self._before: TrainingState | None = None
-        self._skipped = 0
 
     @property
     def _state(self) -> dict[str, tf.Variable]:
@@ -111,7 +110,6 @@ class Trainer:
             self.global_step = checkpoint.restore(source, self._state, self._model.config, LOSS_SCALE_NAMES)
             self._before = TrainingState.read(latest)
             self.examples = self._before.examples if self._before else self.global_step * self._options.train_batch_size
-            self._skipped = self._before.skipped if self._before else 0
             _tell_unused(latest, init_checkpoint)
             step, last = self.global_step, self._options.num_train_steps
             if step >= last:
@@ -154,24 +152,22 @@ class Trainer:
         if (missed and self._ends(evaluate)) or over:
             return self.global_step
         self._prepare(records)
-        profile = StepProfile(options, self.global_step, writes=team.is_chief)
         iterator = iter(team.distribute(self._strategy, dataset))
         steps = self.step.several()
-        monitor = TrainingMonitor(options, self.global_step, self._model.config, writes=team.is_chief)
+        monitor = TrainingMonitor(options, self.global_step, writes=team.is_chief)
         save = Interval(options.save_checkpoints_steps or options.num_train_steps, self.global_step)
-        with StopRequest() as stop, monitor, profile, self._saver:
+        with StopRequest() as stop, monitor, self._saver:
             if options.save_checkpoints_steps and not self.global_step:
                 self._save(records)
             while self.global_step < options.num_train_steps:
-                next_stop = min(save.next, evaluation.next, profile.next_stop(self.global_step))
+                next_stop = min(save.next, evaluation.next)
                 count = team.broadcast_from_chief(monitor.steps_to_run(self.global_step, next_stop))
-                with team.watched(monitor.time_limit(count)), explained(explain), profile.step(self.global_step):
-                    sums, *bad = steps(iterator, tf.constant(self.global_step, tf.int64), tf.constant(count))
-                bad = self._check_finite(*map(int, bad), where)
+                with team.watched(monitor.time_limit(count)), explained(explain):
+                    sums, bad = steps(iterator, tf.constant(self.global_step, tf.int64), tf.constant(count))
+                self._check_finite(int(bad), where)
                 self.global_step += count
                 self.examples += count * options.train_batch_size
-                profile.after(self.global_step)
-                monitor.report(self.global_step, count, {name: float(value) for name, value in sums.items()}, bad)
+                monitor.report(self.global_step, count, {name: float(value) for name, value in sums.items()})
                 last = self.global_step >= options.num_train_steps
                 signals = team.gather(stop.signal)
                 stopping = any(signals)  # all of them after the same step
@@ -221,28 +217,17 @@ class Trainer:
         missing = options.keep_checkpoint_max + 1 - self._saver.count
         environment.check_space(options.output_dir, size, "the checkpoints", max(1, min(to_come, missing)) * size)
 
-    def _check_finite(self, count: int, first: int, where: Callable[[int, int], str] | None) -> int:
-        """Returns `count`, the number of steps whose loss or gradient was not finite, if so many are tolerated.
-
-        `first` is the first of them, counted from 0; `where`: see `train`.
-        """
-        if not count:
-            return 0
-        self._skipped += count
-        size, tolerated = self._options.train_batch_size, self._options.skip_nonfinite_updates
-        records = f" Its examples: {where(self.examples + (first - self.global_step) * size, size)}." if where else ""
-        problem = f"step {first + 1}: the loss or its gradient is not a finite number."
-        if self._skipped <= tolerated:
-            told = "%s Its update was left out.%s So far, %d of %d that are tolerated."
-            logging.warning(told, problem, records, self._skipped, tolerated)
-            return count
+    def _check_finite(self, bad: int, where: Callable[[int, int], str] | None) -> None:
+        """Raises UserError if the loss or gradient of step `bad`, counted from 0, is not finite; -1 is none."""
+        if bad < 0:
+            return
+        size = self._options.train_batch_size
+        records = f" Its examples: {where(self.examples + (bad - self.global_step) * size, size)}." if where else ""
         self._saver.wait()
         latest = checkpoint.latest_checkpoint(self._options.output_dir)
         way_back = f" The last good checkpoint is {latest}." if latest else ""
-        number = f" (this is number {self._skipped} of the training)" if self._skipped > 1 else ""
         raise UserError(
-            f"{problem}{records}{way_back} Lower --learning_rate, or leave out a few such updates with"
-            f" --skip_nonfinite_updates{number}"
+            f"step {bad + 1}: the loss or its gradient is not a finite number.{records}{way_back} Lower --learning_rate"
         )
 
     def _prepare(self, records: str | None) -> None:
@@ -262,7 +247,7 @@ class Trainer:
 
     def _now(self, records: str | None) -> TrainingState:
         settings = {name: value for name, (value, _) in self._deciding(records).items()}
-        return TrainingState(self.examples, settings, self._skipped)
+        return TrainingState(self.examples, settings)
 
     def _deciding(self, records: str | None) -> dict[str, tuple[Any, str]]:
         replicas, padding = self._strategy.num_replicas_in_sync, self._model.encoder.computes_padding

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -186,13 +185,6 @@ class OptimizerOptions(Options):
         "Steps between two checkpoints; 0 saves only at the end.", 1000, group=TRAINING, low=0
     )
     keep_checkpoint_max: int = setting("Checkpoints to keep; older ones are deleted.", 5, group=TRAINING, low=1)
-    skip_nonfinite_updates: int = setting(
-        "The number of updates to leave out, over all calls of a training, because the loss or a gradient is NaN or"
-        " infinite; one more ends the training.",
-        0,
-        group=TRAINING,
-        low=0,
-    )
     all_reduce_dtype: str = setting(
         "The type in which gradients travel between devices and workers. bfloat16 sends half as many bytes and rounds"
         " each gradient to 8 bits.",
@@ -212,26 +204,6 @@ class OptimizerOptions(Options):
         "Use Adam's bias correction, which the reference does not.", False, group=TRAINING,
         decides="the updates change from here on",
     )  # fmt: skip
-    profile_steps: str | None = setting(
-        "Write a TensorBoard profile of the steps A,B (from step A to step B) into output_dir.", None, group=LOG
-    )
-
-    def check(self) -> None:
-        _ = self.steps_to_profile
-
-    @property
-    def steps_to_profile(self) -> tuple[int, int] | None:
-        """The first and the last step of profile_steps, which are counted from 1. Raises WrongSetting."""
-        if self.profile_steps is None:
-            return None
-        parts = self.profile_steps.split(",")
-        numbers = [int(part) for part in parts if re.fullmatch(r"\s*[0-9]{1,10}\s*", part)]
-        if len(parts) != 2 or len(numbers) != 2 or not 1 <= numbers[0] <= numbers[1]:
-            raise WrongSetting(
-                f"--profile_steps={self.profile_steps}: must be the first and the last step, as in 10,20; the steps are"
-                " counted from 1"
-            )
-        return numbers[0], numbers[1]
 
 
 def output_folder(*results: str) -> str:
@@ -321,12 +293,6 @@ class PlotTrainingOptions(Options):
     output_file: str = setting("The figure to write, .png, .svg or .pdf.", "training.png", group=DATA, writes_file=True)
 
 
-def hyperparameters(options: Options) -> dict[str, str]:
-    """The settings of a call as a table in Markdown, which TensorBoard shows: one of `TrainOptions.texts`."""
-    rows = [f"| {name} | {value} |" for name, value in sorted(dataclasses.asdict(options).items())]
-    return {"hyperparameters": "\n".join(["| setting | value |", "|-|-|", *rows])}
-
-
 @options
 class TrainOptions(OptimizerOptions):
     """One run of the training loop: `OptimizerOptions`, and values that the task computes."""
@@ -337,13 +303,5 @@ class TrainOptions(OptimizerOptions):
     num_warmup_steps: int
     precision: str = "float32"  # as in PrecisionOptions; float16 trains with a loss scale
     log_steps: int = 100  # the number of steps between TensorBoard points; the first step also gets one
-    # name -> Markdown text for TensorBoard. The model's configuration is always added
-    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # of the script's settings, those of settings.deciding
     deciding: Mapping[str, tuple[Any, str]] = dataclasses.field(default_factory=dict)
-
-    def check(self) -> None:
-        if self.steps_to_profile and self.steps_to_profile[0] > self.num_train_steps:
-            raise WrongSetting(
-                f"--profile_steps={self.profile_steps}: the training has only {self.num_train_steps} steps"
-            )

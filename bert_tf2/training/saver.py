@@ -55,7 +55,6 @@ class TrainingState:
     examples: int = 0  # the number of examples that were read for training
     # the values of what a continuation compares, by name
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    skipped: int = 0  # the number of updates that were left out
 
     def changes(self, now: Mapping[str, tuple[Any, str]]) -> Iterator[str]:
         """Yields a sentence for each setting that has another value now, in `deciding`."""
@@ -83,7 +82,7 @@ class TrainingState:
                 f"{path}: cannot be used: {error}; put back a copy, or remove it: the training then continues behind as"
                 " many examples as its steps read with this --train_batch_size"
             ) from error
-        return cls(found["examples"], found["settings"], found["skipped"])
+        return cls(found["examples"], found["settings"])
 
 
 def _path_beside(prefix: str) -> str:

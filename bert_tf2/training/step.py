@@ -52,8 +52,7 @@ class TrainingStep:
     def several(self):
         """Returns a graph function that runs several steps: (iterator, the first step, their number).
 
-        It returns the sums of their measures, without the steps in which one is not finite; how many those are; and the
-        first of them.
+        It returns the sums of their measures, and the first step in which one is not finite, -1 if there is none.
         """
         strategy = self._strategy
         compiles = self._options.xla and compiles_whole_step(strategy)
@@ -61,24 +60,23 @@ class TrainingStep:
 
         # Without AutoGraph, which would take a second to convert a loop.
         @tf.function(reduce_retracing=True, autograph=False)
-        def steps(iterator, first: tf.Tensor, count: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
+        def steps(iterator, first: tf.Tensor, count: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
             def measure(batch, step):
                 measured = replica_step(batch, step)
                 return tf.stack([measured[name] for name in names])
 
-            def one(offset, sums, num_bad, first_bad):
+            def one(offset, sums, bad):
                 step = first + tf.cast(offset, tf.int64)
                 measured = strategy.run(measure, args=(next(iterator), step))
                 # One sum of all of them: between workers, each sum waits for the network.
                 measured = strategy.reduce("SUM", measured, axis=None)
                 values = dict(zip(names, tf.unstack(measured), strict=True))
                 good = tf.math.is_finite(values["loss"]) & tf.math.is_finite(values["gradient_norm"])
-                sums = {name: value + tf.where(good, values[name], 0.0) for name, value in sums.items()}
-                first_bad = tf.where(good | (num_bad > 0), first_bad, step)
-                return offset + 1, sums, num_bad + tf.cast(~good, tf.int32), first_bad
+                sums = {name: value + values[name] for name, value in sums.items()}
+                return offset + 1, sums, tf.where(good | (bad >= 0), bad, step)
 
             names = (*_MEASURES, *(_OF_LOSS_SCALE if self._loss_scale else ()), *self._model.loss_names)
-            none = (tf.constant(0), dict.fromkeys(names, tf.constant(0.0)), tf.constant(0), tf.constant(-1, tf.int64))
+            none = (tf.constant(0), dict.fromkeys(names, tf.constant(0.0)), tf.constant(-1, tf.int64))
             _, *found = tf.while_loop(lambda offset, *_: offset < count, one, none)
             return tuple(found)
 
@@ -97,8 +95,6 @@ class TrainingStep:
                 self._model, self._variables, batch, seed, scale, self._options.gradient_accumulation_steps
             )
         gradients, norm = reduce_gradients(gradients, tf.as_dtype(self._options.all_reduce_dtype))
-        if self._options.skip_nonfinite_updates:
-            norm += 0.0 * context.all_reduce("SUM", values["loss"])  # not finite either, if the loss is not
         learning_rate = optimization.learning_rate_at(
             step, self._options.learning_rate, self._options.num_train_steps, self._options.num_warmup_steps
         )
@@ -112,8 +108,6 @@ class TrainingStep:
             left_out = self._loss_scale.apply(norm, update)
             norm = tf.where(left_out > 0, 0.0, norm)
             measures |= {"left_out": once * left_out, "loss_scale": once * scale}
-        elif self._options.skip_nonfinite_updates:
-            update_if_finite(norm, update)
         else:
             update()
         return {**measures, "gradient_norm": once * norm}
@@ -286,7 +280,13 @@ class LossScale:
         Returns:
           float32, 1 if the step was left out, otherwise 0.
         """
-        good = update_if_finite(norm, update)
+
+        def do() -> tf.Tensor:
+            update()
+            return tf.constant(0)
+
+        good = tf.math.is_finite(norm)
+        tf.cond(good, do, lambda: tf.constant(0))
         scale, steps = tf.convert_to_tensor(self._scale), tf.convert_to_tensor(self._good_steps) + 1.0
         grows = steps >= _STEPS_BEFORE_GROWTH
         larger = tf.where(grows, tf.minimum(scale * 2.0, _LARGEST_SCALE), scale)
@@ -298,15 +298,3 @@ class LossScale:
         ):
             tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
         return 1.0 - tf.cast(good, tf.float32)
-
-
-def update_if_finite(norm: tf.Tensor, update: Callable[[], None]) -> tf.Tensor:
-    """Calls `update` if a number is finite, and returns whether it is."""
-
-    def do() -> tf.Tensor:
-        update()
-        return tf.constant(0)
-
-    good = tf.math.is_finite(norm)
-    tf.cond(good, do, lambda: tf.constant(0))
-    return good

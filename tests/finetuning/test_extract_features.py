@@ -42,7 +42,6 @@ def folder(tmp_path_factory):
     model = modeling.BertModel(toy_data.config())
     checkpoint.save(str(path / "model.ckpt"), checkpoint.tf1_variables(model))
     (path / "text.txt").write_text("\n".join(TEXTS) + "\n")
-    toy_data.write_tsv_task(path)
     return path
 
 
@@ -163,27 +162,9 @@ def test_bfloat16_is_near(folder, tmp_path, states):
     assert 1e-5 < error < 0.1
 
 
-def test_the_vectors_of_a_table(folder, tmp_path):
-    common = {"layers": "-1", "max_seq_length": 16, "pooling": "mean"}
-    table = {"input_file": str(folder / "dev.tsv"), "text_a_column": "text"}
-    assert run(folder, tmp_path / "x.npy", **common, **table) == 21
-    lines = [text for text, _ in toy_data.sentences(21, 2)]
-    (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in lines))
-    run(folder, tmp_path / "y.npy", **common, input_file=str(tmp_path / "lines.txt"))
-    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), np.load(tmp_path / "y.npy"))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"layers": ""}, "--layers=: numbers with commas"),
-        ({"text_b_column": "text"}, "--text_b_column needs --text_a_column"),
-        ({"text_a_column": "stars"}, r"has no column 'stars'; its header is the film was good \."),
-    ],
-)
-def test_settings_that_do_not_fit(folder, tmp_path, changes, message):
-    with pytest.raises(UserError, match=message):
-        run(folder, **{"output_file": tmp_path / "out.json", **changes})
+def test_layers_that_are_none(folder, tmp_path):
+    with pytest.raises(UserError, match="--layers=: numbers with commas"):
+        run(folder, tmp_path / "out.json", layers="")
     assert not list(tmp_path.iterdir())
 
 

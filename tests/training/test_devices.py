@@ -41,27 +41,6 @@ def test_a_gpu_that_tensorflow_cannot_use_is_reported(monkeypatch, log_lines):
         assert devices._unused_gpus() is None
 
 
-@pytest.mark.parametrize(
-    ("precision", "kind", "capabilities", "words"),
-    [
-        ("tf32", "CPU", [], "float32"),
-        ("tf32", "GPU", [(7, 5)], "Ampere"),
-        ("tf32", "GPU", [(9, 0)], None),
-        ("bfloat16", "CPU", [], "many processors are slower"),
-        ("bfloat16", "GPU", [(8, 0), (7, 0)], "try float16"),
-        ("float16", "GPU", [(7, 0)], None),
-        ("float16", "GPU", [(6, 1)], "memory at most"),
-        ("float16", "CPU", [], "many processors are slower"),
-        ("float16", "TPU", [], "bfloat16"),
-        ("float32", "CPU", [], None),
-        ("float32", "GPU", [(6, 1)], None),
-    ],
-)
-def test_a_precision_that_gains_nothing_is_doubted(precision, kind, capabilities, words):
-    doubt = PRECISIONS[precision].doubt(kind, capabilities)
-    assert doubt is None if words is None else words in doubt
-
-
 def plan(hidden_size=128, **settings):
     return devices.plan_for(TrainingOptions(**REQUIRED, **settings), ONE, hidden_size)
 

@@ -7,7 +7,6 @@ import re
 
 import pytest
 import tensorflow as tf
-from small_models import tiny_config
 
 from bert_tf2.support.settings import WrongSetting
 from bert_tf2.training import plots
@@ -18,7 +17,7 @@ from bert_tf2.training.options import PlotTrainingOptions, TrainOptions
 def train(folder, first, last, losses=float, **options) -> str:
     """Writes the events of a training from one step to another, without training."""
     settings = {"num_train_steps": last, "num_warmup_steps": 0, "train_batch_size": 4, "log_steps": 1, **options}
-    with TrainingMonitor(TrainOptions(output_dir=str(folder), **settings), first, tiny_config()) as watch:
+    with TrainingMonitor(TrainOptions(output_dir=str(folder), **settings), first) as watch:
         for step in range(first + 1, last + 1):
             watch.report(step, 1, {"loss": losses(step)})
     return str(folder)
@@ -50,7 +49,7 @@ def test_what_stands_where(runs, tmp_path, monkeypatch):
 
 def test_points_behind_a_kill_are_forgotten(tmp_path):
     """A run that was killed at step 25 goes on from its checkpoint of step 10."""
-    train(tmp_path, 0, 25, log_steps=10, texts={"hyperparameters": "no curve"})
+    train(tmp_path, 0, 25, log_steps=10)
     train(tmp_path, 10, 40, lambda step: 100.0 + step, log_steps=10)
     found = plots.read_scalars(str(tmp_path))
     assert {*found} == {"loss", "learning_rate", "examples/sec"} and [*found["loss"]] == [1, 10, 11, 20, 30, 40]

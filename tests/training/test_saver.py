@@ -6,7 +6,6 @@ import json
 import shutil
 import threading
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from small_models import MAKERS, tiny_config
@@ -113,14 +112,6 @@ def test_an_error_of_the_training_waits_for_the_checkpoint_but_a_second_signal_d
     saver.wait()
 
 
-def test_only_so_many_are_kept(tmp_path):
-    with Saver(str(tmp_path), 2) as saver:
-        for step in (1, 2, 3):
-            saver.save({"v": tf.Variable(np.zeros(3, np.float32))}, step, STATE)
-    assert saver.count == 2
-    assert {path.name for path in tmp_path.glob("*.json")} == {f"model.ckpt-{step}.training.json" for step in (2, 3)}
-
-
 # What is kept beside a checkpoint for its continuation.
 
 CONFIG = tiny_config()
@@ -137,22 +128,22 @@ def test_what_is_written_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "[]", "{}", "null", '{"examples": 1', "\x00", '{"step": 3, "examples": 1, "settings": {}, "skipped": 0}'],
+    ("change", "problem"),
+    [
+        *((lambda text, wrong=wrong: wrong, "") for wrong in ("", "[]", "{}", "null", '{"examples": 1', "\x00")),
+        (lambda text: text.replace('"examples": 12', '"examples": 13'), "it does not match its checksum"),
+        (None, "it is that of step 3, not of this checkpoint"),
+    ],
 )
-def test_a_damaged_file_is_named(tmp_path, text):
-    prefix = str(tmp_path / "model.ckpt-3")
-    (tmp_path / "model.ckpt-3.training.json").write_text(text)
-    with pytest.raises(UserError, match=r"model\.ckpt-3\.training\.json: .* or remove it: the training"):
-        TrainingState.read(prefix)
-
-
-def test_a_changed_digit_is_found(tmp_path):
-    prefix = str(tmp_path / "model.ckpt-3")
-    TrainingState(12, settings_now()).write(prefix)
-    path = tmp_path / "model.ckpt-3.training.json"
-    path.write_text(path.read_text().replace('"examples": 12', '"examples": 13'))
-    with pytest.raises(UserError, match=r"training\.json: cannot be used: it does not match its checksum; put back"):
+def test_a_damaged_file_and_that_of_another_step_are_named(tmp_path, change, problem):
+    prefix = str(tmp_path / "model.ckpt-5")
+    TrainingState(12, settings_now()).write(prefix if change else str(tmp_path / "model.ckpt-3"))
+    path = tmp_path / "model.ckpt-5.training.json"
+    if change:
+        path.write_text(change(path.read_text()))
+    else:
+        (tmp_path / "model.ckpt-3.training.json").rename(path)
+    with pytest.raises(UserError, match=rf"training\.json: cannot be used: .*{problem}.*or remove it: the training"):
         TrainingState.read(prefix)
 
 
@@ -223,17 +214,6 @@ def test_the_settings_of_a_script_that_decide_its_steps(options, more):
         object.__setattr__(changed, name, 1)
         told |= {sentence.partition(":")[0] for sentence in before.changes(settings.deciding(changed))}
     assert told == _OF_ALL | more
-
-
-def test_the_file_of_another_step_is_refused(tmp_path):
-    TrainingState(12, settings_now(), skipped=2).write(str(tmp_path / "model.ckpt-3"))
-    assert TrainingState.read(str(tmp_path / "model.ckpt-3")).skipped == 2
-    (tmp_path / "model.ckpt-3.training.json").rename(tmp_path / "model.ckpt-5.training.json")
-    with pytest.raises(
-        UserError,
-        match=r"model\.ckpt-5\.training\.json: cannot be used: it is that of step 3, not of this checkpoint; put",
-    ):
-        TrainingState.read(str(tmp_path / "model.ckpt-5"))
 
 
 # The best weights.

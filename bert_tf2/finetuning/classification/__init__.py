@@ -13,6 +13,6 @@ __getattr__, __dir__ = lazy.names(
         " get_processor register",
         "features": "InputFeatures truncate_seq_pair convert_single_example convert_examples_to_features"
         " iterate_features record_kind as_record file_based_convert_examples_to_features",
-        "answers": "write_test_results write_predictions write_glue_submission",
+        "results": "write_test_results write_predictions",
     },
 )

@@ -301,39 +301,15 @@ def label_problem(label: str | tuple[str, ...], labels: Sequence[str] | None) ->
     return None if is_score else f"the score {label!r} is not a number"
 
 
-_LARGEST_WEIGHT = 1e6  # a loss of larger ones overflows; an integer may even be too large for a float
-
-
-def class_weights(wanted: str, examples: Sequence[InputExample], label_map: LabelMap) -> tuple[float, ...]:
+def balanced_weights(examples: Sequence[InputExample], label_map: LabelMap) -> tuple[float, ...]:
     """The weight of each label, in the order of the outputs; see heads.ClassifierModel.class_weights.
 
-    `wanted`: "balanced", or a JSON file: {label: weight} with a positive number for each label. Balanced weights are n
-    / (classes * count), which gives every class the same total weight; if a text may have several labels, (n - count) /
-    count, which gives the texts with a label the same total weight as the texts without it.
+    n / (classes * count), which gives every class the same total weight; if a text may have several labels, (n - count)
+    / count, which gives the texts with a label the same total weight as the texts without it.
     """
     labels, size = label_map.labels, len(examples)
-    if wanted != "balanced":
-        return _weights_of_file(wanted, labels)
     counts = collections.Counter(label for example in examples for label in labels_of(example))
     if label_map.multi_label:
         return tuple(max(1, size - counts[label]) / max(1, counts[label]) for label in labels)
     # A class without examples does not affect the loss, regardless of its weight.
     return tuple(size / (len(labels) * max(1, counts[label])) for label in labels)
-
-
-def _weights_of_file(path: str, labels: Sequence[str]) -> tuple[float, ...]:
-    content = files.read_json(path)
-    problems = [
-        *(f"has no weight for {label!r}" for label in labels if label not in content),
-        *(f"has a weight for {label!r}, which no text has" for label in sorted({*content} - {*labels})),
-    ]
-    if problems:
-        raise UserError(f"{path}: {problems[0]}; a number for each of the labels is needed: {', '.join(labels)}")
-    for label in labels:
-        value = content[label]
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _LARGEST_WEIGHT:
-            raise UserError(
-                f"{path}: the weight of {label!r} is {value!r:.40}; a positive number up to {_LARGEST_WEIGHT:g} is"
-                " needed"
-            )
-    return tuple(float(content[label]) for label in labels)

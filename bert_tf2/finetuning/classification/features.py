@@ -14,8 +14,7 @@ from bert_tf2 import tokenization
 from bert_tf2.data import records
 from bert_tf2.finetuning.classification.examples import InputExample, label_problem, labels_of
 from bert_tf2.finetuning.options import check_least_length
-from bert_tf2.finetuning.tables import log_example
-from bert_tf2.support import progress
+from bert_tf2.support import console, progress
 from bert_tf2.support.errors import UserError
 
 
@@ -87,7 +86,7 @@ def convert_single_example(
     """Makes the features of one example; see `pack_texts`.
 
     Args:
-      ex_index: example 0 is logged as text at `log_level`; examples 0 to 4 are logged as numbers at level DEBUG.
+      ex_index: example 0 is logged as text at `log_level`.
       label_list: the labels in order; empty if the label is a number.
     """
     if problem := label_problem(example.label, label_list):
@@ -97,15 +96,11 @@ def convert_single_example(
         label_id = [int(name in example.label) for name in label_list]
     else:
         label_id = label_list.index(example.label) if label_list else float(example.label)
-    features = InputFeatures(*inputs, label_id, is_cut)
-    if ex_index < 5:
+    if ex_index == 0:
         printable = " ".join(map(tokenization.printable_text, tokens))
         words = {"id": example.guid, "tokens": printable, "label": ", ".join(labels_of(example)) or "none"}
-        values = {name: getattr(features, name) for name in ("input_ids", "input_mask", "segment_ids")}
-        values = {"guid": example.guid, "tokens": printable, **values}
-        values["label"] = f"{example.label} (id = {features.label_id})"
-        log_example("The first example:" if ex_index == 0 else None, words, values, log_level)
-    return features
+        logging.log(log_level, "%s", console.table("The first example:", words))
+    return InputFeatures(*inputs, label_id, is_cut)
 
 
 def convert_examples_to_features(

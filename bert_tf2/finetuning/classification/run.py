@@ -12,8 +12,8 @@ from absl import logging
 from bert_tf2 import heads
 from bert_tf2.data import records
 from bert_tf2.finetuning import classification, driver
-from bert_tf2.finetuning.classification import answers as outcome
-from bert_tf2.finetuning.classification.examples import class_weights
+from bert_tf2.finetuning.classification import results as outcome
+from bert_tf2.finetuning.classification.examples import balanced_weights
 from bert_tf2.finetuning.driver import Export
 from bert_tf2.finetuning.options import ClassifierOptions
 from bert_tf2.finetuning.task import Batches, Scores, Task, file_of, flag_of_weights, known_labels
@@ -71,7 +71,7 @@ class ClassifierTask(Task):
             dtype=dtype,
         )
         if self.options.do_train and self.options.class_weights:
-            model.class_weights = class_weights(self.options.class_weights, self.examples["train"], label_map)
+            model.class_weights = balanced_weights(self.examples["train"], label_map)
         return model
 
     def kind(self, part: str) -> records.RecordKind:
@@ -118,13 +118,9 @@ class ClassifierTask(Task):
         probabilities, labels = _column(answers, "probabilities"), self.label_map.labels
         guids, task = [example.guid for example in self.examples[part]], self._processor.task
         written = [file_of(part, "test_results.tsv"), file_of(part, "predictions.tsv")]
-        if self.options.glue_submission:
-            written.append(os.path.join("glue", task.submission(part)))
-        results, predictions, *glue = (os.path.join(self.options.output_dir, name) for name in written)
+        results, predictions = (os.path.join(self.options.output_dir, name) for name in written)
         classification.write_test_results(results, probabilities)
         classification.write_predictions(predictions, guids, labels, probabilities, task.separator)
-        for path in glue:
-            classification.write_glue_submission(path, labels, probabilities)
         return written
 
 

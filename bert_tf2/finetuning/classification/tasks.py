@@ -20,12 +20,10 @@ class Task:
     """A classification or regression task."""
 
     name: str  # the value of `--task_name`, in lower case
-    # those of the parts "train", "eval" and "predict", and perhaps of a second evaluation set and test set from another
-    # domain than the training set, "eval_mismatched" and "predict_mismatched", which are used if their files exist. A
-    # test table has no label column, since labels are not used for prediction
+    # those of the parts "train", "eval" and "predict", and perhaps of sets from another domain, "eval_mismatched" and
+    # "predict_mismatched", which are used if their files exist. A test table has no label column
     tables: Mapping[str, Table]
-    # in the order of the outputs of the classifier; None if they are collected from the training file. An empty tuple
-    # means regression: the label is a number
+    # in the order of the outputs; None if they are collected from the training file; empty for a regression
     labels: tuple[str, ...] | None
     measures: tuple[str, ...] = ("accuracy",)  # the scores (see `scores`) that belong to the task, the main one first
     other_names_of_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)  # spelling in the files -> label
@@ -46,10 +44,6 @@ class Task:
     def pairs(self) -> bool | None:
         """Whether its examples are pairs of texts; None if only they can tell."""
         return None if self.processor else self.tables["train"].text_b is not None
-
-    def submission(self, part: str) -> str | None:
-        """The name of the file that gluebenchmark.com accepts for a part, if there is one."""
-        return self.tables[part].submission if part in self.tables else None
 
     @property
     def main_measure(self) -> str:
@@ -80,14 +74,14 @@ def _glue(
     """A task in the common GLUE layout: train.tsv and dev.tsv with the same header, test.tsv without labels."""
     train = Table("train.tsv", "train-{}", text_a, text_b, label, train_id, skip_broken_rows=skip_broken_rows)
     dev = dataclasses.replace(train, file="dev.tsv", guid="dev-{}")
-    test = Table("test.tsv", "test-{}", text_a, text_b, id=test_id, submission=f"{name.upper()}.tsv")
+    test = Table("test.tsv", "test-{}", text_a, text_b, id=test_id)
     return Task(name, {"train": train, "eval": dev, "predict": test}, labels, measures)
 
 
 def _cola() -> Task:
     train = Table("train.tsv", "train-{}", text_a=3, label=1, header=False, any_width=True)
     dev = dataclasses.replace(train, file="dev.tsv", guid="dev-{}")
-    test = Table("test.tsv", "test-{}", text_a=1, any_width=True, submission="CoLA.tsv")
+    test = Table("test.tsv", "test-{}", text_a=1, any_width=True)
     return Task("cola", {"train": train, "eval": dev, "predict": test}, _BINARY, ("matthews_correlation", "accuracy"))
 
 
@@ -96,13 +90,12 @@ def _mnli() -> Task:
     train = Table("train.tsv", "train-{}", text_a=8, text_b=9, label=-1, id=0)
     dev = dataclasses.replace(train, file="dev_matched.tsv", guid="dev_matched-{}")
     test = dataclasses.replace(train, file="test_matched.tsv", guid="test-{}", label=None, any_width=True)
-    test_mismatched = dataclasses.replace(test, file="test_mismatched.tsv", guid="test_mismatched-{}")
     tables = {
         "train": train,
         "eval": dev,
-        "predict": dataclasses.replace(test, submission="MNLI-m.tsv"),
+        "predict": test,
         "eval_mismatched": dataclasses.replace(dev, file="dev_mismatched.tsv", guid="dev_mismatched-{}"),
-        "predict_mismatched": dataclasses.replace(test_mismatched, submission="MNLI-mm.tsv"),
+        "predict_mismatched": dataclasses.replace(test, file="test_mismatched.tsv", guid="test_mismatched-{}"),
     }
     return Task("mnli", tables, _INFERENCE)
 
@@ -110,7 +103,7 @@ def _mnli() -> Task:
 def _mrpc() -> Task:
     train = Table("train.tsv", "train-{}", text_a=3, text_b=4, label=0, any_width=True)
     dev = dataclasses.replace(train, file="dev.tsv", guid="dev-{}")
-    test = dataclasses.replace(train, file="test.tsv", guid="test-{}", label=None, submission="MRPC.tsv")
+    test = dataclasses.replace(train, file="test.tsv", guid="test-{}", label=None)
     return Task("mrpc", {"train": train, "eval": dev, "predict": test}, _BINARY, ("f1", "accuracy"))
 
 
@@ -123,6 +116,8 @@ def _xnli(language: str) -> Task:
     return Task("xnli", tables, _INFERENCE, other_names_of_labels={"contradictory": "contradiction"})
 
 
+_OF_QQP = {"label": "is_duplicate", "train_id": "id", "test_id": "id", "measures": ("f1", "accuracy")}
+
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
@@ -132,17 +127,7 @@ TASKS: dict[str, Task] = {
         _xnli("zh"),
         _glue("sst-2", _BINARY, "sentence"),
         # One release of QQP has questions that contain a line break, which splits a row into two broken rows.
-        _glue(
-            "qqp",
-            _BINARY,
-            "question1",
-            "question2",
-            label="is_duplicate",
-            train_id="id",
-            test_id="id",
-            measures=("f1", "accuracy"),
-            skip_broken_rows=True,
-        ),
+        _glue("qqp", _BINARY, "question1", "question2", **_OF_QQP, skip_broken_rows=True),
         _glue("qnli", _ENTAILED, "question", "sentence", train_id="index"),
         _glue("rte", _ENTAILED, "sentence1", "sentence2", train_id="index"),
         _glue("wnli", _BINARY, "sentence1", "sentence2", train_id="index"),

@@ -11,19 +11,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from bert_tf2 import heads
 from bert_tf2.finetuning import driver, ner
 from bert_tf2.finetuning.driver import Export
 from bert_tf2.finetuning.ner import scores as ner_scores
 from bert_tf2.finetuning.options import NerOptions
-from bert_tf2.finetuning.tables import log_example, warn_of_similar
+from bert_tf2.finetuning.tables import warn_of_similar
 from bert_tf2.finetuning.task import Batches, Scores, Task, known_labels
-from bert_tf2.support import progress
+from bert_tf2.support import console, progress
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, LabelMap
 
-_LOGGED_EXAMPLES = 5
 _MEASURES = ("precision", "recall", "f1", "accuracy")
 
 
@@ -99,13 +99,12 @@ class NerTask(Task):
 
     def features(self, part: str) -> Iterable[Mapping[str, Sequence]]:
         windows = self._windows(part)
-        for number, window in enumerate(windows[:_LOGGED_EXAMPLES] if part == next(iter(self.examples)) else ()):
-            tokens = " ".join(self.tokenizer.convert_ids_to_tokens(window.input_ids))
-            sentence = self.examples[part][window.sentence]
+        if part == next(iter(self.examples)):
+            sentence, tokens = self.examples[part][windows[0].sentence], windows[0].input_ids
             tags = sentence.tags if part != "predict" else ["?"] * len(sentence.words)
             words = " ".join(f"{word}/{tag}" for word, tag in zip(sentence.words, tags, strict=True))
-            title = None if number else f"The first of {len(windows):,} windows to {part}:"
-            log_example(title, {"words": words, "tokens": tokens}, {"tokens": tokens, **ner.as_record(window)})
+            shown = {"words": words, "tokens": " ".join(self.tokenizer.convert_ids_to_tokens(tokens))}
+            logging.info("%s", console.table(f"The first of {len(windows):,} windows to {part}:", shown))
         return progress.track(map(ner.as_record, windows), "Writing features", len(windows), "windows")
 
     def answers(self, part: str, batches: Batches) -> list[list[str]]:

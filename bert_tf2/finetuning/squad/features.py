@@ -20,14 +20,13 @@ from absl import logging
 
 from bert_tf2 import tokenization
 from bert_tf2.finetuning.squad.examples import SquadExample
-from bert_tf2.finetuning.tables import log_example
+from bert_tf2.support import console
 from bert_tf2.support.errors import UserError
 
 FIRST_UNIQUE_ID = 1000000000
 
 # [CLS], and a [SEP] after the question and after the paragraph.
 _SPECIAL_PIECES = 3
-_LOGGED_EXAMPLES = 20
 
 
 @dataclasses.dataclass
@@ -195,8 +194,7 @@ def convert_examples_to_features(
     If `output_fn` is given, calls it with each window, like the function of this name of the reference, and returns
     None.
 
-    A paragraph without pieces has no window. The first window is logged as text at `log_level`; the windows of the
-    first 20 examples are logged as numbers at level DEBUG.
+    A paragraph without pieces has no window. The first window is logged at `log_level`.
 
     Raises:
       ValueError: a question leaves no room for its paragraph, or doc_stride is below 1; see `check_lengths`.
@@ -251,7 +249,7 @@ def _convert_examples(
                 shift = len(head) - window.start
                 feature.start_position = answer[0] + shift if contained else 0
                 feature.end_position = answer[1] + shift if contained else 0
-            if example_index < _LOGGED_EXAMPLES:
+            if unique_id == FIRST_UNIQUE_ID:
                 _log_feature(example, feature, log_level)
             yield feature
             unique_id += 1
@@ -312,18 +310,11 @@ def _answer_pieces(
 
 def _log_feature(example: SquadExample, feature: InputFeatures, level: int) -> None:
     words = {"question": example.question_text, "tokens": " ".join(feature.tokens)}
-    has_answer = bool(feature.start_position)
-    if has_answer:
+    if feature.start_position:
         words["answer"] = " ".join(feature.tokens[feature.start_position : feature.end_position + 1])
     elif feature.start_position is not None:
         words["answer"] = "none" if feature.is_impossible else "not in this window"
-    names = ("unique_id", "example_index", "doc_span_index", "input_ids", "input_mask", "segment_ids")
-    values = {**words, **{name: getattr(feature, name) for name in names}}
-    for name in ("token_to_orig_map", "token_is_max_context"):
-        values[name] = [f"{position}:{value}" for position, value in getattr(feature, name).items()]
-    if has_answer:
-        values |= {"start_position": feature.start_position, "end_position": feature.end_position}
-    log_example("The first window:" if feature.unique_id == FIRST_UNIQUE_ID else None, words, values, level)
+    logging.log(level, "%s", console.table("The first window:", words))
 
 
 def as_record(feature: InputFeatures, is_training: bool) -> dict[str, list[int]]:

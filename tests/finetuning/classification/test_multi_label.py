@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import pathlib
 import types
 
@@ -18,8 +17,8 @@ from bert_tf2 import heads
 from bert_tf2.data import records
 from bert_tf2.exporting.run import export_model
 from bert_tf2.finetuning import classification
-from bert_tf2.finetuning.classification.answers import compute_metrics
-from bert_tf2.finetuning.classification.examples import InputExample, class_weights
+from bert_tf2.finetuning.classification.examples import InputExample, balanced_weights
+from bert_tf2.finetuning.classification.results import compute_metrics
 from bert_tf2.finetuning.classification.run import run
 from bert_tf2.finetuning.options import ClassifierOptions
 from bert_tf2.finetuning.task import known_labels
@@ -124,27 +123,9 @@ PAIR = LabelMap("tsv", ("a", "b"), regression=False)
 
 
 def test_balanced_weights():
-    assert class_weights("balanced", EXAMPLES, PAIR) == pytest.approx((4 / 6, 4 / 2))
+    assert balanced_weights(EXAMPLES, PAIR) == pytest.approx((4 / 6, 4 / 2))
     several = [InputExample("", "", None, labels) for labels in (("fun",), ("fun", "sad"), (), ("fun",))]
-    assert class_weights("balanced", several, MAP) == pytest.approx((1 / 3, 4.0, 3.0))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"a": 1}, "has no weight for 'b'"),
-        ({"a": 1, "b": 2, "c": 3}, "has a weight for 'c', which no text has"),
-        ({"a": 1, "b": 0}, "the weight of 'b' is 0; a positive number up to"),
-        ({"a": 1, "b": "2"}, "the weight of 'b' is '2'"),
-        ({"a": 1, "b": math.inf}, "the weight of 'b' is inf"),
-    ],
-)
-def test_weights_of_a_file(tmp_path, content, message):
-    path = tmp_path / "weights.json"
-    path.write_text(json.dumps(content))
-    assert message in message_of(class_weights, str(path), EXAMPLES, PAIR)
-    path.write_text('{"b": 2.5, "a": 1}')
-    assert class_weights(str(path), EXAMPLES, PAIR) == (1.0, 2.5)
+    assert balanced_weights(several, MAP) == pytest.approx((1 / 3, 4.0, 3.0))
 
 
 # Scores
@@ -205,7 +186,7 @@ def test_training_prediction_conversion_and_export(tmp_path, log_lines):
 
 
 @pytest.mark.slow
-def test_mismatched_tables_and_the_files_for_glue(tmp_path):
+def test_mismatched_tables(tmp_path):
     """The second tables are evaluated and predicted too, beside the first ones."""
     folder = tmp_path / "d"
     folder.mkdir()
@@ -223,17 +204,14 @@ def test_mismatched_tables_and_the_files_for_glue(tmp_path):
     write("test_matched.tsv", 2)
     write("test_mismatched.tsv", 4)
     task = {"task_name": "mnli", "multi_label": False, "text_a_column": None, "label_column": None, "id_column": None}
-    switches = dict.fromkeys(("do_train", "do_eval", "do_predict", "glue_submission"), True)
+    switches = dict.fromkeys(("do_train", "do_eval", "do_predict"), True)
     results = run(options(tmp_path, **switches, **task, num_train_epochs=0.5))
     metrics = json.loads((tmp_path / "out" / "eval_metrics.json").read_text())
     assert (metrics["examples"], metrics["mismatched"]["examples"]) == (2, 3)
     assert results["mismatched_eval_accuracy"] == np.float32(metrics["mismatched"]["accuracy"])
     out = tmp_path / "out"
-    lines = {path: len((out / path).read_text().splitlines()) for path in (
-        *("test_results.tsv", "test_results_mismatched.tsv", "predictions_mismatched.tsv"),
-        *("glue/MNLI-m.tsv", "glue/MNLI-mm.tsv"),
-    )}  # fmt: skip
-    assert [*lines.values()] == [2, 4, 5, 3, 5]
+    written = ("test_results.tsv", "test_results_mismatched.tsv", "predictions_mismatched.tsv")
+    assert [len((out / name).read_text().splitlines()) for name in written] == [2, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -241,8 +219,6 @@ def test_mismatched_tables_and_the_files_for_glue(tmp_path):
     [
         ({"task_name": "cola"}, "--multi_label is for tables of your own"),
         ({"label_separator": ""}, "--multi_label needs --label_separator"),
-        ({"glue_submission": True, "do_predict": True}, "--glue_submission: tsv is not a task of gluebenchmark.com"),
-        ({"glue_submission": True}, "--glue_submission needs --do_predict"),
         ({"class_weights": "balanced"}, "--class_weights needs --do_train"),
         (
             {"task_name": "sts-b", "multi_label": False, "do_train": True, "class_weights": "balanced"},

@@ -1,8 +1,8 @@
-"""What becomes of a classifier's answers: files of predictions, scores, and a picture of the confusion matrix.
+"""What becomes of a classifier's outputs: files of predictions, scores, and a picture of the confusion matrix.
 
 The scores are those of GLUE (Wang et al., 2018), and scores per class. scikit-learn and scipy compute them and are
-imported only when needed. All results are plain numbers that JSON can represent. A measure that is undefined for the
-data (a class that never occurs, constant predictions) is 0.0, so that checkpoints can always be compared.
+imported only when needed. A measure that is undefined for the data (a class that never occurs, constant predictions) is
+0.0, so that checkpoints can always be compared.
 
 An empty list of labels means regression: the one output is a score.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf2.finetuning.classification.tasks import SCORES, Task
+from bert_tf2.finetuning.classification.tasks import Task
 from bert_tf2.finetuning.tables import aligned, shortened
 from bert_tf2.support import files, plots
 from bert_tf2.support.errors import UserError
@@ -43,40 +43,21 @@ def write_predictions(
       ids: the names of the examples (`InputExample.guid`).
       label_list: as for the features; if empty, `label` is the predicted score and there is no probability.
       probabilities: [n, classes]; for a regression [n, 1] scores.
-      separator: if a text may have several labels, what separates them; the columns are then `id` and `labels`: all
-        labels with at least `labels.THRESHOLD`.
-
-    Raises:
-      ValueError: the number of ids is not the number of probabilities.
+      separator: between the labels of a text that may have several: the columns are then `id` and `labels`, all those
+        with at least `labels.THRESHOLD`.
     """
     header = ("id", "labels") if separator else ("id", "label", "probability") if label_list else ("id", "label")
     rows = []
     for name, row in zip(ids, probabilities, strict=True):
-        best = int(np.argmax(row))
         if separator:
             given = (label for label, value in zip(label_list, row, strict=True) if value >= THRESHOLD)
             rows.append((name, separator.join(given)))
+        elif label_list:
+            best = int(np.argmax(row))
+            rows.append((name, label_list[best], np.float32(row[best])))
         else:
-            rows.append((name, *([label_list[best]] if label_list else []), np.float32(row[best])))
+            rows.append((name, np.float32(row[0])))
     _write_table(path, [header, *rows])
-
-
-def write_glue_submission(path: str, label_list: Sequence[str], probabilities: Iterable[Sequence[float]]) -> None:
-    """Writes the predictions of a test set in the format of gluebenchmark.com, under the header `index`, `prediction`.
-
-    The index is the position in the test set, from 0. The prediction is the name of the most probable label, as the
-    task spells it (`entailment`, or `1`). A score, of STS-B, is limited to `tasks.SCORES` and has 3 decimals.
-
-    Args:
-      path: the file; `Table.submission` is the name that the benchmark expects.
-      label_list: as for the features; empty for a regression.
-      probabilities: [n, classes], in the order of the test set; for a regression [n, 1] scores.
-    """
-    predictions = (
-        label_list[int(np.argmax(row))] if label_list else f"{np.clip(float(row[0]), *SCORES):.3f}"
-        for row in probabilities
-    )
-    _write_table(path, [("index", "prediction"), *enumerate(predictions)])
 
 
 def _write_table(path: str, rows: Iterable[Sequence[object]]) -> None:
@@ -92,21 +73,15 @@ def compute_metrics(
       task: defines the measures.
       labels: [n]; the index of the right class in `label_list`, or the right score of a regression. If a text may have
         several labels, [n, labels]: 1 for each label of the text, 0 for the others.
-      outputs: [n, classes] probabilities or logits, or [n] indexes of classes; regression: [n] or [n, 1] scores. If a
-        text may have several labels, [n, labels] probabilities.
+      outputs: [n, classes] probabilities or logits, or [n] indexes of classes; regression: [n] or [n, 1] scores.
       label_list: the names of the classes; not needed if the task lists them.
 
     Returns:
       `examples` (their number), one entry for each of `task.measures`, and for a classification `per_class`: label ->
       `precision`, `recall`, `f1`, `support`. If each text has one label, also `confusion_matrix`: `labels` and `rows`,
       one row per true label with the counts of the predicted labels.
-
-    Raises:
-      ValueError: there are no examples, or the numbers of labels and outputs differ.
     """
     outputs = np.asarray(outputs)
-    if len(labels) == 0 or len(labels) != len(outputs):
-        raise ValueError(f"{len(labels)} labels and {len(outputs)} outputs: as many are needed, and at least one")
     if not np.isfinite(outputs).all():
         raise UserError("the model's outputs are not finite numbers: its training diverged, try a lower learning rate")
     if task.regression:
@@ -178,10 +153,7 @@ _MOST_COLUMNS = 12  # of a confusion matrix on a terminal
 
 
 def screen(scores: Mapping[str, Any]) -> str:
-    """The scores of a classification as text: per class, then the confusion matrix; "" for a regression.
-
-    With more than 12 classes, the most frequent errors replace the matrix.
-    """
+    """The scores of a classification as text: per class, then the confusion matrix of few; "" for a regression."""
     if "per_class" not in scores:
         return ""
     measures = ("precision", "recall", "f1")
@@ -190,31 +162,19 @@ def screen(scores: Mapping[str, Any]) -> str:
         for name, row in scores["per_class"].items()
     ]
     parts = ["Scores by label:", aligned([("label", *measures, "support"), *rows])]
-    if matrix := scores.get("confusion_matrix"):
-        labels, counts = matrix["labels"], np.array(matrix["rows"])
-        if len(labels) <= _MOST_COLUMNS:
-            rows = [(label, *map(str, row)) for label, row in zip(labels, counts, strict=True)]
-            parts += ["Confusion matrix:", aligned([("right \\ predicted", *labels), *rows])]
-        else:
-            np.fill_diagonal(counts, 0)
-            worst = np.argsort(-counts, axis=None, kind="stable")[:_MOST_COLUMNS]
-            places = zip(*np.unravel_index(worst, counts.shape), strict=True)
-            rows = [(labels[i], labels[j], str(counts[i, j])) for i, j in places if counts[i, j]]
-            parts += ["The most frequent errors:", aligned([("right", "predicted", "count"), *rows])]
+    matrix = scores.get("confusion_matrix")
+    if matrix and len(matrix["labels"]) <= _MOST_COLUMNS:
+        rows = [(label, *map(str, row)) for label, row in zip(matrix["labels"], matrix["rows"], strict=True)]
+        parts += ["Confusion matrix:", aligned([("right \\ predicted", *matrix["labels"]), *rows])]
     return "\n".join(parts)
 
 
 def draw_confusion_matrix(path: str, labels: Sequence[str], rows: Sequence[Sequence[int]]) -> None:
-    """Draws `confusion_matrix` of compute_metrics into a file; raises UserError as plots.drawing does."""
+    """Draws `confusion_matrix` of compute_metrics into a file."""
     from sklearn.metrics import ConfusionMatrixDisplay
 
     side = min(3 + 0.4 * len(labels), 40)  # inches
     with plots.drawing(path, side, side) as figure:
         shown = ConfusionMatrixDisplay(np.array(rows), display_labels=[shortened(label, 30) for label in labels])
-        shown.plot(
-            include_values=len(labels) <= 60,
-            cmap="Blues",
-            values_format=",",
-            xticks_rotation="vertical",
-            ax=figure.subplots(),
-        )
+        with_values, axes = len(labels) <= 60, figure.subplots()
+        shown.plot(include_values=with_values, cmap="Blues", values_format=",", xticks_rotation="vertical", ax=axes)
