@@ -11,9 +11,6 @@ Each model has the same three methods; the training loop uses only these and `lo
     loss_terms    features and labels -> what training minimizes
     outputs       features (and labels) -> what evaluation and prediction need, one row per example
 
-The facts about a model are attributes of its class, see `_Model`, and are stated nowhere else. A new head needs a class
-here, an entry in MODELS, and the names of its variables in `weights.names`.
-
 The letters in the shape comments are those of modeling.py; P is max_predictions_per_seq, L the number of labels, M any
 number of states.
 """
@@ -51,6 +48,8 @@ Batch = Mapping[str, tf.Tensor]
 
 # The shapes of a feature by its length in the table of records. For length 1, models also accept a column.
 _FEATURE_SHAPES = {"max_seq_length": ("BF",), "max_predictions_per_seq": ("BP",), "num_labels": ("BL",), 1: ("B", "B1")}
+
+_WORDS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 
 # The dropout before an output layer is 10 % for every config (reference: create_model of run_classifier).
 _CLASSIFIER_DROPOUT = 0.1
@@ -104,11 +103,7 @@ class _Model(keras.Model):
         return cls(**{**config, "config": BertConfig.from_dict(config["config"])})
 
     def check(self, batch: Batch, *features: str) -> None:
-        """Checks the shapes of the inputs of a batch and of `features` against `record_kind`.
-
-        Raises:
-          shapes.ShapeError: `input_ids` or one of `features` is missing, or a feature has another shape.
-        """
+        """Raises ShapeError if `input_ids` or one of `features` is missing, or has not the shape in `record_kind`."""
         inputs = ("input_ids", "input_mask", "segment_ids")
         table = self.record_kind.features
         wanted = {name: _FEATURE_SHAPES[table[name].length] for name in (*inputs, *features)}
@@ -128,9 +123,6 @@ class _Model(keras.Model):
           training, dropout_seed: see BertModel.call.
           reads: int [B, P], the positions at which a head reads `sequence_output`, which is then [B, P, D]; by default
             all. `fast` does not compute the last block anywhere else, but for [CLS], which the pooler reads.
-
-        Raises:
-          shapes.ShapeError: see `check`.
         """
         self.check(batch)
         segments = batch.get("segment_ids", batch.get("token_type_ids"))
@@ -195,12 +187,12 @@ class MaskedLMModel(_Model):
         return score_masked_words(self.masked_lm, states, self.get_output_table(), ids, weights)[0]
 
     def loss_terms(self, batch: Batch, dropout_seed: tf.Tensor) -> list[LossTerm]:
-        self.check(batch, "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+        self.check(batch, *_WORDS)
         return [self._word_term(batch, self._encode_masked(batch, True, dropout_seed))]
 
     def outputs(self, batch: Batch) -> dict[str, tf.Tensor]:
         """For the metrics, per prediction [B, P]: `masked_lm_example_loss` and `masked_lm_predictions`."""
-        self.check(batch, "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+        self.check(batch, *_WORDS)
         return self._word_outputs(batch, self._encode_masked(batch))
 
     def _word_outputs(self, batch: Batch, output: modeling.BertOutput) -> dict[str, tf.Tensor]:
@@ -229,23 +221,20 @@ class PretrainingModel(MaskedLMModel):
             2, self.config.hidden_size, self.config.initializer_range, name="next_sentence", dtype=self.dtype_policy
         )
 
-    def _check_labels(self, batch: Batch) -> None:
-        self.check(batch, "masked_lm_positions", "masked_lm_ids", "masked_lm_weights", "next_sentence_labels")
-
     def _sentences(self, batch: Batch, output: modeling.BertOutput):
         """See losses.get_next_sentence_output."""
         return get_next_sentence_output(self.next_sentence, output.pooled_output, batch["next_sentence_labels"])
 
     def loss_terms(self, batch: Batch, dropout_seed: tf.Tensor) -> list[LossTerm]:
         """The two losses, which are added with equal weight as in the paper."""
-        self._check_labels(batch)
+        self.check(batch, *_WORDS, "next_sentence_labels")
         output = self._encode_masked(batch, True, dropout_seed)
         _, sentence_loss, _ = self._sentences(batch, output)
         return [self._word_term(batch, output), mean_term("next_sentence_loss", sentence_loss)]
 
     def outputs(self, batch: Batch) -> dict[str, tf.Tensor]:
         """For the metrics: per prediction [B, P] `masked_lm_*`, per example [B] `next_sentence_*`."""
-        self._check_labels(batch)
+        self.check(batch, *_WORDS, "next_sentence_labels")
         output = self._encode_masked(batch)
         _, sentence_loss, sentence_log_probs = self._sentences(batch, output)
         return {

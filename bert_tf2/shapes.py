@@ -37,14 +37,9 @@ class Contract:
 
     @tf.autograph.experimental.do_not_convert
     def check(self, *wanted: str, **arguments: Any) -> None:
-        """Compares arguments with their required shape.
+        """Raises ShapeError if an argument has none of the wanted shapes, a letter or digit for each dimension.
 
-        Args:
-          *wanted: the shape, a letter or digit for each dimension; or several alternatives.
-          **arguments: name -> tensor, array or nested lists. None is ignored.
-
-        Raises:
-          ShapeError: an argument has another shape; the message has its name, its shape and the wanted one.
+        `arguments`: name -> tensor, array or nested lists. None is ignored.
         """
         for name, value in arguments.items():
             shape = None if value is None else _static_shape(name, value)
@@ -59,16 +54,7 @@ class Contract:
     def check_batch(
         self, batch: Mapping[str, Any], wanted: Mapping[str, Sequence[str]], optional: Sequence[str] = ()
     ) -> None:
-        """Calls `check` for the features of a batch.
-
-        Args:
-          batch: name -> tensor.
-          wanted: the features to check, each with the accepted shapes.
-          optional: those of them that may be missing.
-
-        Raises:
-          ShapeError: a feature is missing or has another shape, or the batch is not a mapping.
-        """
+        """Calls `check` for the features of a batch in `wanted`, of which those in `optional` may be missing."""
         if not isinstance(batch, Mapping):
             raise ShapeError(f"batch: is a {type(batch).__name__}, wanted a dict with {', '.join(wanted)}")
         for name, letters in wanted.items():
@@ -102,15 +88,9 @@ class Contract:
 
 
 def whole_numbers(name: str, value: Any, below: int | None = None) -> tf.Tensor:
-    """An argument as a dense tensor, int32, with what can be known of it checked.
+    """An argument as a dense tensor, int32. Raises ShapeError if it holds no whole numbers.
 
-    Args:
-      name: of the argument, for messages.
-      value: numbers of an integer type.
-      below: the limit of the numbers, which are checked only outside of graphs, where they are known.
-
-    Raises:
-      ShapeError: it is something else, or has a number below 0 or not below `below`.
+    `below`: the limit of the numbers, which are checked only outside of graphs, where they are known.
     """
     if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
         raise ShapeError(f"{name}: is a {type(value).__name__}; pad its rows with 0, and say so in the mask")
@@ -149,11 +129,7 @@ def _listed(sizes: Sequence[Any]) -> str:
 def get_shape_list(
     tensor: tf.Tensor, expected_rank: int | Collection[int] | None = None, name: str | None = None
 ) -> list[int | tf.Tensor]:
-    """Returns the shape of a tensor: Python numbers if they are known statically, else scalar tensors.
-
-    Raises:
-      ValueError: `expected_rank` is given, and `assert_rank` fails.
-    """
+    """The shape of a tensor: Python numbers if they are known statically, else scalar tensors. See `assert_rank`."""
     if expected_rank is not None:
         assert_rank(tensor, expected_rank, name)
     dynamic = tf.shape(tensor)
@@ -178,10 +154,5 @@ def reshape_to_matrix(input_tensor: tf.Tensor) -> tf.Tensor:
 
 
 def reshape_from_matrix(output_tensor: tf.Tensor, orig_shape_list: Sequence[int | tf.Tensor]) -> tf.Tensor:
-    """[rows, D] -> [..., D]: reverses `reshape_to_matrix` with the current width of the matrix.
-
-    Args:
-      output_tensor: [rows, D].
-      orig_shape_list: `get_shape_list` of the tensor before it was reshaped.
-    """
+    """[rows, D] -> [..., D]; `orig_shape_list` is `get_shape_list` of the tensor before `reshape_to_matrix`."""
     return tf.reshape(output_tensor, [*orig_shape_list[:-1], get_shape_list(output_tensor)[-1]])

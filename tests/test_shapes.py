@@ -83,15 +83,6 @@ def test_what_is_not_known_fits():
     assert graph(floats(1), floats(3, 10)).shape == (3, 10)
 
 
-def test_nested_lists():
-    shapes.Contract().check("BF", input_ids=[[1, 2], [3, 4]], input_mask=ints(2, 2))
-    assert refused("BF", input_ids=[[1, 2], [3]]).startswith("input_ids: holds rows of unequal lengths")
-
-
-def test_it_is_a_user_error_and_the_references_value_error():
-    assert issubclass(shapes.ShapeError, UserError) and issubclass(shapes.ShapeError, ValueError)
-
-
 # Every argument of the encoder and of the functions and layers of heads
 
 ENCODER = {"input_ids": ints(B, F), "input_mask": ints(B, F), "token_type_ids": ints(B, F)}
@@ -212,19 +203,3 @@ def test_user_errors_from_inside_a_layer_stay_one_line(bert):
         with pytest.raises(UserError) as caught:
             call(tf.zeros([1, 17], tf.int32))
         assert str(caught.value) == message
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", MAKERS)
-def test_nothing_is_added_to_a_graph(models, kind, monkeypatch):
-    """A training step with batches of any length has the same operations with and without the checks."""
-    batch = batch_for(kind)
-    spec = {name: tf.TensorSpec([None] * value.ndim, value.dtype) for name, value in batch.items()}
-
-    def operations() -> list[str]:
-        graph = tf.function(lambda batch: models[kind].loss_terms(batch, tf.constant([1, 2]))[0].total)
-        return [operation.type for operation in graph.get_concrete_function(spec).graph.get_operations()]
-
-    checked = operations()
-    monkeypatch.setattr(shapes.Contract, "check", lambda self, *wanted, **arguments: None)
-    assert operations() == checked

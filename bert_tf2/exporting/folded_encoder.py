@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from bert_tf2 import layers, modeling
 from bert_tf2.fast.encoder import Block
-from bert_tf2.fast.unpadding import Layout, Queries, Unpadded
+from bert_tf2.fast.unpadding import Queries, Unpadded, UnpaddedLayout
 
 
 def _activation(activation: Callable) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -83,7 +83,7 @@ class _Block(Block, tf.Module):
         self.heads, self.rate = config.num_attention_heads, 0.0
 
     def split_heads(
-        self, states: tf.Tensor, layout: Layout, read: tf.Tensor, queries: Queries | None
+        self, states: tf.Tensor, layout: UnpaddedLayout, read: tf.Tensor, queries: Queries | None
     ) -> list[Sequence[tf.Tensor]]:
         folded = self.query_key_value(states)  # [T, 3 D]; a part of the kernel would be copied in each call
         split = layout.split_heads([folded], self.heads)

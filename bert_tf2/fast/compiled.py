@@ -1,9 +1,8 @@
 """Chains of element-wise operations in one pass over memory, by XLA.
 
-TensorFlow runs one operation after the other, and each reads and writes whole tensors: on a CPU, gelu takes five times
-as long as its arithmetic. XLA compiles a chain into one loop. It compiles again for every new shape, so
-this is done only in graphs whose shapes are fixed or few. The large matrix products are left to TensorFlow, which has
-the faster ones.
+TensorFlow reads and writes whole tensors for each operation: on a CPU, gelu takes five times as long as its arithmetic.
+XLA compiles a chain into one loop, again for every new shape, so this is done only in graphs whose shapes are fixed or
+few. The large matrix products are left to TensorFlow, which has the faster ones.
 """
 
 from __future__ import annotations
@@ -17,11 +16,10 @@ import tensorflow as tf
 
 
 def compiled_with_xla(function: Callable) -> Callable:
-    """Decorates a function of tensors whose operations XLA compiles into one where that pays.
+    """Decorates a function of tensors, sequences, None or numbers whose operations XLA compiles into one if it pays.
 
-    Its arguments are tensors, sequences of them, None, or Python numbers. Elsewhere (outside a graph, where a shape is
-    not known, in a TPU's program, which is compiled as a whole) it is the function itself. It is not differentiated:
-    use it within tf.custom_gradient.
+    Elsewhere (outside a graph, where a shape is not known, in a TPU's program) it is the function itself. It has no
+    gradient: use it within tf.custom_gradient.
     """
     kernel = tf.function(function, jit_compile=True, autograph=False)
 

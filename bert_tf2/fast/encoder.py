@@ -14,7 +14,7 @@ from bert_tf2 import modeling
 from bert_tf2.fast import kernels
 from bert_tf2.fast.recompute import keeps_activations, recomputed
 from bert_tf2.fast.shared_graph import SharedGraph, values_of, with_values
-from bert_tf2.fast.unpadding import Layout, Padded, Queries, Unpadded
+from bert_tf2.fast.unpadding import PaddedLayout, Queries, Unpadded, UnpaddedLayout
 from bert_tf2.layers import current_seeds, dropout, dropout_from, seeds_if
 from bert_tf2.shapes import Contract
 
@@ -40,11 +40,7 @@ def accelerate(model: Model, plan: Plan) -> Model:
 
 
 def faster(bert: modeling.BertModel, plan: Plan) -> FastEncoder | modeling.BertModel:
-    """The encoder as planned, with the same variables.
-
-    One with a block of another class than modeling.TransformerBlock is returned as it is: only that class knows how its
-    block computes. So is one in float64.
-    """
+    """The encoder as planned, with the same variables; one with a block of another class, or in float64, as it is."""
     is_plain = all(type(block) is modeling.TransformerBlock for block in bert.blocks)
     return FastEncoder(bert, plan) if is_plain and bert.variable_dtype == "float32" else bert
 
@@ -60,12 +56,7 @@ def accelerated(model: Model) -> Iterator[Model]:
 
 
 class FastEncoder:
-    """Computes what a BertModel does, and is called like it.
-
-    Attributes:
-      plan: how.
-      computes_padding: as in BertModel.
-    """
+    """Computes what a BertModel does, and is called like it; `computes_padding` as there."""
 
     def __init__(self, bert: modeling.BertModel, plan: Plan):
         self.plan = plan
@@ -83,10 +74,7 @@ class FastEncoder:
         dropout_seed: tf.Tensor | None = None,
         reads: tf.Tensor | None = None,
     ) -> modeling.BertOutput:
-        """See BertModel.call, and `heads._Model.encode` for `reads`.
-
-        With `reads`, the last block computes keys and values for every token, and all else only where it is read.
-        """
+        """See BertModel.call, and `heads._Model.encode` for `reads`: there alone, the last block computes all."""
         Contract().check("2", dropout_seed=dropout_seed)
         input_ids, mask, types = self._bert.check_inputs(input_ids, input_mask, token_type_ids)
         with dropout_from(seeds_if(training, dropout_seed)):
@@ -95,7 +83,7 @@ class FastEncoder:
             if self.computes_padding:
                 states = self._embed(input_ids, types, None)  # [B, F, D]
                 queries = None if reads is None else Queries(reads)
-                *layers, last = self._run_blocks(states, Padded(modeling.mask_scores(mask)), queries)
+                *layers, last = self._run_blocks(states, PaddedLayout(modeling.mask_scores(mask)), queries)
             else:
                 batch = Unpadded(mask, self._bert.config.num_attention_heads)
                 states = self._embed(batch.pack(input_ids), batch.pack(types), batch.positions)  # [T, D]
@@ -112,7 +100,9 @@ class FastEncoder:
         summed = self._bert.embeddings.add_up(input_ids, types, position_ids)
         return dropout(self._norm(summed), self._bert.config.hidden_dropout_prob)
 
-    def _run_blocks(self, states: tf.Tensor, layout: Padded | Layout, queries: Queries | None) -> list[tf.Tensor]:
+    def _run_blocks(
+        self, states: tf.Tensor, layout: PaddedLayout | UnpaddedLayout, queries: Queries | None
+    ) -> list[tf.Tensor]:
         """Returns the states that enter each block and leave the last one, there those of `queries`: [B, Q, D]."""
         trains = current_seeds() is not None
         # Only in a training: what a model answers must not depend, by rounding, on whether it was trained just before.
@@ -146,7 +136,9 @@ class Block:
         self.intermediate = kernels.dense(layer.intermediate)
         self.output_dense, self.output_norm = kernels.add_and_norm(layer.output_dense, layer.output_norm)
 
-    def __call__(self, states: tf.Tensor, layout: Padded | Layout, queries: Queries | None = None) -> tf.Tensor:
+    def __call__(
+        self, states: tf.Tensor, layout: PaddedLayout | UnpaddedLayout, queries: Queries | None = None
+    ) -> tf.Tensor:
         """[B, F, D] or [T, D], of the layout, to the same; with `queries` to the states [B, Q, D] that are read."""
         read = queries.pick(states) if queries else states
         contexts = [
@@ -158,9 +150,9 @@ class Block:
         return modeling.after_attention(self, read, (queries or layout).merge_heads(contexts))
 
     def split_heads(
-        self, states: tf.Tensor, layout: Padded | Layout, read: tf.Tensor, queries: Queries | None
+        self, states: tf.Tensor, layout: PaddedLayout | UnpaddedLayout, read: tf.Tensor, queries: Queries | None
     ) -> list[Sequence[tf.Tensor]]:
-        """Query, key and value for each group, see Layout; with `queries` the query is that of `read`, their states."""
+        """Query, key and value for each group of the layout; with `queries`, the query is of `read`, their states."""
         attention = self.layer.attention
         if queries is None:
             return layout.split_heads(kernels.query_key_value(attention, states), self.heads)

@@ -170,17 +170,12 @@ def _forward(
     rate: float | None,
     epsilon: float,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """LayerNorm of x, or of x + dropout(branch + bias).
+    """LayerNorm of x, or of x + dropout(branch + bias): [..., D], and means and inverse deviations, float32 [..., 1].
 
     Args:
       inputs: x [..., D]; or x, the branch [..., D] and the bias, float32 [D].
       bits: uint16 [..., D], the random numbers of the dropout; None for no dropout.
       gamma, beta: float32 [D].
-      rate: of the dropout.
-      epsilon: added to the variance.
-
-    Returns:
-      The normalized states [..., D], their means and the inverses of their deviations, float32 [..., 1].
     """
     wide = _sum_of(inputs, bits, rate)
     mean = tf.reduce_mean(wide, axis=-1, keepdims=True)
@@ -224,14 +219,7 @@ def attend(query: tf.Tensor, key: tf.Tensor, mask_scores: tf.Tensor, value: tf.T
     in bfloat16 and float16). What the gradient of softmax sums over each row of scores is summed over the H numbers of
     the result, as in Dao et al., "FlashAttention" (2022), appendix B.2.
 
-    Args:
-      query: [B, N, F, H].
-      key, value: [B, N, T, H].
-      mask_scores: [B, 1, 1, T].
-      rate: of the dropout.
-
-    Returns:
-      [B, N, F, H].
+    [B, N, F, H], [B, N, T, H], [B, 1, 1, T], [B, N, T, H] -> [B, N, F, H].
     """
     if current_seeds() is None or not rate:
         return modeling.average_values(modeling.attention_scores(query, key, mask_scores), value, rate)

@@ -16,10 +16,9 @@ _KEPT = 3
 
 
 def keeps_activations(blocks: int) -> list[bool]:
-    """Whether the activations of each block are kept from the forward pass: of one block in three.
+    """Whether the activations of each block are kept: of one in three, and of the last, which are needed first.
 
-    To keep none would leave about an eighth of the memory instead of a third, for half as much time again. The last
-    block is among those that are kept: the backward pass needs its activations first.
+    To keep none would leave about an eighth of the memory instead of a third, for half as much time again.
     """
     return [(blocks - 1 - number) % _KEPT == 0 for number in range(blocks)]
 

@@ -98,16 +98,10 @@ def _forward_and_backward(compute: Callable, inputs: Sequence[tf.Tensor], source
     """Cuts the graph of a function and its gradient in two: what is computed before the gradient is known, and after.
 
     TensorFlow would cut it by itself, but keep every tensor of which the second part uses only the shape, and others
-    that it does not use at all: a sixth more memory.
+    that it does not use at all: a sixth more memory. `inputs` are tensors like the arguments of `compute`, of which the
+    first `sources` have gradients.
 
-    Args:
-      compute: tensors to a tensor.
-      inputs: tensors like its arguments.
-      sources: how many of the arguments to differentiate by, from the first on.
-
-    Returns:
-      Forward: a list of arguments to the result and a list of the tensors to keep. Backward: the gradient of the result
-      and the kept tensors to the gradients.
+    Returns (arguments -> result, tensors to keep), and (gradient of the result, kept tensors -> gradients).
     """
 
     def both(*tensors):

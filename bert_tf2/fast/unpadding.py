@@ -42,7 +42,7 @@ class _Group(NamedTuple):
     mask_scores: tf.Tensor  # float32 [R, 1, 1, W], added to the attention scores
 
 
-class Padded(NamedTuple):
+class PaddedLayout(NamedTuple):
     """The layout of a batch with its padding."""
 
     scores: tf.Tensor  # [B, 1, 1, T]
@@ -70,7 +70,7 @@ class Queries(NamedTuple):
 
     # int32 [B, Q]: their positions in each row [F], or, without padding, their places among all tokens [T]
     tokens: tf.Tensor
-    # for each group of a Layout, the rows of the batch that it has, int32 [R]; none for a batch with its padding
+    # for each group of an UnpaddedLayout, the rows of the batch that it has, int32 [R]; none for a PaddedLayout
     rows: Sequence[tf.Tensor] = ()
     ranks: tf.Tensor | None = None  # int32 [B], the place of each row among those of all groups
 
@@ -88,7 +88,7 @@ class Queries(NamedTuple):
         return joined if self.ranks is None else tf.gather(joined, self.ranks)
 
 
-class Layout(NamedTuple):
+class UnpaddedLayout(NamedTuple):
     """Where attention finds the tokens of a batch, and where its results belong; all of it tensors."""
 
     groups: Sequence[_Group]  # what is computed together
@@ -129,13 +129,7 @@ class Unpadded:
     """
 
     def __init__(self, input_mask: tf.Tensor, heads: int, few_sizes: bool = True):
-        """Lays out a batch.
-
-        Args:
-          input_mask: int [B, F], 1 for tokens and 0 for padding.
-          heads: N.
-          few_sizes: whether sizes are rounded up.
-        """
+        """Lays out a batch with an input_mask, int [B, F]; `few_sizes`: whether sizes are rounded up."""
         mask = tf.cast(input_mask, tf.int32) > 0
         self._shape = tf.shape(mask)
         self.width = self._shape[1]
@@ -158,7 +152,7 @@ class Unpadded:
         first = (tf.gather(begins, row) + position)[:, tf.newaxis]
         pieces = first + tf.gather(strides, row)[:, tf.newaxis] * tf.range(heads)  # [tokens, N]
         contexts = tf.concat([pieces, tf.fill([self._filled - self._count, heads], end)], 0)
-        self.layout = Layout(groups, contexts)
+        self.layout = UnpaddedLayout(groups, contexts)
 
     def _by_length(self) -> tuple[list[_Group], tf.Tensor, tf.Tensor]:
         """The rows in groups of similar length; see `_group` for the other two results, here for each row."""
@@ -221,7 +215,7 @@ def _scores(mask: tf.Tensor) -> tf.Tensor:
 
 
 def _gather_heads(contexts: Sequence[tf.Tensor], places: tf.Tensor) -> tf.Tensor:
-    """Layout.merge_heads without a gradient; `places` are Layout.contexts."""
+    """UnpaddedLayout.merge_heads without a gradient; `places` are UnpaddedLayout.contexts."""
     size = contexts[0].shape[-1]
     pieces = [tf.reshape(context, [-1, size]) for context in contexts]
     joined = tf.concat([*pieces, tf.zeros([1, size], pieces[0].dtype)], 0)

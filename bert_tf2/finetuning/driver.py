@@ -13,7 +13,7 @@ import functools
 import math
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -44,20 +44,12 @@ Export = Callable[..., str]
 def run(task: Task, export: Export | None = None) -> dict[str, Any] | None:
     """Trains, evaluates, predicts and exports, according to the switches of the options.
 
-    `export`: writes a SavedModel; `bert_tf2.exporting.run.export_model`. Needed with do_export. (Tasks do not import
-    it, because an export may contain any task.)
+    `export`: `bert_tf2.exporting.run.export_model`, needed with do_export. (Tasks do not import it, because an export
+    may contain any task.)
 
-    Returns:
-      The results of the evaluation, as in `eval_metrics.json` and `eval_results.txt`. None without an evaluation.
-
-    Raises:
-      ValueError: do_export without `export`.
+    Returns the results of an evaluation, as in `eval_metrics.json` and `eval_results.txt`; None without.
     """
     options = task.options
-    if options.do_export and export is None:
-        raise ValueError(
-            "do_export needs the function that exports: run(..., export=bert_tf2.exporting.run.export_model)"
-        )
     if not (options.do_train or is_chief(options)):
         logging.info(workers.NOTHING_TO_DO)
         return None
@@ -70,11 +62,10 @@ def run(task: Task, export: Export | None = None) -> dict[str, Any] | None:
         if not team.is_chief:
             return None
         answers = functools.cache(parts.answers)  # those to questions are scored and written
-        written: list[str] = []
-        scores = {part: task.score(part, answers(part)) for part in task.eval_parts} if options.do_eval else {}
-        results = _write_scores(task, scores, global_step, written) if scores else None
-        for part in task.predict_parts if task.predicts else ():
-            written += task.write(part, answers(part))
+        scores = task.score(answers("eval")) if options.do_eval else None
+        results, written = _write_scores(task, scores, global_step) if scores else (None, [])
+        if task.predicts:
+            written += task.write(answers(task.predicted_part))
         exported = _export(task, export) if options.do_export else None
         _tell_summary(task, scores, written, exported)
         return results
@@ -107,11 +98,7 @@ def _prepare(task: Task) -> Team:
 
 
 def _build(task: Task, team: Team, opened: contextlib.ExitStack) -> tuple[tf.distribute.Strategy, int]:
-    """Builds the model on the devices and loads its weights; returns the strategy and the weights' global step.
-
-    The weights are the newest in output_dir, or the best there if nothing is trained, else those of init_checkpoint. If
-    this call trains, it locks output_dir.
-    """
+    """Builds the model on the devices and loads its weights; returns the strategy and the weights' global step."""
     options = task.options
     files.make_directory(options.output_dir)
     if options.do_train and team.is_chief:
@@ -146,11 +133,7 @@ class PartRecords:
         }
 
     def _path(self, part: str) -> str:
-        """The path for the records of a part: in output_dir, as in the reference.
-
-        While another training is running it is in a temporary folder, since that training evaluates on the records in
-        output_dir.
-        """
+        """The path for the records of a part: in output_dir, unless another training uses those that are there."""
         folder = self._options.output_dir
         if not self._options.do_train and output_lock.is_training_elsewhere(folder):
             folder = self._opened.enter_context(tempfile.TemporaryDirectory())
@@ -169,7 +152,7 @@ class PartRecords:
 
     def answers(self, part: str) -> Any:
         """The answers of the model, with its current weights, to a part."""
-        task, options, evaluating = self._task, self._options, part in self._task.eval_parts
+        task, options, evaluating = self._task, self._options, part == "eval"
         count = self.write(part)
         batch_size = (evaluating and getattr(options, "eval_batch_size", 0)) or options.predict_batch_size
         data = self.read(part, batch_size, like_lengths=not options.pads_batches)
@@ -249,35 +232,22 @@ def _train(task: Task, parts: PartRecords, strategy: tf.distribute.Strategy, tea
 
 def _main_measure(task: Task, parts: PartRecords) -> tuple[str, float]:
     """The name and the value of the measure by which weights are compared; higher is better."""
-    part = task.eval_parts[0]
-    scores = task.score(part, parts.answers(part))
+    scores = task.score(parts.answers("eval"))
     return scores.main, scores.metrics[scores.main]
 
 
-def _write_scores(task: Task, scores: Mapping[str, Scores], global_step: int, written: list[str]) -> dict[str, Any]:
-    """Writes and logs the scores of all parts, and returns them; `written` gets the names of the files.
-
-    Those of a further evaluation set stand under the second part of its name.
-    """
-    output_dir = task.options.output_dir
-    metrics: dict[str, Any] = {}
-    results: dict[str, float] = {}
-    for part, found in scores.items():
-        further = part.partition("_")[2]
-        metrics |= {further: found.metrics} if further else found.metrics
-        prefix = f"{further}_" if further else ""
-        results |= {f"{prefix}{name}": value for name, value in (found.results or {}).items()}
-    if results:
-        results["global_step"] = global_step
+def _write_scores(task: Task, scores: Scores, global_step: int) -> tuple[dict[str, Any], list[str]]:
+    """Writes and logs the scores; returns them, and the names of the files."""
+    output_dir, results, written = task.options.output_dir, {}, []
+    if scores.results:
+        results = {**scores.results, "global_step": global_step}
         write_eval_results(output_dir, results)
         written.append("eval_results.txt")
-    files.write_json(os.path.join(output_dir, "eval_metrics.json"), metrics)
-    written.append("eval_metrics.json")
-    for part, found in scores.items():
-        written += task.draw(part, found.metrics)
-    for screen in filter(None, (found.screen for found in scores.values())):
-        logging.info("%s", screen)
-    return {**metrics, **results}
+    files.write_json(os.path.join(output_dir, "eval_metrics.json"), scores.metrics)
+    written += ["eval_metrics.json", *task.draw(scores.metrics)]
+    if scores.screen:
+        logging.info("%s", scores.screen)
+    return {**scores.metrics, **results}, written
 
 
 def _export(task: Task, export: Export) -> str:
@@ -295,7 +265,7 @@ def _export(task: Task, export: Export) -> str:
     )
 
 
-def _tell_summary(task: Task, scores: Mapping[str, Scores], written: Sequence[str], exported: str | None) -> None:
+def _tell_summary(task: Task, scores: Scores | None, written: Sequence[str], exported: str | None) -> None:
     """Logs the files and the scores."""
     options, best = task.options, best_folder(task.options.output_dir)
     latest = checkpoint.latest_checkpoint(options.output_dir)
@@ -304,6 +274,5 @@ def _tell_summary(task: Task, scores: Mapping[str, Scores], written: Sequence[st
         paths.append(best)
     paths += [os.path.join(options.output_dir, name) for name in written]
     paths += [exported] if exported else []
-    first = next(iter(scores.values()), None)
-    figures = {name: first.metrics[name] for name in first.figures if name in first.metrics} if first else None
+    figures = {name: scores.metrics[name] for name in scores.figures if name in scores.metrics} if scores else None
     console.summary(paths, figures)

@@ -66,7 +66,7 @@ def run(options: FeatureOptions) -> int:
     tokenizer = metadata.load_tokenizer(
         options.vocab_file, options.do_lower_case, config.vocab_size, source, options.init_checkpoint
     )
-    examples = _read(options, config)
+    examples = _lines(options.input_file, config)
     first = next(examples, None)
     if first is None:
         raise UserError(f"{options.input_file}: the file is empty; a line of text for each example is needed")
@@ -80,14 +80,6 @@ def run(options: FeatureOptions) -> int:
     count = _write(options, layers, states)
     console.summary([f"{options.output_file} ({count:,} lines)"])
     return count
-
-
-def _read(options: FeatureOptions, config: BertConfig) -> Iterator[InputExample]:
-    """Yields the examples. Raises UserError for two texts if the model cannot distinguish segments."""
-    for example in _lines(options.input_file):
-        if example.text_b is not None:
-            config.check_pairs(f"{options.input_file}, line {example.unique_id + 1}")
-        yield example
 
 
 def _features(
@@ -130,10 +122,12 @@ def read_examples(input_file: str) -> list[InputExample]:
     return list(_lines(input_file))
 
 
-def _lines(input_file: str) -> Iterator[InputExample]:
-    """Yields the result of `read_examples`."""
+def _lines(input_file: str, config: BertConfig | None = None) -> Iterator[InputExample]:
+    """Yields what `read_examples` returns. Raises UserError for a pair if the model of `config` cannot read one."""
     for number, line in enumerate(files.read_lines(input_file)):
         text_a, separator, text_b = line.strip().rpartition(" ||| ")
+        if separator and config is not None:
+            config.check_pairs(f"{input_file}, line {number + 1}")
         yield InputExample(number, text_a, text_b) if separator else InputExample(number, text_b, None)
 
 
@@ -239,16 +233,13 @@ def extract(
     pad_to: int | None = None,
     of_cls: bool = False,
 ) -> Iterator[tuple[InputFeatures, np.ndarray]]:
-    """Runs the encoder over lines, on all devices of the model's strategy.
+    """Yields each line's features and its hidden states, float32 [layers, tokens, D], in the order of the input.
 
-    A batch has lines of like length and is padded to its longest. For that, lines are read ahead: as many as have
-    hidden states of 128 MB, and one batch at least.
+    Batches have lines of like length; for that, lines with hidden states of 128 MB are read ahead.
 
     Args:
       pad_to: the length of every batch, instead of that of its longest line.
       of_cls: for the first token alone, for which the last block computes less.
-
-    Yields each line's features and its hidden states, float32 [layers, tokens, D], in the order of the input.
     """
     forward.check_process()
     strategy, layers = model.distribute_strategy, tuple(layers)
@@ -279,10 +270,9 @@ def token_line(feature: InputFeatures, layers: Sequence[int], values: np.ndarray
 
 
 def pool(values: np.ndarray, pooling: str) -> np.ndarray:
-    """One vector for a line: [layers, tokens, D] -> [layers * D], the layers concatenated.
+    """One vector for a line: [layers, tokens, D] -> [layers * D], over all tokens or of the first ("cls").
 
-    `pooling`: "cls" takes the first token; "mean" and "max" reduce over all tokens, including [CLS] and [SEP]. "none"
-    keeps the tokens: -> [tokens, layers * D].
+    "none" keeps the tokens: -> [tokens, layers * D].
     """
     layers, tokens, width = values.shape
     of_tokens = values.transpose(1, 0, 2).reshape(tokens, layers * width)

@@ -11,13 +11,10 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import (
     DATA,
-    DEVICES,
     EVALUATION,
     FEATURES,
     LOG,
     MODEL,
-    TO_DO,
-    TRAINING,
     WrongSetting,
     check_type,
     kept_setting,
@@ -32,6 +29,12 @@ from bert_tf2.training.options import (
     PredictionOptions,
     TrainingOptions,
     VocabularyOptions,
+    of_data,
+    of_devices,
+    of_evaluation,
+    of_model,
+    of_to_do,
+    of_training,
     output_folder,
     sequence_length,
 )
@@ -80,34 +83,20 @@ def _length(help: str, usual: int = 128, low: int = LEAST_LENGTH) -> Any:
 class FineTuneOptions(VocabularyOptions, TrainingOptions):
     """The settings that all tasks share.
 
-    pad_to_max_length: if off, a batch is as wide as its longest row, which does not change the results and, on MRPC,
-    halves the computation. A TPU compiles for each width, so every batch is padded there.
-
-    eval_steps: the best weights are saved in output_dir/best. Evaluation and prediction use them, in this call and in
-    later ones.
+    With eval_steps, the best weights are in output_dir/best; evaluation and prediction use them, also in later calls.
     """
 
     needs = (("patience", "eval_steps"),)
 
     max_seq_length: int | None = _length("Tokens per example, including special tokens; longer texts are cut.")
-    other_task: bool = setting(
-        "Use, or train on, weights that were fine-tuned for another task, which is an error without this flag.",
-        False,
-        group=MODEL,
+    other_task: bool = of_model(
+        "Use weights that were fine-tuned for another task, which is an error otherwise.", False
     )
-    num_train_epochs: float = setting("Number of passes over the training data.", 3.0, group=TRAINING, low=0.0)
-    warmup_proportion: float = setting(
-        "Fraction of the training in which the learning rate rises.", 0.1, group=TRAINING, low=0.0, high=1.0
-    )
-    pad_to_max_length: bool = setting(
-        "Pad every batch to max_seq_length instead of to its longest row.", False, group=TRAINING
-    )
-    eval_steps: int = setting(
-        "Evaluate every N steps and keep the best weights; 0 disables this.", 0, group=EVALUATION, low=0
-    )
-    patience: int = setting(
-        "Stop after N evaluations without improvement; 0 disables this.", 0, group=EVALUATION, low=0
-    )
+    num_train_epochs: float = of_training("Number of passes over the training data.", 3.0, low=0.0)
+    warmup_proportion: float = of_training("Share of the training in which the rate rises.", 0.1, low=0.0, high=1.0)
+    pad_to_max_length: bool = of_training("Pad batches to max_seq_length, not to their longest row.", False)
+    eval_steps: int = of_evaluation("Evaluate every N steps and keep the best weights; 0: never.", 0, low=0)
+    patience: int = of_evaluation("Stop after N evaluations without improvement; 0: never.", 0, low=0)
 
     def check_inputs(self) -> None:
         self.config.check_sequence_length(self.max_seq_length)
@@ -142,33 +131,26 @@ class ClassifierOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
     any_of = ("do_train", "do_eval", "do_predict", "do_export")
     needs = (("class_weights", "do_train"),)
 
-    data_dir: str = setting(
-        "Folder with the task's tables (train.tsv, dev.tsv, test.tsv, or the task's own names).", group=DATA
-    )
-    task_name: str = setting(
-        "cola, mnli, mrpc, xnli, sst-2, qqp, qnli, rte, wnli, sts-b, or tsv for tables of your own.", group=DATA
+    data_dir: str = of_data("Folder of the tables: train.tsv, dev.tsv, test.tsv, or the task's names.")
+    task_name: str = of_data(
+        "cola, mnli, mrpc, xnli, sst-2, qqp, qnli, rte, wnli, sts-b, or tsv for tables of your own."
     )
     output_dir: str = output_folder(
-        *("*.tf_record", "eval_metrics.json", "label_map.json", "confusion_matrix*.png"),
-        *("test_results*.tsv", "predictions*.tsv"),
+        *("*.tf_record", "eval_metrics.json", "label_map.json", "confusion_matrix.png"),
+        *("test_results.tsv", "predictions.tsv"),
     )
-    do_eval: bool = setting("Evaluate on the development table.", False, group=TO_DO)
-    do_predict: bool = setting("Predict the rows of the test table.", False, group=TO_DO)
-    text_a_column: str | None = setting(
-        "Task tsv: column of the text, by its name or its number from 1.", None, group=DATA
-    )
-    text_b_column: str | None = setting("Task tsv: column of the second text, if there is one.", None, group=DATA)
-    label_column: str | None = setting(
-        "Task tsv: column of the label; the set of labels is that of the training table.", None, group=DATA
-    )
-    id_column: str | None = setting("Task tsv: column that identifies rows in predictions.tsv.", None, group=DATA)
-    header: bool = setting("Task tsv: whether the first line of a table is a header.", True, group=DATA)
-    multi_label: bool = setting("Task tsv: a text may have several labels, or none.", False, group=DATA)
-    label_separator: str = setting("With multi_label: what separates the labels in a cell.", ",", group=DATA)
-    class_weights: str | None = setting(
+    do_eval: bool = of_to_do("Evaluate on the development table.", False)
+    do_predict: bool = of_to_do("Predict the rows of the test table.", False)
+    text_a_column: str | None = of_data("Task tsv: column of the text, by name or number.", None)
+    text_b_column: str | None = of_data("Task tsv: column of the second text, if there is one.", None)
+    label_column: str | None = of_data("Task tsv: column of the label.", None)
+    id_column: str | None = of_data("Task tsv: column that identifies rows in predictions.tsv.", None)
+    header: bool = of_data("Task tsv: whether the first line of a table is a header.", True)
+    multi_label: bool = of_data("Task tsv: a text may have several labels, or none.", False)
+    label_separator: str = of_data("With multi_label: what separates the labels in a cell.", ",")
+    class_weights: str | None = of_training(
         "balanced: every class counts equally in the training loss.",
         None,
-        group=TRAINING,
         decides="classes count otherwise from here on",
         choices=("balanced",),
     )
@@ -193,14 +175,9 @@ class ClassifierOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
     @property
     def columns(self) -> TsvLayout:
         """The columns of the user's own tables."""
-        return TsvLayout(
-            text_a=self.text_a_column or "",
-            text_b=self.text_b_column,
-            label=self.label_column,
-            id=self.id_column,
-            header=self.header,
-            separator=self.label_separator if self.multi_label else None,
-        )
+        separator = self.label_separator if self.multi_label else None
+        texts = (self.text_a_column or "", self.text_b_column)
+        return TsvLayout(*texts, self.label_column, self.id_column, self.header, separator)
 
 
 @options
@@ -214,49 +191,29 @@ class SquadOptions(PredictionOptions, FineTuneOptions):
           --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt --learning_rate=3e-5 --num_train_epochs=2
     """
 
-    # Unlike in the other tasks, padding takes part in the answer: start and end are chosen among all max_seq_length
-    # positions, so the loss and the n-best lists are the reference's only with pad_to_max_length, the default here.
+    # Start and end are chosen among all positions, so the loss is the reference's only with pad_to_max_length.
 
     any_of = ("do_train", "do_predict", "do_eval", "do_export")
-    needs = (
-        ("do_train", "train_file"),
-        ("do_predict", "predict_file"),
-        ("do_eval", "predict_file"),
-        ("eval_steps", "predict_file"),
-    )
+    needs = (("do_train", "train_file"), *((name, "predict_file") for name in ("do_predict", "do_eval", "eval_steps")))
 
-    train_file: str | None = setting("SQuAD JSON to train on, e.g. train-v1.1.json.", None, group=DATA, reads=True)
-    predict_file: str | None = setting(
-        "SQuAD JSON with the questions to answer, e.g. dev-v1.1.json.",
-        None,
-        group=DATA,
-        reads=True,
-    )
-    version_2_with_negative: bool = setting("SQuAD 2.0: some questions have no answer.", False, group=DATA)
+    train_file: str | None = of_data("SQuAD JSON to train on, train-v1.1.json.", None, reads=True)
+    predict_file: str | None = of_data("SQuAD JSON with the questions, dev-v1.1.json.", None, reads=True)
+    version_2_with_negative: bool = of_data("SQuAD 2.0: some questions have no answer.", False)
     output_dir: str = output_folder("*.tf_record", "eval_metrics.json", "*predictions.json", "null_odds.json")
     max_seq_length: int | None = _length("Tokens per window: question, paragraph and 3 special tokens.", 384, 5)
-    doc_stride: int | None = kept_setting(
-        "Tokens from the start of a window to the start of the next.", 128, group=MODEL, low=1
-    )
+    doc_stride: int | None = kept_setting("Tokens from a window's start to the next one's.", 128, group=MODEL, low=1)
     max_query_length: int | None = kept_setting("Tokens of a question; longer ones are cut.", 64, group=MODEL, low=1)
-    pad_to_max_length: bool = setting(
-        "Pad every batch to max_seq_length instead of to its longest row.", True, group=TRAINING
-    )
-    do_predict: bool = setting("Answer the questions of predict_file.", False, group=TO_DO)
-    do_eval: bool = setting("Answer the questions and compute exact match and F1.", False, group=TO_DO)
-    n_best_size: int | None = kept_setting(
-        "Answers per question in nbest_predictions.json.", 20, group=EVALUATION, low=1
-    )
+    pad_to_max_length: bool = of_training("Pad batches to max_seq_length, not to their longest row.", True)
+    do_predict: bool = of_to_do("Answer the questions of predict_file.", False)
+    do_eval: bool = of_to_do("Answer the questions and compute exact match and F1.", False)
+    n_best_size: int | None = kept_setting("Answers in nbest_predictions.json.", 20, group=EVALUATION, low=1)
     max_answer_length: int | None = kept_setting("Maximum number of tokens of an answer.", 30, group=EVALUATION, low=1)
     verbose_logging: bool = setting("Log why the words of an answer stay whole.", False, group=LOG)
-    answer_offsets: bool = setting(
-        "Cut answers out of the paragraph where their tokens stand. The reference compares words with tokens, and keeps"
-        " all words of a stretch where they differ, for example in a character that the vocabulary lacks.",
-        False,
-        group=EVALUATION,
+    answer_offsets: bool = of_evaluation(
+        "Cut answers where their tokens stand; the reference keeps whole words in doubt.", False
     )
     null_score_diff_threshold: float | None = kept_setting(
-        "SQuAD 2.0: predict no answer if its score exceeds the best answer's by more than this.", 0.0, group=EVALUATION
+        "SQuAD 2.0: no answer, if its score exceeds the best one's by more.", 0.0, group=EVALUATION
     )
 
     def check(self) -> None:
@@ -277,38 +234,27 @@ class NerOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
 
     any_of = ("do_train", "do_eval", "do_predict", "do_export")
     needs = (
-        ("do_train", "train_file"),
-        ("do_eval", "eval_file"),
-        ("do_predict", "predict_file"),
-        ("eval_steps", "eval_file"),
+        *(("do_train", "train_file"), ("do_predict", "predict_file")),
+        *(("do_eval", "eval_file"), ("eval_steps", "eval_file")),
     )
 
-    train_file: str | None = setting(
-        "Training data in CoNLL columns: one word per line, a blank line after each sentence.",
-        None,
-        group=DATA,
-        reads=True,
+    train_file: str | None = of_data(
+        "Words in CoNLL columns, one per line, a blank line after each sentence.", None, reads=True
     )
-    eval_file: str | None = setting("Evaluation data in the same format.", None, group=DATA, reads=True)
-    predict_file: str | None = setting(
-        "Words to tag; a tag column is optional and ignored.", None, group=DATA, reads=True
-    )
-    word_column: int = setting(
-        "Column of the word, starting from 1; negative numbers count from the end.", 1, group=DATA
-    )
-    tag_column: int = setting(
-        "Column of the tag, starting from 1; negative numbers count from the end.", -1, group=DATA
-    )
+    eval_file: str | None = of_data("Evaluation data in the same format.", None, reads=True)
+    predict_file: str | None = of_data("Words to tag; a tag column is ignored.", None, reads=True)
+    word_column: int = of_data("Column of the word, from 1; -1 is the last.", 1)
+    tag_column: int = of_data("Column of the tag, from 1; -1 is the last.", -1)
     doc_stride: int | None = kept_setting(
-        "Tokens from the start of a window to the start of the next; 0: half a window.", 0, group=DATA, low=0
+        "Tokens from a window's start to the next one's; 0: half of one.", 0, group=DATA, low=0
     )
     document_context: bool | None = kept_setting(
-        "Fill each window with the surrounding sentences, as in the paper.", False, group=DATA
+        "Fill windows with the sentences around, as in the paper.", False, group=DATA
     )
     output_dir: str = output_folder("*.tf_record", "eval_metrics.json", "label_map.json", "predictions.txt")
     max_seq_length: int | None = _length("Tokens per window; longer sentences are split.", low=5)
-    do_eval: bool = setting("Evaluate on eval_file.", False, group=TO_DO)
-    do_predict: bool = setting("Tag the words of predict_file.", False, group=TO_DO)
+    do_eval: bool = of_to_do("Evaluate on eval_file.", False)
+    do_predict: bool = of_to_do("Tag the words of predict_file.", False)
 
     def check(self) -> None:
         for name in ("word_column", "tag_column"):
@@ -326,25 +272,19 @@ class FeatureOptions(VocabularyOptions, DeviceOptions, ModelOptions):
           --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt --max_seq_length=128 --batch_size=8
     """
 
-    input_file: str = setting(
-        "Text, one example per line; ` ||| ` separates the two texts of a pair.",
-        group=DATA,
-        reads=True,
-    )
-    output_file: str = setting(
-        "JSON lines; with pooling, a name that ends in .npy writes an array.", group=DATA, writes_file=True
-    )
-    init_checkpoint: str = setting("The weights of a BERT, of any kind.", group=MODEL, reads="weights")
+    input_file: str = of_data("Text, one example per line; ` ||| ` separates the two texts of a pair.", reads=True)
+    output_file: str = of_data("JSON lines; .npy, with pooling: an array.", writes_file=True)
+    init_checkpoint: str = of_model("The weights of a BERT, of any kind.", reads="weights")
     max_seq_length: int = sequence_length("Tokens per line, including special tokens; longer lines are cut.")
     layers: str = setting("Layers, separated by commas; -1 is the last.", "-1,-2,-3,-4", group=FEATURES)
     pooling: str = setting(
-        "Write one vector per line: the first token (cls), or the mean or maximum over all tokens.",
+        "One vector per line: of the first token (cls), or over all tokens.",
         "none",
         group=FEATURES,
         choices=("none", "cls", "mean", "max"),
     )
-    batch_size: int = setting("Lines per batch.", 32, group=DEVICES, low=1)
-    use_one_hot_embeddings: bool = setting("Accepted and ignored.", False, group=DEVICES)
+    batch_size: int = of_devices("Lines per batch.", 32, low=1)
+    use_one_hot_embeddings: bool = of_devices("Accepted and ignored.", False)
 
     @property
     def numbers_of_layers(self) -> list[int]:

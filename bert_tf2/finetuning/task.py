@@ -23,7 +23,7 @@ Batches = Iterator[Mapping[str, np.ndarray]]
 
 
 class Scores(NamedTuple):
-    """The scores of the answers of one part."""
+    """The scores of the answers."""
 
     metrics: dict[str, Any]  # all metrics, for `eval_metrics.json`
     main: str  # the key in `metrics` by which --eval_steps chooses the best weights; higher is better
@@ -34,15 +34,12 @@ class Scores(NamedTuple):
 
 
 class Task(abc.ABC):
-    """A fine-tuning task: its data, their features, the model, its answers and their scores.
-
-    The examples of a call are divided into parts: "train", "eval" and "predict", or a name with such a prefix
-    ("eval_mismatched" is a second evaluation set).
+    """A fine-tuning task: its data in the parts "train", "eval" and "predict", the model, its answers and their scores.
 
     Attributes:
       export_as: the name of the task in export_saved_model.py.
       unit: what a record contains: examples, or windows over longer texts.
-      eval_parts, predict_parts: the parts to evaluate on and to predict.
+      predicted_part: the part whose answers are written.
       options: the settings.
       config, tokenizer, model: set by the driver before it calls the methods that need them.
       examples: part -> examples, for the parts that the call needs; set by `read_all`.
@@ -51,8 +48,7 @@ class Task(abc.ABC):
 
     export_as: str
     unit = "examples"
-    eval_parts: Sequence[str] = ("eval",)
-    predict_parts: Sequence[str] = ("predict",)
+    predicted_part = "predict"
     config: BertConfig
     tokenizer: FullTokenizer
 
@@ -67,12 +63,9 @@ class Task(abc.ABC):
     def read_all(self) -> None:
         """Reads all parts, so that an error in the last one does not appear after hours of training."""
         options = self.options
-        parts = [
-            *(["train"] if options.do_train else []),
-            *(self.eval_parts if options.do_eval or options.evaluates_during_training else []),
-            *(self.predict_parts if self.predicts else []),
-        ]
-        self.examples = {part: self.read(part) for part in dict.fromkeys(parts)}
+        evaluates = options.do_eval or options.evaluates_during_training
+        parts = {"train": options.do_train, "eval": evaluates} | ({self.predicted_part: True} if self.predicts else {})
+        self.examples = {part: self.read(part) for part, is_needed in parts.items() if is_needed}
         self.label_map = self.find_labels()
 
     @property
@@ -114,26 +107,20 @@ class Task(abc.ABC):
         """Converts model outputs to answers; a batch contains the record's features and `model.outputs`."""
 
     @abc.abstractmethod
-    def score(self, part: str, answers: Any) -> Scores:
-        """Scores the answers of a part against the right ones."""
+    def score(self, answers: Any) -> Scores:
+        """Scores the answers of the part "eval" against the right ones."""
 
     @abc.abstractmethod
-    def write(self, part: str, answers: Any) -> Sequence[str]:
-        """Writes the answers of a part into output_dir; returns the names of the files."""
+    def write(self, answers: Any) -> Sequence[str]:
+        """Writes the answers of `predicted_part` into output_dir; returns the names of the files."""
 
-    def draw(self, part: str, metrics: Mapping[str, Any]) -> Sequence[str]:
-        """Draws the scores of a part into output_dir; returns the names of the files."""
+    def draw(self, metrics: Mapping[str, Any]) -> Sequence[str]:
+        """Draws the scores into output_dir; returns the names of the files."""
         return ()
 
     def export_settings(self) -> dict[str, Any]:
         """Fields of exporting.options.ExportOptions that the task adds."""
         return {"labels": self.label_map}
-
-
-def file_of(part: str, name: str) -> str:
-    """The name of a file about a part; that of a further part ends in its name, as in predictions_mismatched.tsv."""
-    stem, suffix = os.path.splitext(name)
-    return "_".join(filter(None, (stem, part.partition("_")[2]))) + suffix
 
 
 def flag_of_weights(options: FineTuneOptions) -> str | None:
@@ -146,10 +133,7 @@ def flag_of_weights(options: FineTuneOptions) -> str | None:
 def known_labels(options: FineTuneOptions, tagging: bool = False, opened: Weights | None = None) -> LabelMap | None:
     """The labels in label_map.json next to the weights in use, if it exists. A new training determines its own.
 
-    Args:
-      options: the settings of the call.
-      tagging: whether the weights must be for tagging words, and not for classification.
-      opened: these weights, if they have been opened.
+    `tagging`: whether the weights, perhaps `opened` already, must be for tagging words, and not for classification.
     """
     flag = flag_of_weights(options)
     if flag is None:

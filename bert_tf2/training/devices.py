@@ -29,8 +29,7 @@ _HERE = DeviceOptions()
 def join(options: TrainingOptions) -> Team:
     """Connects this process with the other workers of a training, if there are any.
 
-    It must come before anything else that starts TensorFlow, and before anything in output_dir is read that the chief
-    may change.
+    Before anything else that starts TensorFlow, and before anything in output_dir is read that the chief may change.
     """
     cluster = workers_of(options) if options.do_train else None
     if cluster is None:
@@ -44,10 +43,7 @@ def join(options: TrainingOptions) -> Team:
 
 
 def check_batch(options: OptimizerOptions, replicas: int, workers: int = 1) -> None:
-    """Raises UserError if the parts of a batch would not have the same number of examples, or would have none.
-
-    `replicas`: the number of devices, of all workers.
-    """
+    """Raises UserError if parts of a batch would be unequal or empty; `replicas`: the devices of all workers."""
     if workers > 1 and options.train_batch_size < replicas:
         raise UserError(
             f"--train_batch_size={options.train_batch_size} is smaller than the number of devices of all workers,"
@@ -66,11 +62,7 @@ def create_strategy(
 ) -> tf.distribute.Strategy:
     """Returns the distribution strategy: that of the team, a TPU if requested, else all visible GPUs, else the CPU.
 
-    Logs what they are. `configured` sets how TensorFlow computes on them.
-
-    Args:
-      team: the workers of a training.
-      several: False for a model that is called directly (bert_tf2.load), which uses the first of several GPUs.
+    Logs what they are. `several` is False for a model that is called directly, which uses the first of several GPUs.
     """
     forward.check_process()
     gpus = tf.config.list_physical_devices("GPU")
@@ -84,8 +76,11 @@ def create_strategy(
         strategy = tf.distribute.MirroredStrategy() if many else tf.distribute.get_strategy()
     gpus = gpus if several else gpus[:1]
     logging.info("Computing on %s, precision %s", _describe(strategy, gpus), options.precision)
-    if computes_on(strategy) == "CPU" and (found := _unused_gpus()):
-        logging.warning("%s", found)
+    if computes_on(strategy) == "CPU" and _has_unused_gpus():
+        logging.warning(
+            "this machine has an NVIDIA GPU, but TensorFlow cannot use it and computes on the CPU, many times slower;"
+            " install its CUDA libraries: pip install 'tensorflow[and-cuda]' (TF_CPP_MIN_LOG_LEVEL=0 shows its reasons)"
+        )
     return strategy
 
 
@@ -105,14 +100,10 @@ _WORTH_GROUPS = 128
 def plan_for(
     options: TrainingOptions, strategy: tf.distribute.Strategy, hidden_size: int, padded: bool = False
 ) -> Plan:
-    """How a model is accelerated on the devices of a strategy.
+    """How a model is accelerated; `padded`: whether padding is computed whatever the options say.
 
     On a GPU, many small operations and sizes that the host must know first can cost more than the padding. The program
     of a TPU, or of --xla, has fixed shapes.
-
-    Args:
-      hidden_size: of the model.
-      padded: whether padding is computed whatever the options say.
     """
     kind, unpad = computes_on(strategy), options.unpad
     on_cpu = kind == "CPU" and not options.xla
@@ -128,11 +119,9 @@ def plan_for(
 
 @contextlib.contextmanager
 def configured(options: Options) -> Iterator[None]:
-    """Sets how TensorFlow computes in this process, and back again.
+    """Sets how TensorFlow computes, by `precision` and `deterministic` of any script, and back again.
 
     In the process of a script, memory of GPUs is also taken only as it is needed, which cannot be set back.
-
-    `options`: of any script: `precision` and `deterministic`, as far as it has them.
     """
     for gpu in tf.config.list_physical_devices("GPU") if process.is_script else ():
         with contextlib.suppress(RuntimeError, ValueError):  # in use already, or divided into logical devices
@@ -157,26 +146,17 @@ def _describe(strategy: tf.distribute.Strategy, gpus: Sequence[tf.config.Physica
     kind = computes_on(strategy)
     if kind == "GPU":
         names = [tf.config.experimental.get_device_details(gpu).get("device_name", "GPU") for gpu in gpus]
-        what = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
-    elif kind == "TPU":
-        what = f"{replicas} TPU cores"
-    else:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        what = f"the CPU ({cores} cores)"
-    return f"{what}, {replicas} replicas" if replicas > 1 else what
+        return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+    if kind == "TPU":
+        return f"{replicas} TPU cores"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"the CPU ({cores} cores)"
 
 
-def _unused_gpus() -> str | None:
-    """What to do if the machine has NVIDIA devices and TensorFlow uses none of them; None otherwise."""
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = glob.glob("/dev/nvidia[0-9]*")
-    if not devices or (hidden is not None and hidden.strip() in ("", "-1", "NoDevFiles")):
-        return None
-    return (
-        f"this machine has {len(devices)} NVIDIA GPU{'s' if len(devices) > 1 else ''}, but TensorFlow cannot use"
-        f" {'them' if len(devices) > 1 else 'it'} and computes on the CPU, many times slower; install its CUDA"
-        " libraries: pip install 'tensorflow[and-cuda]' (TF_CPP_MIN_LOG_LEVEL=0 shows TensorFlow's reasons)"
-    )
+def _has_unused_gpus() -> bool:
+    """Whether the machine has NVIDIA devices that nobody hides; TensorFlow uses none of them."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1", "NoDevFiles")
+    return bool(glob.glob("/dev/nvidia[0-9]*")) and not hidden
 
 
 def _tpu_strategy(options: DeviceOptions) -> tf.distribute.Strategy:
@@ -217,14 +197,11 @@ def can_compile(strategy: tf.distribute.Strategy) -> bool:
 
 
 def compiles_whole_step(strategy: tf.distribute.Strategy) -> bool:
-    """Whether XLA can compile a training step as a whole, for --xla; logs the reason if it cannot."""
-    reason = None
-    if computes_on(strategy) == "TPU":
-        reason = "a TPU's program is always compiled"
-    elif strategy.num_replicas_in_sync > 1:
-        reason = "with several devices, the steps are not compiled as a whole, because their gradients are summed"
-    elif not compiled.can_compile():
-        reason = "XLA cannot compile for this GPU; tensorflow[and-cuda] has what it needs"
-    if reason:
-        logging.warning("--xla has no effect: %s", reason)
-    return reason is None
+    """Whether XLA can compile a training step as a whole, for --xla; logs if it cannot."""
+    able = computes_on(strategy) != "TPU" and strategy.num_replicas_in_sync == 1 and compiled.can_compile()
+    if not able:
+        logging.warning(
+            "--xla has no effect on a TPU, which always compiles, with several devices, whose gradients are summed, and"
+            " where CUDA is incomplete (tensorflow[and-cuda] has it)"
+        )
+    return able

@@ -33,7 +33,7 @@ _OF_ITERATOR = "GetNext"
 def explained(explain: Callable[[], UserError | None]):
     """Converts a failure to read the data into an error that names the file and the record.
 
-    An error of the model's own operations is raised as it is: to search all records for a reason could take hours.
+    An error of the model's own operations stays as it is: to search all records for a reason could take hours.
     """
     try:
         yield
@@ -68,11 +68,7 @@ class Runner:
     def run(
         self, dataset: tf.data.Dataset, *, explain: Callable[[], UserError | None] = lambda: None
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the outputs of the model for each batch.
-
-        Yields for every batch, in order: the batch's own features and the model's `outputs`, as arrays with a row per
-        example in the order of the data, for any number of replicas.
-        """
+        """Yields for every batch its features and the model's `outputs`, as arrays with a row per example, in order."""
         iterator = iter(self._distribute(dataset))
         while True:
             with explained(explain):
@@ -93,10 +89,7 @@ class Runner:
 
 
 def divided(strategy: tf.distribute.Strategy, batch: Mapping[str, tf.Tensor], devices: int):
-    """A batch of [B, ...] in parts for the devices of this process, without asking other workers; B >= 1.
-
-    The last ones may have no rows.
-    """
+    """A batch of [B, ...] in parts, perhaps empty, for the devices of this process, without asking other workers."""
     rows = next(iter(batch.values())).shape[0]
     ends = [rows * number // devices for number in range(devices + 1)]
 
@@ -114,18 +107,14 @@ def in_order(
     batch_size: int,
     most_tokens: int,
 ) -> Iterator[tuple[Row, Result]]:
-    """Computes rows in batches of like length, which have little padding.
+    """Computes rows in batches of like length, which have little padding; yields each row and its result, in order.
 
     Args:
       rows: may be a generator, of which one window is read ahead.
       length: the number of tokens of a row.
       compute: returns a result for each row of a batch.
       batch_size: the number of rows in a batch; the last one of a window may be smaller.
-      most_tokens: a window ends after the first batch with which it has this many tokens. Its rows and results are in
-        memory together.
-
-    Yields:
-      Each row and its result, in order.
+      most_tokens: a window, which is in memory as a whole, ends after the first batch with which it has this many.
     """
     if not tf.executing_eagerly():
         raise UserError(
@@ -195,10 +184,7 @@ def on_replicas(strategy: tf.distribute.Strategy, function: Callable[[Batch], An
 
 
 def in_parts(strategy: tf.distribute.Strategy, batch: Mapping[str, np.ndarray]) -> list[Batch]:
-    """Divides the rows of a batch among the replicas; copies of the last row fill parts up to an equal size.
-
-    The results have rows for the copies too, at the end.
-    """
+    """Divides the rows of a batch among the replicas; copies of the last row, at the end, make parts of equal size."""
     replicas = strategy.num_replicas_in_sync
     parts: list[dict[str, tf.Tensor]] = [{} for _ in range(replicas)]
     for name, values in batch.items():

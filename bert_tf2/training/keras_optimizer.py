@@ -20,15 +20,12 @@ class WarmupAndDecay(keras.optimizers.schedules.LearningRateSchedule):
     """`optimization.learning_rate_at` as a schedule: a rise from 0 over the warm-up, then a line down to 0."""
 
     def __init__(self, init_lr: float, num_train_steps: int, num_warmup_steps: int):
-        """Makes a schedule.
+        """Makes a schedule. Raises UserError if the arguments make none.
 
         Args:
           init_lr: the highest learning rate.
           num_train_steps: the number of updates; from there on, the learning rate is 0.
           num_warmup_steps: the updates of the rise; the scripts of fine-tuning take a tenth.
-
-        Raises:
-          UserError: an argument makes no schedule.
         """
         super().__init__()
         _check_finite("init_lr", init_lr)
@@ -36,11 +33,8 @@ class WarmupAndDecay(keras.optimizers.schedules.LearningRateSchedule):
         check_type("num_warmup_steps", num_warmup_steps, int, low=0)
         if num_warmup_steps > num_train_steps:
             raise UserError(f"num_warmup_steps={num_warmup_steps}: is more than num_train_steps={num_train_steps}")
-        self._settings = {
-            "init_lr": float(init_lr),
-            "num_train_steps": int(num_train_steps),
-            "num_warmup_steps": int(num_warmup_steps),
-        }
+        steps = {"num_train_steps": int(num_train_steps), "num_warmup_steps": int(num_warmup_steps)}
+        self._settings = {"init_lr": float(init_lr), **steps}
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
         return optimization.learning_rate_at(step, **self._settings)
@@ -65,19 +59,15 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         name: str = "adam_weight_decay",
         **kwargs,
     ):
-        """Makes an optimizer for one model.
+        """Makes an optimizer for one model. Raises UserError for arguments that make no sense.
 
         Args:
           learning_rate: a number, or a schedule such as `WarmupAndDecay`.
           weight_decay: the share of the learning rate by which weights shrink in each step.
-          exclude_from_weight_decay: regular expressions for the paths of variables that are not decayed; by default
-            biases, and gamma and beta of LayerNorm.
+          exclude_from_weight_decay: regular expressions for the paths of variables that are not decayed.
           bias_correction: see `optimization.AdamWeightDecayOptimizer`; the reference has none.
           name: of the optimizer.
           **kwargs: those of keras.optimizers.Optimizer, such as `gradient_accumulation_steps`.
-
-        Raises:
-          UserError: an argument makes no sense.
         """
         if not callable(learning_rate):
             _check_finite("learning_rate", learning_rate)

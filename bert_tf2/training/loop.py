@@ -9,8 +9,7 @@
        at intervals: progress line, TensorBoard, checkpoint
 
 An update does not depend on the number of replicas: every loss is divided by the weights of the *global* batch, and
-clipping uses the norm of the summed gradients. (The reference clips on each TPU core before it sums. On one device the
-two are the same.) Keras' `fit` clips before it sums and divides by each replica's own weights, hence this loop.
+clipping uses the norm of the summed gradients. (The reference clips on each TPU core before it sums.)
 """
 
 from __future__ import annotations
@@ -47,10 +46,7 @@ def start_from(
     allow_missing: tuple[str, ...] = (),
     opened: Weights | None = None,
 ) -> int:
-    """Loads the weights of a model and returns their global step.
-
-    The newest checkpoint in output_dir takes precedence over init_checkpoint, as in the reference. The global step of
-    init_checkpoint counts as 0.
+    """Loads the newest weights in output_dir, or else init_checkpoint, and returns their global step, there 0.
 
     Args:
       will_train: whether the model is trained before it is used; its weights may then be random.
@@ -100,10 +96,7 @@ class Trainer:
         return {**checkpoint.tf1_variables(self._model), **self.step.state}
 
     def start(self, init_checkpoint: str | None = None, opened: Weights | None = None) -> int:
-        """Continues from output_dir's newest checkpoint, or else loads init_checkpoint; returns the global step.
-
-        `opened` are these weights, if they have been opened.
-        """
+        """Continues from output_dir's newest checkpoint, or else loads init_checkpoint, perhaps `opened` already."""
         latest = checkpoint.latest_checkpoint(self._options.output_dir)
         if latest:
             source = opened if opened is not None and opened.path == latest else latest
@@ -112,10 +105,10 @@ class Trainer:
             self.examples = self._before.examples if self._before else self.global_step * self._options.train_batch_size
             _tell_unused(latest, init_checkpoint)
             step, last = self.global_step, self._options.num_train_steps
-            if step >= last:
-                logging.info("%s is already at step %d of %d: nothing left to train", latest, step, last)
-            else:
+            if step < last:
                 logging.info("Continuing from %s at step %d", latest, step)
+            else:
+                logging.info("%s is already at step %d of %d: nothing left to train", latest, step, last)
         elif init_checkpoint:
             logging.info(checkpoint.initialize(self._model, opened or init_checkpoint))
         else:
@@ -206,15 +199,12 @@ class Trainer:
         )
 
     def _check_space(self) -> None:
-        """Checks that the disk has space for a checkpoint, and warns if it does not have space for all of them.
-
-        While a checkpoint is written, there is one more than keep_checkpoint_max.
-        """
+        """Checks that the disk has space for a checkpoint, and warns if it has none for all of them."""
         options = self._options
         size = sum(4 * math.prod(variable.shape) for variable in self._state.values())
         interval = options.save_checkpoints_steps or options.num_train_steps
         to_come = 1 + math.ceil((options.num_train_steps - self.global_step) / interval)
-        missing = options.keep_checkpoint_max + 1 - self._saver.count
+        missing = options.keep_checkpoint_max + 1 - self._saver.count  # one more, while it is written
         environment.check_space(options.output_dir, size, "the checkpoints", max(1, min(to_come, missing)) * size)
 
     def _check_finite(self, bad: int, where: Callable[[int, int], str] | None) -> None:
@@ -283,14 +273,11 @@ _SECONDS_TO_RETURN = 10.0
 
 
 class StopRequest:
-    """Turns signals that stop a process into a request that the loop polls; a later signal stops the process.
+    """Turns signals that stop a process into a request, the number `signal`; a later signal stops the process.
 
     Python handles a signal when the running graph returns, which happens every few seconds. If it does not return for
     _SECONDS_TO_RETURN after the later signal, because it waits for a disk or another machine, a script ends all the
-    same, as a script does that is not training.
-
-    Attributes:
-      signal: the number of the signal that requested the end; 0 if there was none.
+    same.
     """
 
     def __enter__(self) -> StopRequest:

@@ -26,6 +26,11 @@ from bert_tf2.support.settings import (
 )
 from bert_tf2.training.precision import PRECISIONS
 
+# The settings of a group; see support.settings.setting.
+of_data, of_devices, of_evaluation, of_model, of_to_do, of_training = (
+    functools.partial(setting, group=group) for group in (DATA, DEVICES, EVALUATION, MODEL, TO_DO, TRAINING)
+)
+
 UNPAD = ("none", "groups")
 """The values of --unpad besides auto; see fast.unpadding."""
 
@@ -39,18 +44,15 @@ MOST_STEPS = 2**31
 class ModelOptions(Options):
     """The model."""
 
-    bert_config_file: str | None = setting(
+    bert_config_file: str | None = of_model(
         "JSON file with the model's sizes; defaults to the one beside the weights.",
         None,
-        group=MODEL,
         reads=True,
         beside_weights="bert_config.json",
     )
-    init_checkpoint: str | None = setting(
-        "Weights to start from, usually of a pretrained BERT: a TensorFlow 1 or Model Garden checkpoint,"
-        " a Hugging Face folder, or a Keras file.",
+    init_checkpoint: str | None = of_model(
+        "Weights to start from: a TensorFlow 1 or Model Garden checkpoint, a Hugging Face folder, or a Keras file.",
         None,
-        group=MODEL,
         reads="weights",
     )
 
@@ -80,10 +82,9 @@ class ModelOptions(Options):
 class CaseOptions(Options):
     """Whether to lower-case the text: None means True, and is an error if a file specifies a cased model."""
 
-    do_lower_case: bool | None = setting(
+    do_lower_case: bool | None = of_model(
         "Lower-case the text and strip accents: True for uncased models, False for cased models.",
         None,
-        group=MODEL,
         flag_default=True,
     )
 
@@ -92,10 +93,9 @@ class CaseOptions(Options):
 class VocabularyOptions(CaseOptions):
     """The vocabulary of a model."""
 
-    vocab_file: str | None = setting(
-        "The vocabulary that the model was trained with; defaults to the one beside the weights, then with its case.",
+    vocab_file: str | None = of_model(
+        "The vocabulary of the model; defaults to the one beside the weights, then with its case.",
         None,
-        group=MODEL,
         reads=True,
         beside_weights="vocab.txt",
     )
@@ -111,10 +111,9 @@ OTHER_ROUNDING = "numbers are rounded in another way from here on"
 class PrecisionOptions(Options):
     """The floating-point precision."""
 
-    precision: str = setting(
+    precision: str = of_training(
         "The type of the large products; variables, LayerNorm, softmax and logits stay float32.",
         "float32",
-        group=TRAINING,
         decides=OTHER_ROUNDING,
         choices=tuple(PRECISIONS),
     )
@@ -122,26 +121,19 @@ class PrecisionOptions(Options):
 
 @options
 class DeviceOptions(PrecisionOptions):
-    """The devices: a TPU with use_tpu and the reference's flags; otherwise all visible GPUs, or the CPU.
+    """The devices: a TPU with use_tpu and the reference's flags; otherwise all visible GPUs, or the CPU."""
 
-    distribution_strategy: auto is tpu with use_tpu, multi_worker if TF_CONFIG lists several workers and this is a
-    training, and otherwise mirrored.
-    """
-
-    use_tpu: bool = setting("Run on a TPU; otherwise on all visible GPUs or the CPU.", False, group=DEVICES)
-    tpu_name: str | None = setting("Name or gRPC address of the Cloud TPU.", None, group=DEVICES)
-    tpu_zone: str | None = setting("Zone of the Cloud TPU, if it cannot be detected.", None, group=DEVICES)
-    gcp_project: str | None = setting("Project of the Cloud TPU, if it cannot be detected.", None, group=DEVICES)
-    master: str | None = setting("Address of the TPU's master, if it has no tpu_name.", None, group=DEVICES)
-    distribution_strategy: str = setting(
-        "What computes: one_device, mirrored (all GPUs of this machine), or tpu; auto chooses.",
-        "auto",
-        group=DEVICES,
-        choices=_STRATEGIES,
+    use_tpu: bool = of_devices("Run on a TPU; otherwise on all visible GPUs or the CPU.", False)
+    tpu_name: str | None = of_devices("Name or gRPC address of the Cloud TPU.", None)
+    tpu_zone: str | None = of_devices("Zone of the Cloud TPU, if it cannot be detected.", None)
+    gcp_project: str | None = of_devices("Project of the Cloud TPU, if it cannot be detected.", None)
+    master: str | None = of_devices("Address of the TPU's master, if it has no tpu_name.", None)
+    distribution_strategy: str = of_devices(
+        "one_device, mirrored (all GPUs of this machine), or tpu; auto chooses.", "auto", choices=_STRATEGIES
     )
-    num_tpu_cores: int = setting("Number of TPU cores; only used with use_tpu.", 8, group=DEVICES, low=1)
-    deterministic: bool = setting(
-        "Use only operations that give the same bits in every run, also on GPUs; slower there.", False, group=DEVICES
+    num_tpu_cores: int = of_devices("Number of TPU cores; only used with use_tpu.", 8, low=1)
+    deterministic: bool = of_devices(
+        "Use only operations that give the same bits in every run, also on GPUs; slower there.", False
     )
 
     def check(self) -> None:
@@ -157,60 +149,50 @@ class DeviceOptions(PrecisionOptions):
 class OptimizerOptions(Options):
     """Training settings that do not depend on the task or the number of steps."""
 
-    train_batch_size: int = setting(
-        "Examples per training step, over all devices.", 32, group=TRAINING, low=1,
+    train_batch_size: int = of_training(
+        "Examples per training step, over all devices.",
+        32,
+        low=1,
         decides="the larger or smaller batches begin behind the last example read",
-    )  # fmt: skip
-    gradient_accumulation_steps: int = setting(
-        "Compute the batch of a step in this many parts, one after the other, to save memory; the update is the same.",
+    )
+    gradient_accumulation_steps: int = of_training(
+        "Compute a batch in this many parts, one after the other, to save memory; the update is the same.",
         1,
-        group=TRAINING,
         decides=OTHER_DROPOUT,
         low=1,
     )
-    recompute: bool = setting(
-        "Compute the activations of each block again in the backward pass: more time, much less memory.",
-        False,
-        group=TRAINING,
+    recompute: bool = of_training(
+        "Compute the activations of blocks again in the backward pass: more time, less memory.", False
     )
-    xla: bool = setting(
-        "Compile the whole training step with XLA. Meant for GPUs, where it can save time; on a CPU it gains nothing.",
-        False,
-        group=TRAINING,
+    xla: bool = of_training("Compile the whole training step with XLA, for GPUs; on a CPU it gains nothing.", False)
+    learning_rate: float = of_training(
+        "The highest learning rate of the schedule.", 5e-5, decides=OTHER_SCHEDULE, low=0.0
     )
-    learning_rate: float = setting(
-        "The highest learning rate of the schedule.", 5e-5, group=TRAINING, decides=OTHER_SCHEDULE, low=0.0
-    )
-    save_checkpoints_steps: int = setting(
-        "Steps between two checkpoints; 0 saves only at the end.", 1000, group=TRAINING, low=0
-    )
-    keep_checkpoint_max: int = setting("Checkpoints to keep; older ones are deleted.", 5, group=TRAINING, low=1)
-    all_reduce_dtype: str = setting(
-        "The type in which gradients travel between devices and workers. bfloat16 sends half as many bytes and rounds"
-        " each gradient to 8 bits.",
+    save_checkpoints_steps: int = of_training("Steps between checkpoints; 0 saves only at the end.", 1000, low=0)
+    keep_checkpoint_max: int = of_training("Checkpoints to keep; older ones are deleted.", 5, low=1)
+    all_reduce_dtype: str = of_training(
+        "The type in which gradients travel between devices; bfloat16 sends half as many bytes.",
         "float32",
-        group=TRAINING,
         decides=OTHER_ROUNDING,
         choices=("float32", "bfloat16"),
     )
-    iterations_per_loop: int = setting(
-        "The maximum number of steps between two checks of the clock.", 1000, group=TRAINING, low=1
-    )
-    random_seed: int = setting(
-        "Determines new weights, dropout and the order of examples.", 12345, group=TRAINING, low=0, high=2**31 - 1,
+    iterations_per_loop: int = of_training("Most steps between two looks at the clock.", 1000, low=1)
+    random_seed: int = of_training(
+        "Determines new weights, dropout and the order of examples.",
+        12345,
+        low=0,
+        high=2**31 - 1,
         decides="the order of the examples and the dropout change from here on",
-    )  # fmt: skip
-    adam_bias_correction: bool = setting(
-        "Use Adam's bias correction, which the reference does not.", False, group=TRAINING,
-        decides="the updates change from here on",
-    )  # fmt: skip
+    )
+    adam_bias_correction: bool = of_training(
+        "Use Adam's bias correction, which the reference does not.", False, decides="the updates change from here on"
+    )
 
 
 def output_folder(*results: str) -> str:
     """The setting output_dir of a task that writes files with these names (or patterns) next to the checkpoints."""
-    return setting(
+    return of_data(
         "Folder for checkpoints and results. Training resumes from the newest checkpoint in it.",
-        group=DATA,
         writes=("checkpoint", "eval_results.txt", *results),
     )
 
@@ -220,26 +202,20 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
     """The settings that all training scripts share."""
 
     output_dir: str = output_folder()
-    distribution_strategy: str = setting(
-        "What computes: one_device, mirrored (all GPUs of this machine), multi_worker (those of all machines in the"
-        " environment variable TF_CONFIG), or tpu; auto chooses.",
+    distribution_strategy: str = of_devices(
+        "one_device, mirrored (all GPUs here), multi_worker (all machines in TF_CONFIG), or tpu; auto chooses.",
         "auto",
-        group=DEVICES,
         choices=(*_STRATEGIES, "multi_worker"),
     )
-    do_train: bool = setting("Train, up to the last step of the schedule.", False, group=TO_DO)
-    do_export: bool = setting(
-        "Write a SavedModel for TensorFlow Serving, as export_saved_model.py does.", False, group=TO_DO
-    )
-    unpad: str = setting(
-        "How padding is left out of the computation: in groups of rows of similar length, or not at all (none);"
-        " auto is groups on a CPU, except for tiny models, and none elsewhere.",
+    do_train: bool = of_to_do("Train, up to the last step of the schedule.", False)
+    do_export: bool = of_to_do("Write a SavedModel, as export_saved_model.py does.", False)
+    unpad: str = of_training(
+        "Leave padding out of the computation, in groups of rows of similar length; auto does on CPUs.",
         "auto",
-        group=TRAINING,
         choices=("auto", *UNPAD),
     )
     export_dir: str | None = setting(
-        "Folder for the exported versions 1, 2, ...; defaults to output_dir/export.", None, group=EXPORT, writes=()
+        "Folder for exported versions; defaults to output_dir/export.", None, group=EXPORT, writes=()
     )
 
 
@@ -247,24 +223,19 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
 class EvaluationOptions(Options):
     """The batches of an evaluation."""
 
-    eval_batch_size: int = setting("Examples per evaluation batch, over all devices.", 8, group=EVALUATION, low=1)
+    eval_batch_size: int = of_evaluation("Examples per batch, over all devices.", 8, low=1)
 
 
 @options
 class PredictionOptions(Options):
     """The batches of a prediction."""
 
-    predict_batch_size: int = setting(
-        "Examples per prediction batch, over all devices.",
-        8,
-        group=EVALUATION,
-        low=1,
-    )
+    predict_batch_size: int = of_evaluation("Examples per batch, over all devices.", 8, low=1)
 
 
 def sequence_length(help: str, default: int | None = 128, low: int = 3, **stated: Any) -> int:
     """The setting max_seq_length; `low` is the number of tokens in the shortest example."""
-    return setting(help, default, group=MODEL, low=low, **stated)
+    return of_model(help, default, low=low, **stated)
 
 
 @options
@@ -289,8 +260,8 @@ class PlotTrainingOptions(Options):
 
     words = "output_dir"
 
-    output_dir: Sequence[str] = setting("The output_dir of a training; may be given several times.", group=DATA)
-    output_file: str = setting("The figure to write, .png, .svg or .pdf.", "training.png", group=DATA, writes_file=True)
+    output_dir: Sequence[str] = of_data("The output_dir of a training; may be given several times.")
+    output_file: str = of_data("The figure to write, .png, .svg or .pdf.", "training.png", writes_file=True)
 
 
 @options

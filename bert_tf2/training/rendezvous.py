@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import select
 import socket
 import time
@@ -20,10 +19,9 @@ from absl import logging
 
 from bert_tf2.support.errors import UserError
 
-# Machines of a cluster start minutes apart, if a scheduler has to find or to prepare them.
+# Machines of a cluster start minutes apart, if a scheduler has to find or to prepare them; in Kubernetes, a pod's name
+# is known only when it runs.
 SECONDS = 600.0
-# The names of machines are known before these start. In Kubernetes, a pod's name is known only when it runs.
-SECONDS_TO_RESOLVE = 20.0
 _SECONDS_BETWEEN_REMINDERS = 20.0
 _SECONDS_TO_ANSWER = 2.0
 _SECONDS_BETWEEN_LOOKS = 0.2
@@ -78,15 +76,14 @@ def _call(address: str) -> socket.socket:
 
 def _wait_for_addresses(hosts: Mapping[str, str]) -> None:
     """Returns when all hosts, by the names of their workers, have addresses, which TensorFlow needs."""
-    end = time.monotonic() + (SECONDS if "KUBERNETES_SERVICE_HOST" in os.environ else SECONDS_TO_RESOLVE)
-    told = False
+    end, told = time.monotonic() + SECONDS, False
     while missing := {name: problem for name, host in hosts.items() if (problem := _name_problem(host))}:
         name, problem = next(iter(missing.items()))
-        sentence = f"the host of {name} has no address ({problem})"
+        sentence = f"the host of {name} has no address ({problem}); correct its name, the same for all workers"
         if time.monotonic() >= end:
-            raise UserError(f"TF_CONFIG: {sentence}; correct its name, the same for all workers")
+            raise UserError(f"TF_CONFIG: {sentence}")
         if not told:
-            logging.info("Waiting, because %s", sentence)
+            logging.warning("Waiting, because %s", sentence)
             told = True
         time.sleep(_SECONDS_BETWEEN_QUERIES)
 

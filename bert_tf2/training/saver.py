@@ -34,10 +34,7 @@ def deciding(
 ) -> dict[str, tuple[Any, str]]:
     """What decides the steps to come, by name: its value, and what another one changes.
 
-    Args:
-      records: a description of what it reads.
-      replicas: the number of its devices, each of which draws its own dropout.
-      padding: whether padding is computed, for which dropout draws too.
+    Each of the `replicas` draws its own dropout, also for padding that is computed.
     """
     found = {**settings.deciding(options), **options.deciding}
     found |= {name: (getattr(options, name), OTHER_SCHEDULE) for name in ("num_train_steps", "num_warmup_steps")}
@@ -65,7 +62,8 @@ class TrainingState:
 
     def write(self, prefix: str) -> None:
         """Writes the file that belongs to a checkpoint. Raises UserError if that is not possible."""
-        _write(_path_beside(prefix), {"step": int(_step_of(prefix)), **dataclasses.asdict(self)})
+        content = {"step": int(_step_of(prefix)), **dataclasses.asdict(self)}
+        files.write_json(_path_beside(prefix), json_text.with_checksum(content), durable=True)
 
     @classmethod
     def read(cls, prefix: str) -> TrainingState | None:
@@ -93,12 +91,8 @@ def _step_of(prefix: str) -> str:
     return prefix.rpartition("-")[2]
 
 
-def _write(path: str, content: Mapping[str, Any]) -> None:
-    files.write_json(path, json_text.with_checksum(content), durable=True)
-
-
 def _read(path: str) -> dict[str, Any]:
-    """Reads what `_write` wrote. Raises UserError, which leaves out the name of the file."""
+    """Reads a file with a checksum. Raises UserError, which leaves out the name of the file."""
     try:
         found = json_text.without_checksum(files.read_json(path))
     except UserError as error:
@@ -139,12 +133,7 @@ class Saver:
         return self._folder.count
 
     def save(self, variables: Mapping[str, tf.Variable], step: int, beside: TrainingState) -> None:
-        """Begins to write a checkpoint, once the one before is written.
-
-        Args:
-          variables: by the reference's names; they may change as soon as this returns.
-          beside: what belongs to the checkpoint and TensorFlow 1's format has no room for.
-        """
+        """Begins to write a checkpoint, once the one before is written; the variables may change afterwards."""
         self.wait()
         for name, variable in variables.items():
             if name not in self._copies:
@@ -210,7 +199,7 @@ class Best:
         Args:
           output_dir: the folder of the training.
           begun: whether it contains a training. If not, weights in the folder are those of a deleted one.
-          patience: the number of evaluations without improvement after which to stop; 0 for no limit.
+          patience: the evaluations without improvement after which to stop; 0 for no limit.
         """
         self.folder = best_folder(output_dir)
         self._patience = patience
@@ -262,7 +251,7 @@ class Best:
             self._seen["evaluations_since"] += 1
         # JSON has no infinity, the value while no evaluation has given a number.
         seen = {**self._seen, "value": self._seen["value"] if self.found else None}
-        _write(self._file, seen)
+        files.write_json(self._file, json_text.with_checksum(seen), durable=True)
         write_scalars(self._events, step, {name: value})
         logging.info("step %d: %s %.4f (best so far %.4f)", step, name, value, self._seen["value"])
         return self.ends_training()

@@ -138,8 +138,7 @@ def local_gradients(
       batch: this replica's features.
       dropout_seed: int32 [2].
       loss_scale: a factor for the gradients.
-      parts: the number of parts in which the batch is computed, one after the other, to save memory. The sum is that of
-        the whole batch, except for other dropout.
+      parts: in which the batch is computed, one after the other, to save memory; the sum is the same but for dropout.
 
     Returns:
       Losses by name (`loss` is their sum) and gradients by variable name.
@@ -178,13 +177,11 @@ def _sum_over_parts(
     dropout_seed: tf.Tensor,
     parts: int,
 ) -> tuple[dict[str, tf.Tensor], Gradients]:
-    """See `local_gradients`. A loop, so that only one part's activations are in memory.
-
-    Args:
-      compute: rows and a seed to the losses and the gradients.
-      names: of the losses.
-    """
-    split = {name: _split(values, parts) for name, values in batch.items()}
+    """See `local_gradients`; a loop, so that only one part's activations are in memory."""
+    shapes = {name: get_shape_list(values) for name, values in batch.items()}
+    split = {
+        name: tf.reshape(values, [parts, shapes[name][0] // parts, *shapes[name][1:]]) for name, values in batch.items()
+    }
     lookups: set[str] = set()
 
     def add(part, values, sums, squares):
@@ -207,21 +204,10 @@ def _sum_over_parts(
     return values, {name: Accumulated(g, squares[name]) if name in lookups else g for name, g in sums.items()}
 
 
-def _split(values: tf.Tensor, parts: int) -> tf.Tensor:
-    """[B, ...] -> [parts, B / parts, ...]. B must be divisible."""
-    rows, *rest = get_shape_list(values)
-    return tf.reshape(values, [parts, rows // parts, *rest])
-
-
 def reduce_gradients(gradients: Gradients, dtype: tf.DType = tf.float32) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Sums the gradients over the replicas.
+    """Sums the gradients over the replicas: dense float32 by name, and their norm, see optimization.square_norm.
 
-    Args:
-      gradients: those of this replica, by name.
-      dtype: of what travels between the replicas; with bfloat16, half as many bytes. One replica sends nothing.
-
-    Returns:
-      Dense float32 gradients by name, and their global norm as computed by optimization.square_norm.
+    `dtype`: of what travels between the replicas; with bfloat16, half as many bytes.
     """
     context = tf.distribute.get_replica_context()
     squares = {
@@ -254,10 +240,8 @@ LOSS_SCALE_NAMES = ("loss_scale", "loss_scale_good_steps")
 class LossScale:
     """The dynamic loss scale of float16, whose smallest number is 6e-8: smaller gradients would become 0.
 
-    The loss is multiplied by a scale before the gradients are computed, and the gradients are divided by it afterwards.
     A scale that is too large makes a gradient infinite; that step is left out, and the scale is halved. After many good
-    steps it is doubled. After Micikevicius et al., "Mixed Precision Training" (2018), section 3.2. Create it in the
-    scope of the strategy.
+    steps it is doubled. After Micikevicius et al., "Mixed Precision Training" (2018), section 3.2.
     """
 
     def __init__(self):
@@ -271,14 +255,9 @@ class LossScale:
         return tf.convert_to_tensor(self._scale)
 
     def apply(self, norm: tf.Tensor, update: Callable[[], None]) -> tf.Tensor:
-        """Calls `update` if the global norm of the gradients is finite, and adapts the scale.
+        """Calls `update` if the norm of the gradients of all replicas is finite, and adapts the scale.
 
-        Args:
-          norm: of the gradients of all replicas, so that all of them decide alike.
-          update: changes the variables.
-
-        Returns:
-          float32, 1 if the step was left out, otherwise 0.
+        Returns float32, 1 if the step was left out, otherwise 0.
         """
 
         def do() -> tf.Tensor:

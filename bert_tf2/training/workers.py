@@ -79,10 +79,6 @@ def find_cluster(variables: Mapping[str, str] = os.environ) -> Cluster | None:
             f"its cluster has the job {others[0]!r}; there are only workers here, which hold all weights, and a chief,"
             " which also evaluates"
         )
-    if "chief 1" in listed:
-        raise _wrong("its cluster has several chiefs; there is one, and the others are workers")
-    if len({address.lower() for address in listed.values()}) < len(listed):
-        raise _wrong("two of its tasks have the same address")
     if f"{kind} {index}" not in listed:
         raise _wrong(
             f"its task is {kind!r} number {index}, and its cluster has {and_more([*listed], 8) or 'no worker'}"
@@ -157,10 +153,7 @@ class Team:
         return self._cluster.name(index) if self._cluster else "this process"
 
     def gather(self, number: int) -> list[int]:
-        """The numbers of all workers, each of which calls this; waits for the last one, so it is a barrier, too.
-
-        `number`: its size is below 2^53.
-        """
+        """The numbers, below 2^53, of all workers, each of which calls this; a barrier, too."""
         if self.strategy is None:
             return [number]
         row = [number if index == self.index else 0 for index in range(self.size)]
@@ -183,10 +176,7 @@ class Team:
         self.gather(0)
 
     def check_same(self, value: object, what: str) -> None:
-        """Raises UserError, on every worker, if they have other values, of what JSON can hold.
-
-        `what`: what another value means and what to do, after the names of two workers.
-        """
+        """Raises UserError, the names of two workers and `what`, if the values, of what JSON can hold, differ."""
         found = self.gather(zlib.crc32(json.dumps(value, sort_keys=True).encode()))
         if len({*found}) > 1:
             other = next(index for index, checksum in enumerate(found) if checksum != found[0])
@@ -204,8 +194,7 @@ class Team:
     def watched(self, seconds: float | None = None) -> Iterator[None]:
         """Converts the failure of an operation of all workers into a UserError that names the worker.
 
-        `seconds`: the time after which the process ends in any case; None for no limit. A worker that answers, but
-        waits for a file system that does not, can only be noticed in this way.
+        `seconds`: after which the process ends in any case, since a worker may answer and wait for its disk.
         """
         timer = threading.Timer(seconds or 0.0, lambda: process.leave(1, _STUCK.format(seconds)))
         timer.daemon = True
@@ -264,10 +253,7 @@ def _in_thread(function: Callable[[], Value]) -> Value:
 
 
 def connect(cluster: Cluster) -> Team:
-    """Starts this worker and waits for the others.
-
-    It must come before any operation of TensorFlow.
-    """
+    """Starts this worker and waits for the others, before any operation of TensorFlow."""
     logging.info("This is %s of %d workers", cluster.name(cluster.index), len(cluster.names))
     # TensorFlow waits forever for devices that a worker does not have.
     devices = len(tf.config.list_physical_devices("GPU"))

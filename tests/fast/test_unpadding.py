@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import LABELS, randomize, small_config
+from small_models import randomize, small_config
 from training_steps import batch_of, check, step_of
 
 from bert_tf2 import heads, modeling
@@ -106,22 +106,3 @@ def test_no_predictions_at_all():
     losses, gradients, norm = step_of(accelerate(model, Plan("groups")), batch)
     assert float(losses["masked_lm_loss"]) == 0.0
     assert np.isfinite(float(norm)) and all(np.isfinite(gradient).all() for gradient in gradients.values())
-
-
-def test_dropout_depends_on_the_seed_alone():
-    config = small_config(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
-    model, batch = heads.ClassifierModel(config, LABELS), batch_of("classifier")
-    randomize(model)
-    accelerate(model, Plan("groups"))
-    seeds = [SEED, SEED, SEED + 1]
-    one, again, other = (float(model.loss_terms(batch, dropout_seed=seed)[0].total) for seed in seeds)
-    assert one == again != other
-
-
-def test_bfloat16():
-    model = modeling.BertModel(small_config(), dtype="mixed_bfloat16")
-    randomize(model, scale=0.1)
-    batch = batch_of("classifier")
-    features = (batch["input_ids"], batch["input_mask"], batch["segment_ids"])
-    wanted = model(*features).pooled_output
-    np.testing.assert_allclose(FastEncoder(model, Plan("groups"))(*features).pooled_output, wanted, atol=0.05)

@@ -190,14 +190,6 @@ def test_the_best_counts_while_its_training_is_there_and_evaluated(options, tmp_
 
 
 @pytest.mark.slow
-def test_a_training_that_is_at_its_end_may_be_asked_for_the_best(options):
-    """There is none, since nobody evaluated on the way."""
-    finetune_classifier.run(options(do_train=True, num_train_epochs=1.0))
-    again = options(do_train=True, do_eval=True, eval_steps=2, num_train_epochs=1.0)
-    assert finetune_classifier.run(again)["global_step"] == 4
-
-
-@pytest.mark.slow
 def test_questions_are_evaluated_on_the_way_without_being_asked_to_predict(tmp_path):
     files = {"train_file": toy_data.write_squad(tmp_path / "train.json", 16, 1)}
     files |= {"predict_file": toy_data.write_squad(tmp_path / "dev.json", 6, 2), "output_dir": str(tmp_path / "out")}

@@ -100,14 +100,6 @@ def test_every_token_has_the_models_states_whatever_the_batch(folder, tmp_path, 
             np.testing.assert_allclose(values, wanted[:, position], atol=2e-5)
 
 
-def test_lines_are_written_as_the_reference_writes_them(folder, tmp_path):
-    run(folder, tmp_path / "out.json", layers="1")
-    line = (tmp_path / "out.json").read_text().splitlines()[0]
-    assert line.startswith('{"linex_index": 0, "features": [{"token": "[CLS]", "layers": [{"index": 1, "values": [')
-    values = json.loads(line)["features"][0]["layers"][0]["values"]
-    assert all(round(value, 6) == value for value in values) and len(values) == 16
-
-
 def test_pooled_vectors(folder, tmp_path, states):
     wanted = [np.concatenate([rows.max(axis=0) for rows in layers]) for layers in states]
     assert run(folder, tmp_path / "out.npy", pooling="max") == len(TEXTS)
@@ -125,16 +117,6 @@ def test_pool_by_hand():
     assert extract_features.pool(values, "cls").tolist() == [1, 5, 0, 0]
     assert extract_features.pool(values, "mean").tolist() == [2, 3, 1, -1]
     assert extract_features.pool(values, "max").tolist() == [3, 5, 2, 0]
-
-
-def test_texts_are_as_many_as_lines(folder):
-    found = extract_features.read_examples(str(folder / "text.txt"))
-    assert [(e.unique_id, e.text_a, e.text_b) for e in found][1:5] == [
-        (1, "ann lives in Paris", "is the book awful ?"),
-        (2, "", None),
-        (3, ("playing " * 30).strip(), None),
-        (4, "a ||| b", "rome"),
-    ]
 
 
 def test_features_are_padded_as_the_reference_s_and_pairs_share_the_length(folder):

@@ -68,7 +68,7 @@ def test_a_picture_is_an_extra(tmp_path, monkeypatch, log_lines):
 
     monkeypatch.setattr(run.outcome, "draw_confusion_matrix", draw)
     task = types.SimpleNamespace(options=types.SimpleNamespace(output_dir=str(tmp_path)))
-    assert run.ClassifierTask.draw(task, "eval", {"confusion_matrix": {}}) == ()
+    assert run.ClassifierTask.draw(task, {"confusion_matrix": {}}) == ()
     assert log_lines == ["confusion_matrix.png is not drawn: matplotlib cannot draw"]
 
 

@@ -37,4 +37,4 @@ def test_where_xla_cannot_compile_the_step_it_says_so(two, log_lines):
     assert compiles_whole_step(ONE) and not log_lines
     assert not compiles_whole_step(two)
     (line,) = log_lines
-    assert line.startswith("--xla has no effect: with several devices")
+    assert line.startswith("--xla has no effect on a TPU, which always compiles, with several devices")

@@ -30,15 +30,15 @@ def test_only_float32_forbids_tf32(precision, kind):
 
 
 def test_a_gpu_that_tensorflow_cannot_use_is_reported(monkeypatch, log_lines):
-    monkeypatch.setattr(devices.glob, "glob", lambda pattern: ["/dev/nvidia0", "/dev/nvidia1"])
+    monkeypatch.setattr(devices.glob, "glob", lambda pattern: ["/dev/nvidia0"])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     devices.create_strategy()
     (line,) = (line for line in log_lines if "NVIDIA" in line)
-    assert line.startswith("this machine has 2 NVIDIA GPUs, but TensorFlow cannot use them and computes on the CPU")
+    assert line.startswith("this machine has an NVIDIA GPU, but TensorFlow cannot use it and computes on the CPU")
     assert "pip install 'tensorflow[and-cuda]'" in line
     for hidden in ("", "-1"):  # hidden on purpose
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-        assert devices._unused_gpus() is None
+        assert not devices._has_unused_gpus()
 
 
 def plan(hidden_size=128, **settings):

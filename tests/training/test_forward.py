@@ -7,9 +7,8 @@ import pytest
 import toy_data
 from small_models import randomize
 
-from bert_tf2 import heads, modeling
+from bert_tf2 import modeling
 from bert_tf2.finetuning import extract_features
-from bert_tf2.pretraining import predict_masked
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.training import forward
@@ -76,21 +75,6 @@ def test_features_on_two_replicas_are_those_of_one(two, tokenizer):
         np.testing.assert_allclose(of_one, of_two, atol=2e-6)
 
 
-def test_answers_on_two_replicas_are_those_of_one(two, tokenizer):
-    found = []
-    for strategy in (create_strategy(), two):
-        model = build_model(strategy, lambda: heads.PretrainingModel(toy_data.config()), 1)
-        randomize(model)
-        found.append(list(predict_masked.predict(model, tokenizer, MASKED, top_k=3, batch_size=3)))
-    assert [answer.text for answer in found[1]] == MASKED
-    assert len({answer.masks[0].predictions[0].token_id for answer in found[0]}) > 1
-    for of_one, of_two in zip(*found, strict=True):
-        assert [mask.position for mask in of_one.masks] == [mask.position for mask in of_two.masks]
-        for first, second in zip(of_one.masks, of_two.masks, strict=True):
-            probabilities = [[found.probability for found in mask.predictions] for mask in (first, second)]
-            assert probabilities[0] == pytest.approx(probabilities[1], rel=1e-4)
-
-
 def test_a_line_is_the_json_of_its_numbers():
     feature = extract_features.InputFeatures(4, ["[CLS]", '"', "中"], [], [], [])
     values = np.random.default_rng(0).normal(size=(2, 3, 5)).astype(np.float32)
@@ -103,10 +87,7 @@ def test_a_line_is_the_json_of_its_numbers():
         "features": [
             {
                 "token": token,
-                "layers": [
-                    {"index": -1, "values": rounded(0, position)},
-                    {"index": 0, "values": rounded(1, position)},
-                ],
+                "layers": [{"index": -1, "values": rounded(0, position)}, {"index": 0, "values": rounded(1, position)}],
             }
             for position, token in enumerate(feature.tokens)
         ],

@@ -12,16 +12,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import (
-    GOLDEN,
-    MAKERS,
-    batch_for,
-    needs_golden,
-    randomize,
-    small_batch,
-    tiny_config,
-    values_of,
-)
+from small_models import GOLDEN, MAKERS, batch_for, needs_golden, randomize, small_batch, tiny_config, values_of
 from small_trainings import ONE, endless, make_trainer, saved
 
 from bert_tf2 import heads, optimization
@@ -31,7 +22,6 @@ from bert_tf2.support import environment
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import plots
 from bert_tf2.training.loop import StopRequest, start_from
-from bert_tf2.training.monitor import write_eval_results
 from bert_tf2.training.step import local_gradients, reduce_gradients
 from bert_tf2.weights import checkpoint
 
@@ -285,14 +275,6 @@ def test_progress_has_step_speed_and_time_left(tmp_path, log_lines):
         r"Training: 1 of 3 steps, loss \d\.\d{4}, \? steps/s, \? left", first
     )  # nothing is known of the speed yet
     assert re.fullmatch(r"Training: 3 steps, loss .*, took .*", last)
-
-
-def test_eval_results_are_sorted_lines(tmp_path):
-    results = {"loss": np.float32(0.1), "global_step": 5, "accuracy": np.float32(1 / 3)}
-    write_eval_results(str(tmp_path), results)
-    assert (tmp_path / "eval_results.txt").read_text() == "accuracy = 0.33333334\nglobal_step = 5\nloss = 0.1\n"
-    points = events(tmp_path / "eval")
-    assert [(step, tag) for step, tag, _ in points] == [(5, "loss"), (5, "accuracy")]
 
 
 # What can go wrong.

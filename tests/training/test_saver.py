@@ -70,14 +70,6 @@ def test_a_folder_that_is_moved_ends_the_training(tmp_path, another):
     assert not [*moved.glob("[!.]*")] and not [*folder.glob("*")]
 
 
-def test_the_variables_of_two_replicas(tmp_path, two):
-    with two.scope():
-        variable = tf.Variable([3.0])
-    with Saver(str(tmp_path), 5) as saver:
-        saver.save({"v": variable}, 1, STATE)
-    assert value(tmp_path) == 3.0
-
-
 def test_a_failure_is_raised_once_with_the_way_back(tmp_path, monkeypatch):
     saver = Saver(str(tmp_path), 5)
     saver.save({"v": tf.Variable([1.0])}, 3, STATE)
@@ -149,14 +141,6 @@ def test_a_damaged_file_and_that_of_another_step_are_named(tmp_path, change, pro
 
 def settings_now() -> dict:
     return {name: value for name, (value, _) in deciding(OPTIONS, CONFIG, "6 records", 1, True).items()}
-
-
-def test_nothing_has_changed():
-    before = TrainingState(12, settings_now())
-    for records in ("6 records", None):  # None: nobody says what the records are
-        assert [*before.changes(deciding(OPTIONS, CONFIG, records, 1, True))] == []
-    # A version that knew fewer settings wrote it.
-    assert [*TrainingState(12, {}).changes(deciding(OPTIONS, CONFIG, "6 records", 1, True))] == []
 
 
 CHANGES = [

@@ -1,8 +1,6 @@
 """Examples for classification: the tables of a task, read by its processor; and how much each class counts.
 
-`get_processor(task_name)` gives the processor of a task; its `get_train_examples`, `get_dev_examples` and
-`get_test_examples` read the tables. An empty list of labels means regression: the label is a number and the model has
-one output. The paper describes the tasks in section 4.1 and appendix B.
+An empty list of labels means regression: the label is a number and the model has one output.
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ from __future__ import annotations
 import collections
 import csv
 import dataclasses
-import itertools
 import os
 from collections.abc import Mapping, Sequence
 
@@ -39,15 +36,12 @@ class DataProcessor:
     """Base class of the readers of a task, as in the reference."""
 
     def get_train_examples(self, data_dir: str) -> list[InputExample]:
-        """The training set."""
         raise NotImplementedError
 
     def get_dev_examples(self, data_dir: str) -> list[InputExample]:
-        """The evaluation set."""
         raise NotImplementedError
 
     def get_test_examples(self, data_dir: str) -> list[InputExample]:
-        """The test set."""
         raise NotImplementedError
 
     def get_labels(self) -> list[str]:
@@ -74,10 +68,9 @@ class TaskProcessor(DataProcessor):
         self._labels = list(labels) if self.task.labels is None and labels else self.task.labels
 
     def read(self, data_dir: str, part: str) -> list[InputExample]:
-        """The examples of a part, one of `Task.tables`.
+        """The examples of a part; of the training table also the labels, if they are not known.
 
-        From the training table this also collects the labels if they are not known. As in the reference, every example
-        of a test set has the first label (0 for a regression), which is not used.
+        As in the reference, every example of a test set has the first label (0 for a regression), which is not used.
         """
         task, table = self.task, self.task.tables[part]
         path = os.path.join(data_dir, table.file)
@@ -85,7 +78,7 @@ class TaskProcessor(DataProcessor):
             raise UserError(f"the task {task.name} has no label column, which is needed to train and evaluate")
         labels = self._labels if part == "train" else self.get_labels()
         examples: dict[int, InputExample] = {}  # by the row
-        rows: dict[str, list[int]] = collections.defaultdict(list)  # label -> its rows, while the labels are collected
+        rows: dict[str, int] = {}  # label -> its first row, while the labels are collected
         for index, cells in read_rows(path, table):
             if cells.get("language", table.only) != table.only:
                 continue
@@ -99,11 +92,11 @@ class TaskProcessor(DataProcessor):
             guid = table.guid.format(cells.get("id", index))
             example = examples[index + 1] = InputExample(guid, cells["text_a"], cells.get("text_b"), label)
             for name in labels_of(example) if labels is None else ():
-                rows[name].append(index + 1)
+                rows.setdefault(name, index + 1)
         if not examples:
             raise UserError(f"{path}: has no usable row" + (f" in the language {table.only!r}" if table.only else ""))
         if labels is None:
-            self._labels = _collected(path, rows, table.header)
+            self._labels = _collected(path, rows)
         if task.regression:
             _warn_of_scores(path, examples)
         if part.startswith("predict") and table.id is not None:
@@ -119,11 +112,6 @@ class TaskProcessor(DataProcessor):
     def get_test_examples(self, data_dir: str) -> list[InputExample]:
         return self.read(data_dir, "predict")
 
-    def parts_in(self, data_dir: str, part: str) -> list[str]:
-        """`part` ("eval" or "predict"), and such parts from other domains whose files exist."""
-        further = {name: table for name, table in self.task.tables.items() if name.startswith(f"{part}_")}
-        return [part, *(name for name, table in further.items() if files.exists(os.path.join(data_dir, table.file)))]
-
     def get_labels(self) -> list[str]:
         """The labels in the order of the outputs of the model; an empty list for a regression."""
         if self._labels is None:
@@ -138,28 +126,11 @@ class TaskProcessor(DataProcessor):
         return LabelMap(self.task.name, tuple(self.get_labels()), self.task.regression, self.task.multi_label)
 
 
-class ColaProcessor(TaskProcessor):
-    """The task `cola`, under the reference's name."""
-
-    task_name = "cola"
-
-
-class MnliProcessor(TaskProcessor):
-    """The task `mnli`, under the reference's name."""
-
-    task_name = "mnli"
-
-
-class MrpcProcessor(TaskProcessor):
-    """The task `mrpc`, under the reference's name."""
-
-    task_name = "mrpc"
-
-
-class XnliProcessor(TaskProcessor):
-    """The task `xnli` in Chinese, under the reference's name."""
-
-    task_name = "xnli"
+# The processors of the reference, under their names there.
+ColaProcessor, MnliProcessor, MrpcProcessor, XnliProcessor = (
+    type(f"{name.title()}Processor", (TaskProcessor,), {"task_name": name, "__doc__": f"The task `{name}`."})
+    for name in ("cola", "mnli", "mrpc", "xnli")
+)
 
 
 class _Registered(TaskProcessor):
@@ -198,10 +169,7 @@ def register(task_name: str, processor: type[DataProcessor], measures: Sequence[
     Args:
       task_name: its name, in upper or lower case.
       processor: has the methods of DataProcessor, as in a fork of the reference. Called without arguments.
-      measures: the names of its scores (see `answers.compute_metrics`), the one that --eval_steps compares first.
-
-    Raises:
-      UserError: there is such a task already, or the processor has fewer than two labels.
+      measures: the names of its scores (see `results.compute_metrics`), the one that --eval_steps compares first.
     """
     name = task_name.lower()
     if name == "tsv" or (name in TASKS and TASKS[name].processor is None):
@@ -213,23 +181,16 @@ def register(task_name: str, processor: type[DataProcessor], measures: Sequence[
 
 
 def get_processor(
-    task_name: str,
-    *,
-    tsv: TsvLayout | None = None,
-    language: str = "zh",
-    label_map: LabelMap | None = None,
-    flag: str = "--output_dir",
+    task_name: str, *, tsv: TsvLayout | None = None, label_map: LabelMap | None = None, flag: str = "--output_dir"
 ) -> TaskProcessor:
     """The processor of a task.
 
     Args:
       task_name: the value of `--task_name`, in upper or lower case.
       tsv: the columns of the task `tsv`.
-      language: the language of XNLI; always `zh` in the reference.
-      label_map: the labels that were saved with the checkpoint, or None.
-      flag: the one that names the checkpoint, for the message.
+      label_map: the labels that were saved with the checkpoint that `flag` names, or None.
     """
-    task = find_task(task_name, language, tsv)
+    task = find_task(task_name, tsv)
     kind = _Registered if task.processor else TaskProcessor
     if label_map is None:
         return kind(task)
@@ -244,24 +205,12 @@ def get_processor(
     return kind(task, label_map.labels)
 
 
-def _collected(path: str, rows: Mapping[str, Sequence[int]], header: bool) -> list[str]:
-    """The labels of a training table, sorted, from label -> the numbers of its rows; warns of probable mistakes."""
+def _collected(path: str, rows: Mapping[str, int]) -> list[str]:
+    """The labels of a training table, sorted, from label -> its first row; warns of those that are alike."""
     if len(rows) < 2:
         what = repr(next(iter(rows))) if rows else "of none"
         raise UserError(f"{path}: every row has the label {what}; a classifier needs two labels or more")
-    warn_of_similar(path, {label: found[0] for label, found in rows.items()})
-    first = [label for label, found in rows.items() if found[0] == 1]
-    if not header and first and len(rows) > 2 and all(len(rows[label]) == 1 for label in first):
-        what = "%s, row 1: no other row has the label %r; if this row is a header, leave out --noheader"
-        logging.warning(what, path, first[0])
-    for label, mark in itertools.product(rows, ",;|"):
-        if mark in label and all(part.strip() in rows for part in label.split(mark)):
-            what = (
-                "%s, row %d: %r is one label here, although other rows have its parts; if a text may have several"
-                " labels, give --multi_label --label_separator='%s'"
-            )
-            logging.warning(what, path, rows[label][0], label, mark)
-            break
+    warn_of_similar(path, rows)
     return sorted(rows)
 
 

@@ -38,10 +38,9 @@ def log_cut(cut: int, count: int, max_seq_length: int) -> None:
 
 
 def truncate_seq_pair(tokens_a: list[str], tokens_b: list[str], max_length: int) -> None:
-    """Truncates two lists of tokens in place so that they have at most `max_length` tokens together.
+    """Truncates two lists of tokens in place to `max_length` tokens together, as the reference's `_truncate_seq_pair`.
 
-    Tokens are removed from the end of the longer list, or of the second list if both have the same length. The result
-    is that of the reference's `_truncate_seq_pair`, computed at once instead of token by token.
+    Tokens are removed from the end of the longer list, or of the second list if both have the same length.
     """
     if len(tokens_a) + len(tokens_b) <= max_length:
         return

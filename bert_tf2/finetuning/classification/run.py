@@ -16,15 +16,14 @@ from bert_tf2.finetuning.classification import results as outcome
 from bert_tf2.finetuning.classification.examples import balanced_weights
 from bert_tf2.finetuning.driver import Export
 from bert_tf2.finetuning.options import ClassifierOptions
-from bert_tf2.finetuning.task import Batches, Scores, Task, file_of, flag_of_weights, known_labels
+from bert_tf2.finetuning.task import Batches, Scores, Task, flag_of_weights, known_labels
 from bert_tf2.weights.labels import LabelMap
 
 
 def run(options: ClassifierOptions, export: Export | None = None) -> dict[str, Any] | None:
     """Trains, evaluates, predicts, exports; see driver.run.
 
-    Writes into output_dir what the reference writes (`train.tf_record`, `eval.tf_record`, `predict.tf_record`,
-    checkpoints, `eval_results.txt`, `test_results.tsv`), and `label_map.json`, `eval_metrics.json`, `predictions.tsv`;
+    Writes into output_dir what the reference writes, and `label_map.json`, `eval_metrics.json`, `predictions.tsv`;
     where matplotlib is installed, `confusion_matrix.png`.
     """
     return driver.run(ClassifierTask(options), export)
@@ -44,8 +43,6 @@ class ClassifierTask(Task):
             label_map=known_labels(options, opened=self.source),
             flag=flag_of_weights(options) or "--output_dir",
         )
-        self.eval_parts = self._processor.parts_in(options.data_dir, "eval")
-        self.predict_parts = self._processor.parts_in(options.data_dir, "predict")
 
     @property
     def purpose(self) -> dict[str, str | bool]:
@@ -86,7 +83,7 @@ class ClassifierTask(Task):
     def answers(self, part: str, batches: Batches) -> list[Mapping[str, np.ndarray]]:
         return list(batches)
 
-    def score(self, part: str, answers: list[Mapping[str, np.ndarray]]) -> Scores:
+    def score(self, answers: list[Mapping[str, np.ndarray]]) -> Scores:
         """The reference's results, and the task's own measures."""
         task = self._processor.task
         losses, labels, outputs = (_column(answers, name) for name in ("example_loss", "label_ids", "probabilities"))
@@ -102,22 +99,22 @@ class ClassifierTask(Task):
             results |= {name: np.float32(measures[name]) for name in task.measures}
         return Scores(measures, task.main_measure, task.measures, results, outcome.screen(measures))
 
-    def draw(self, part: str, metrics: Mapping[str, Any]) -> Sequence[str]:
+    def draw(self, metrics: Mapping[str, Any]) -> Sequence[str]:
         """Draws the confusion matrix if there is one; what prevents it is a warning, as the predictions come after."""
-        name = file_of(part, "confusion_matrix.png")
         if "confusion_matrix" not in metrics:
             return ()
+        path = os.path.join(self.options.output_dir, "confusion_matrix.png")
         try:
-            outcome.draw_confusion_matrix(os.path.join(self.options.output_dir, name), **metrics["confusion_matrix"])
+            outcome.draw_confusion_matrix(path, **metrics["confusion_matrix"])
         except Exception as error:
-            logging.warning("%s is not drawn: %s", name, error)
+            logging.warning("confusion_matrix.png is not drawn: %s", error)
             return ()
-        return (name,)
+        return ("confusion_matrix.png",)
 
-    def write(self, part: str, answers: list[Mapping[str, np.ndarray]]) -> Sequence[str]:
+    def write(self, answers: list[Mapping[str, np.ndarray]]) -> Sequence[str]:
         probabilities, labels = _column(answers, "probabilities"), self.label_map.labels
-        guids, task = [example.guid for example in self.examples[part]], self._processor.task
-        written = [file_of(part, "test_results.tsv"), file_of(part, "predictions.tsv")]
+        guids, task = [example.guid for example in self.examples["predict"]], self._processor.task
+        written = ("test_results.tsv", "predictions.tsv")
         results, predictions = (os.path.join(self.options.output_dir, name) for name in written)
         classification.write_test_results(results, probabilities)
         classification.write_predictions(predictions, guids, labels, probabilities, task.separator)

@@ -20,8 +20,7 @@ class Task:
     """A classification or regression task."""
 
     name: str  # the value of `--task_name`, in lower case
-    # those of the parts "train", "eval" and "predict", and perhaps of sets from another domain, "eval_mismatched" and
-    # "predict_mismatched", which are used if their files exist. A test table has no label column
+    # those of the parts "train", "eval" and "predict", of which the last has no label column
     tables: Mapping[str, Table]
     # in the order of the outputs; None if they are collected from the training file; empty for a regression
     labels: tuple[str, ...] | None
@@ -59,93 +58,68 @@ _INFERENCE = ("contradiction", "entailment", "neutral")
 _ENTAILED = ("entailment", "not_entailment")
 
 
+def _tables(train: Table, dev: dict[str, Any] | None = None, test: dict[str, Any] | None = None) -> dict[str, Table]:
+    """The tables of a task: that of the training, and how each of the others differs from the one before."""
+    dev_table = dataclasses.replace(train, **{"file": "dev.tsv", "guid": "dev-{}", **(dev or {})})
+    test_table = dataclasses.replace(
+        dev_table, **{"file": "test.tsv", "guid": "test-{}", "label": None, **(test or {})}
+    )
+    return {"train": train, "eval": dev_table, "predict": test_table}
+
+
 def _glue(
     name: str,
     labels: tuple[str, ...],
-    text_a: str,
-    text_b: str | None = None,
-    *,
+    *texts: str,
     label: str = "label",
-    train_id: str | None = None,
+    train_id: str | None = "index",
     test_id: str = "index",
     measures: tuple[str, ...] = ("accuracy",),
     skip_broken_rows: bool = False,
 ) -> Task:
     """A task in the common GLUE layout: train.tsv and dev.tsv with the same header, test.tsv without labels."""
-    train = Table("train.tsv", "train-{}", text_a, text_b, label, train_id, skip_broken_rows=skip_broken_rows)
-    dev = dataclasses.replace(train, file="dev.tsv", guid="dev-{}")
-    test = Table("test.tsv", "test-{}", text_a, text_b, id=test_id)
-    return Task(name, {"train": train, "eval": dev, "predict": test}, labels, measures)
+    of_text = dict(zip(("text_a", "text_b"), texts, strict=False))
+    train = Table("train.tsv", "train-{}", **of_text, label=label, id=train_id, skip_broken_rows=skip_broken_rows)
+    return Task(name, _tables(train, test={"id": test_id, "skip_broken_rows": False}), labels, measures)
 
 
-def _cola() -> Task:
-    train = Table("train.tsv", "train-{}", text_a=3, label=1, header=False, any_width=True)
-    dev = dataclasses.replace(train, file="dev.tsv", guid="dev-{}")
-    test = Table("test.tsv", "test-{}", text_a=1, any_width=True)
-    return Task("cola", {"train": train, "eval": dev, "predict": test}, _BINARY, ("matthews_correlation", "accuracy"))
-
-
-def _mnli() -> Task:
-    # The label is in the last column, whose index differs between the files, so all rows must have as many columns.
-    train = Table("train.tsv", "train-{}", text_a=8, text_b=9, label=-1, id=0)
-    dev = dataclasses.replace(train, file="dev_matched.tsv", guid="dev_matched-{}")
-    test = dataclasses.replace(train, file="test_matched.tsv", guid="test-{}", label=None, any_width=True)
-    tables = {
-        "train": train,
-        "eval": dev,
-        "predict": test,
-        "eval_mismatched": dataclasses.replace(dev, file="dev_mismatched.tsv", guid="dev_mismatched-{}"),
-        "predict_mismatched": dataclasses.replace(test, file="test_mismatched.tsv", guid="test_mismatched-{}"),
-    }
-    return Task("mnli", tables, _INFERENCE)
-
-
-def _mrpc() -> Task:
-    train = Table("train.tsv", "train-{}", text_a=3, text_b=4, label=0, any_width=True)
-    dev = dataclasses.replace(train, file="dev.tsv", guid="dev-{}")
-    test = dataclasses.replace(train, file="test.tsv", guid="test-{}", label=None)
-    return Task("mrpc", {"train": train, "eval": dev, "predict": test}, _BINARY, ("f1", "accuracy"))
-
-
-def _xnli(language: str) -> Task:
-    """XNLI (Conneau et al., 2018). The reference does not read a test set; here it is xnli.test.tsv."""
-    train = Table(f"multinli/multinli.train.{language}.tsv", "train-{}", text_a=0, text_b=1, label=2, any_width=True)
-    dev = Table("xnli.dev.tsv", "dev-{}", text_a=6, text_b=7, label=1, language=0, only=language, any_width=True)
-    test = dataclasses.replace(dev, file="xnli.test.tsv", guid="test-{}", label=None)
-    tables = {"train": train, "eval": dev, "predict": test}
-    return Task("xnli", tables, _INFERENCE, other_names_of_labels={"contradictory": "contradiction"})
-
-
+_COLA = Table("train.tsv", "train-{}", text_a=3, label=1, header=False, any_width=True)
+# The label is in the last column, whose index differs between the files, so all rows must have as many columns.
+_MNLI = Table("train.tsv", "train-{}", text_a=8, text_b=9, label=-1, id=0)
+_MRPC = Table("train.tsv", "train-{}", text_a=3, text_b=4, label=0, any_width=True)
+# In Chinese (Conneau et al., 2018). The reference does not read a test set; here it is xnli.test.tsv.
+_XNLI = Table("multinli/multinli.train.zh.tsv", "train-{}", text_a=0, text_b=1, label=2, any_width=True)
+_XNLI_DEV = {"file": "xnli.dev.tsv", "text_a": 6, "text_b": 7, "label": 1, "language": 0, "only": "zh"}
+_MNLI_DEV = {"file": "dev_matched.tsv", "guid": "dev_matched-{}"}
 _OF_QQP = {"label": "is_duplicate", "train_id": "id", "test_id": "id", "measures": ("f1", "accuracy")}
 
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
-        _cola(),
-        _mnli(),
-        _mrpc(),
-        _xnli("zh"),
-        _glue("sst-2", _BINARY, "sentence"),
+        Task("cola", _tables(_COLA, test={"text_a": 1, "header": True}), _BINARY, ("matthews_correlation", "accuracy")),
+        Task("mnli", _tables(_MNLI, _MNLI_DEV, {"file": "test_matched.tsv", "any_width": True}), _INFERENCE),
+        Task("mrpc", _tables(_MRPC), _BINARY, ("f1", "accuracy")),
+        Task(
+            "xnli",
+            _tables(_XNLI, _XNLI_DEV, {"file": "xnli.test.tsv"}),
+            _INFERENCE,
+            other_names_of_labels={"contradictory": "contradiction"},
+        ),
+        _glue("sst-2", _BINARY, "sentence", train_id=None),
         # One release of QQP has questions that contain a line break, which splits a row into two broken rows.
         _glue("qqp", _BINARY, "question1", "question2", **_OF_QQP, skip_broken_rows=True),
-        _glue("qnli", _ENTAILED, "question", "sentence", train_id="index"),
-        _glue("rte", _ENTAILED, "sentence1", "sentence2", train_id="index"),
-        _glue("wnli", _BINARY, "sentence1", "sentence2", train_id="index"),
-        _glue("sts-b", (), "sentence1", "sentence2", label="score", train_id="index", measures=("spearman", "pearson")),
+        _glue("qnli", _ENTAILED, "question", "sentence"),
+        _glue("rte", _ENTAILED, "sentence1", "sentence2"),
+        _glue("wnli", _BINARY, "sentence1", "sentence2"),
+        _glue("sts-b", (), "sentence1", "sentence2", label="score", measures=("spearman", "pearson")),
     )
 }
 
 _OTHER_NAMES = {"sst2": "sst-2", "stsb": "sts-b"}
 
 
-def find_task(task_name: str, language: str = "zh", tsv: TsvLayout | None = None) -> Task:
-    """The task of this name, in upper or lower case.
-
-    Args:
-      task_name: one of TASKS, or `tsv`.
-      language: the language of XNLI; the reference supports only Chinese.
-      tsv: the columns of the task `tsv`.
-    """
+def find_task(task_name: str, tsv: TsvLayout | None = None) -> Task:
+    """The task of this name, in upper or lower case; `tsv` has the columns of the task `tsv`."""
     name = _OTHER_NAMES.get(task_name.lower(), task_name.lower())
     if name == "tsv":
         if tsv is None or tsv.text_a in (None, ""):
@@ -155,4 +129,4 @@ def find_task(task_name: str, language: str = "zh", tsv: TsvLayout | None = None
         return Task("tsv", tables, None, measures, separator=tsv.separator)
     if name not in TASKS:
         raise UserError(f"there is no task {task_name!r}; the known ones are {', '.join([*TASKS, 'tsv'])}")
-    return _xnli(language) if name == "xnli" else TASKS[name]
+    return TASKS[name]

@@ -74,15 +74,13 @@ def read_conll(
 ) -> list[NerSentence]:
     """Reads a file of one word per line, with columns separated by tabs (if a line has a tab) or spaces.
 
-    A blank line ends a sentence and a `-DOCSTART-` line starts a document; a file without these is one document. A line
-    before a sentence is a comment if it starts with `#` and has another number of columns than the words, or if its
-    first column is `#` and it does not end with a tag: `# id 7` is a comment, but `#nlp O` and `# O` are words.
+    A blank line ends a sentence and a `-DOCSTART-` line starts a document. A line before a sentence is a comment if it
+    starts with `#` and has another number of columns than the words, or if its first column is `#` and it does not end
+    with a tag: `# id 7` is a comment, but `#nlp O` and `# O` are words.
 
     Args:
       input_file: a UTF-8 file, local or remote.
-      word_column: the column of the words, from 0; negative numbers count from the end. (Messages count from 1, like
-        the flags of run_ner.py.)
-      tag_column: the column of the tags, in the same way.
+      word_column, tag_column: from 0; negative numbers count from the end. (Messages count from 1, like the flags.)
       has_labels: whether to read tags. None reads them unless the file has a single column.
     """
     lines = [*files.read_lines(input_file, drop_bom=True)]
@@ -177,17 +175,11 @@ def write_predictions(
 ) -> None:
     """Writes a copy of the input with the predicted tag as an additional last column; complete or not at all.
 
-    Comments, blank lines, line ends and the separators of the columns are kept. A `-DOCSTART-` line with as many
-    columns as the words gets an O, because `conlleval` needs the same number of columns in all lines.
+    A `-DOCSTART-` line with as many columns as the words gets an O, because `conlleval` wants equally many everywhere.
 
     Args:
-      input_file: the file from which `sentences` were read.
-      output_file: may be the same file.
-      sentences: the result of `read_conll`.
+      input_file: the file from which `read_conll` read `sentences`; `output_file` may be the same.
       tags: one list for each sentence, with one tag for each word.
-
-    Raises:
-      ValueError: the shape of `tags` is not that of `sentences`.
     """
     text = files.read_text(input_file)
     lines = text.split("\n")
@@ -195,10 +187,7 @@ def write_predictions(
     rows = dict(enumerate(map(_columns, read), 1))
     added: dict[int, str] = {}
     for sentence, predicted in zip(sentences, tags, strict=True):
-        for word, line, tag in zip(sentence.words, sentence.rows, predicted, strict=True):
-            if word not in rows.get(line, ()):
-                raise UserError(f"{input_file}, line {line}: the word {word!r} is gone; read the file again")
-            added[line] = tag
+        added.update(zip(sentence.rows, predicted, strict=True))
     widths = {len(rows[line]) for line in added}
     added.update({n: OUTSIDE for n, row in rows.items() if _starts_document(row) and len(row) in widths})
     written = (_with_column(line, added[n]) if n in added else line for n, line in enumerate(lines, 1))

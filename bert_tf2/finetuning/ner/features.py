@@ -47,21 +47,17 @@ def convert_sentences_to_features(
 ) -> list[InputFeatures]:
     """Creates the windows of all sentences, in order.
 
-    A sentence of at most C pieces is one window. A longer sentence has overlapping windows of whole words. Each word is
-    labeled only in the window where it has the most context on its shorter side, so that it is trained once, in the
-    same context in which it is predicted. A word of more than C pieces keeps its first C pieces. A word without pieces
-    (for example a control character) becomes [UNK], because it needs a tag as well.
+    A sentence of more than C pieces has overlapping windows of whole words. Each word is labeled only in the window
+    where it has the most context on its shorter side, so that it is trained once, in the same context in which it is
+    predicted. A word of more than C pieces keeps its first C pieces; one without pieces becomes [UNK].
 
     Args:
       sentences: the result of `read_conll`.
       label_list: the labels of the training set, by id.
       max_seq_length: the number of pieces of a window, with [CLS] and [SEP].
-      tokenizer: splits words into pieces.
-      doc_stride: the number of pieces between the starts of two windows. Defaults to half of C, which leaves every word
-        about a quarter of C on both sides (less only at the ends of the text or next to very long words).
-      document_context: whether to fill windows with the words around the sentence in its document, half on each side,
-        or more on one side if the other has fewer (the paper's "maximal document context"). These words have no
-        labels. A sentence that needs several windows gets as many of these pieces as two windows share.
+      doc_stride: the number of pieces between the starts of two windows. Defaults to half of C.
+      document_context: whether to fill windows with the words around the sentence in its document, half on each side
+        where there are as many (the paper's "maximal document context"). These words have no labels.
     """
     check_least_length(max_seq_length)
     capacity = max_seq_length - 2
@@ -112,21 +108,14 @@ def assemble_tags(
     """Merges the predictions of all windows: one tag for each word, in the order of the file.
 
     Args:
-      features: all of their windows.
-      predicted_label_ids: for each window, in the same order, the label id of each position ([max_seq_length], or as
-        long as `input_ids`).
+      features: all windows of the sentences.
+      predicted_label_ids: for each of them the label id of each position.
       label_list: the labels, by id.
-
-    Raises:
-      ValueError: the number of predictions is not that of the windows, or the windows are of other sentences.
     """
     tags: list[dict[int, str]] = [{} for _ in sentences]
     for window, label_ids in zip(features, predicted_label_ids, strict=True):
         for word, position in window.answers:
             tags[window.sentence][word] = label_list[int(label_ids[position])]
-    for index, (sentence, found) in enumerate(zip(sentences, tags, strict=True)):
-        if len(found) != len(sentence.words):
-            raise ValueError(f"sentence {index}: {len(sentence.words)} words, but the windows answer for {len(found)}")
     return [[found[word] for word in range(len(found))] for found in tags]
 
 

@@ -28,11 +28,7 @@ _MEASURES = ("precision", "recall", "f1", "accuracy")
 
 
 def run(options: NerOptions, export: Export | None = None) -> dict[str, Any] | None:
-    """Trains, evaluates, predicts, exports; see driver.run.
-
-    Writes into output_dir: checkpoints, `label_map.json`, `eval_results.txt` and `eval_metrics.json`, and
-    `predictions.txt` with the columns of predict_file and the predicted tag.
-    """
+    """Trains, evaluates, predicts into `predictions.txt`, exports; see driver.run."""
     return driver.run(NerTask(options), export)
 
 
@@ -112,12 +108,12 @@ class NerTask(Task):
         predictions = [np.asarray(row) for batch in batches for row in batch["predictions"]]
         return ner.assemble_tags(self.examples[part], self._windows(part), predictions, self.label_map.labels)
 
-    def score(self, part: str, answers: list[list[str]]) -> Scores:
-        scores = ner_scores.score([sentence.tags for sentence in self.examples[part]], answers)
+    def score(self, answers: list[list[str]]) -> Scores:
+        scores = ner_scores.score([sentence.tags for sentence in self.examples["eval"]], answers)
         results = {name: scores[name] for name in _MEASURES}
         return Scores(scores, "f1", _MEASURES[:3], results, ner_scores.score_table(scores))
 
-    def write(self, part: str, answers: list[list[str]]) -> Sequence[str]:
+    def write(self, answers: list[list[str]]) -> Sequence[str]:
         path = f"{self.options.output_dir}/predictions.txt"
-        ner.write_predictions(self.options.predict_file, path, self.examples[part], answers)
+        ner.write_predictions(self.options.predict_file, path, self.examples["predict"], answers)
         return ["predictions.txt"]

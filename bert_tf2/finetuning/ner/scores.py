@@ -33,11 +33,7 @@ class Entity(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def split_tag(tag: str) -> tuple[str, str]:
-    """The letter and the type of a tag: ("B", "PER"), or ("O", "").
-
-    A label that is not a tag, which models of other libraries may have, is the type of an I: consecutive words with
-    the same label form one entity.
-    """
+    """The letter and the type of a tag: ("B", "PER"), or ("O", ""); a label that is no tag is the type of an I."""
     if tag == OUTSIDE:
         return OUTSIDE, ""
     return (tag[0], tag[2:]) if TAG.fullmatch(tag) else ("I", tag)
@@ -63,18 +59,11 @@ def entities(tags: Iterable[str]) -> list[Entity]:
 
 
 def score(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """Precision, recall and F1 of entities, as `conlleval` counts them (but in fractions of 1).
-
-    A predicted entity is correct if its first word, last word and type are correct. A measure with denominator 0 is 0.
-
-    `true_tags`, `predicted_tags`: for each sentence, the tags of its words.
+    """Precision, recall and F1 of entities, as `conlleval` counts them (but in fractions of 1), from tags of sentences.
 
     Returns:
       A dictionary for JSON: `precision`, `recall`, `f1`, `true_entities`, `predicted_entities`, `correct_entities`,
       the same under `types` for each type, and over words `accuracy` and `words`.
-
-    Raises:
-      ValueError: the numbers of sentences, or of words in a sentence, differ.
     """
     # by type; the names are in the order of the arguments of _measures
     counts = {name: collections.Counter() for name in ("true", "predicted", "correct")}

@@ -89,15 +89,14 @@ def compute_predictions(
     """Finds the answer to each question; `write_predictions` also writes the files.
 
     In each window, the `n_best_size` best first and last positions are combined to spans of at most `max_answer_length`
-    pieces within the paragraph. The best spans of all windows with distinct texts are the n-best list. If the list is
-    empty, the answer of version 1 is "empty". In version 2 the list also contains the span from [CLS] to [CLS], which
-    means "no answer"; the answer is "" if its score exceeds that of the best other span by more than the threshold. If
-    there is no other span, the reference fails, and here the answer is "" with null odds of `NO_SPAN_ODDS`.
+    pieces within the paragraph. The best spans of all windows with distinct texts are the n-best list; without any, the
+    answer of version 1 is "empty". In version 2 the list also has the span from [CLS] to [CLS], "no answer", which is
+    the answer if its score exceeds that of the best other span by more than the threshold. Where there is no other
+    span, the reference fails, and here the null odds are `NO_SPAN_ODDS`.
 
     Args:
       results: one for each feature, in any order; logits [L], or as many as the feature has tokens.
       answer_offsets: whether an answer is cut out of its paragraph where its pieces stand, and "" in place of "empty".
-        Otherwise the words are compared with the pieces, as in the reference, and stay whole where they differ.
     """
     windows: dict[int, list[InputFeatures]] = {}
     for feature in features:
@@ -219,10 +218,9 @@ def _basic_tokenizer(do_lower_case: bool) -> tokenization.BasicTokenizer:
 def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool, verbose_logging: bool = False) -> str:
     """The part of `orig_text` that corresponds to `pred_text` (the function of this name of the reference).
 
-    `pred_text` is a span in the tokens of the basic tokenizer ("jose ' s"), and `orig_text` has the words of the
-    paragraph that it touches ("(José's"). Tokenization changes letters and adds blanks. If it neither adds nor removes
-    other characters, the n-th non-blank character is the same in both, and the result is a part of `orig_text` with its
-    own spelling ("José's"). Otherwise it is all of `orig_text`.
+    `pred_text` is a span in the tokens of the basic tokenizer ("jose ' s"), and `orig_text` has the words that it
+    touches ("(José's"). If tokenization has only changed letters and added blanks, the n-th non-blank character is the
+    same in both, and the result is a part of `orig_text` ("José's"). Otherwise it is all of `orig_text`.
     """
     tok_text = " ".join(_basic_tokenizer(do_lower_case).tokenize(orig_text))
     start = tok_text.find(pred_text)

@@ -1,8 +1,4 @@
-"""SQuAD questions and paragraphs (paper, sections 4.2 and 4.3): from the JSON file to words and ranges of words.
-
-A context is split into words at blanks, and an answer becomes a range of words, as run_squad.py of
-google-research/bert does it.
-"""
+"""SQuAD questions and paragraphs: from the JSON file to words and ranges of words, as the reference's run_squad.py."""
 
 from __future__ import annotations
 
@@ -79,10 +75,9 @@ def read_squad_examples(
 ) -> list[SquadExample]:
     """Reads the questions of a SQuAD file (the function of this name of the reference).
 
-    Answers are read only for training. A question is skipped, as in the reference, if its answer is not found in the
-    words at its position, mostly because of unusual blanks in the answer; one warning reports their number. An answer
-    without a word is skipped as well, whereas the reference trains on the words at its position. A warning counts the
-    questions that are marked as impossible, unless `version_2_with_negative` is given.
+    Answers are read only for training. A question is skipped, with one warning, if its answer is not found in the words
+    at its position, mostly because of unusual blanks. An answer without a word is skipped as well, whereas the
+    reference trains on the words at its position.
     """
     return examples_of(files.read_json(input_file, kind=None), input_file, is_training, version_2_with_negative)
 
@@ -134,10 +129,7 @@ def examples_of(
 def _add_answer(
     example: SquadExample, question: dict, context: str, starts: list[int], version_2: bool, where: str
 ) -> bool:
-    """Sets the answer of an example for training; returns whether it is found in the words of the context.
-
-    `starts` are the places of the words in the context.
-    """
+    """Sets the answer of an example; returns whether it is found in the words of the context, which are at `starts`."""
     if version_2 and field(question, "is_impossible", (bool, int), where):
         example.orig_answer_text, example.start_position, example.end_position = "", -1, -1
         example.is_impossible = True

@@ -33,8 +33,7 @@ _SPECIAL_PIECES = 3
 class InputFeatures:
     """One window of a paragraph with its question, the input of the model. L is max_seq_length.
 
-    Attributes that follow from others are properties, so that the windows of a whole test set fit into memory: the
-    reference keeps two dictionaries and two more lists of length L for each window.
+    What follows from other attributes is a property, so that the windows of a whole test set fit into memory.
     """
 
     unique_id: int  # identifies the window in the results of the model
@@ -82,11 +81,9 @@ class InputFeatures:
 
 
 def check_lengths(max_seq_length: int, max_query_length: int, doc_stride: int) -> None:
-    """Checks that windows can advance next to a question of any length, and warns if they will not overlap.
+    """Raises UserError if windows cannot advance next to a question, and warns if they will not overlap.
 
-    The reference checks only that the longest question leaves room (in `validate_flags_or_throw`). It never terminates
-    if doc_stride is below 1. If doc_stride is larger than the room next to a question, its windows do not overlap, so
-    that no window contains an answer across their boundary. This raises an error if it holds for every question.
+    If doc_stride is larger than the room next to a question, no window contains an answer across a boundary.
     """
     for name, value in (("max_query_length", max_query_length), ("doc_stride", doc_stride)):
         if value < 1:
@@ -115,8 +112,7 @@ class _Document:
     """The word pieces of a paragraph.
 
     Attributes:
-      tokens, ids: the pieces of all words.
-      word_indexes: the index of the word of each piece.
+      tokens, ids, word_indexes: the pieces of all words, and the word of each.
       first_piece: for each word, the index of its first piece (a word may have no piece), and the number of pieces.
     """
 
@@ -152,9 +148,8 @@ class _Document:
 def piece_spans(word: str, tokenizer: tokenization.FullTokenizer) -> list[tuple[int, int]]:
     """For each piece of a word its first character in it, and the one behind its last.
 
-    [UNK] stands for all of a word between blanks and punctuation. An accent belongs to its letter. A character that
-    becomes several letters (Hangul in lower case) may belong to several pieces. A tokenizer with rules of its own may
-    give pieces that cannot be found: each of them stands for the whole word.
+    [UNK] stands for all of a word between blanks and punctuation; an accent belongs to its letter. Pieces that are not
+    found, of a tokenizer with rules of its own, stand for the whole word.
     """
     basic = tokenizer.basic_tokenizer
     # Where each letter comes from: cleaning, lower case and accents change how many there are, character by character.
@@ -189,15 +184,9 @@ def convert_examples_to_features(
     *,
     log_level: int = logging.INFO,
 ) -> Iterator[InputFeatures] | None:
-    """Creates the windows of all examples, in order; returns an iterator over them.
-
-    If `output_fn` is given, calls it with each window, like the function of this name of the reference, and returns
-    None.
+    """An iterator over the windows of all examples, in order; with `output_fn`, calls it with each, as the reference.
 
     A paragraph without pieces has no window. The first window is logged at `log_level`.
-
-    Raises:
-      ValueError: a question leaves no room for its paragraph, or doc_stride is below 1; see `check_lengths`.
     """
     lengths = (max_seq_length, doc_stride, max_query_length)
     features = _convert_examples(examples, tokenizer, *lengths, is_training, log_level)
@@ -256,10 +245,7 @@ def _convert_examples(
 
 
 def _windows(total: int, room: int, doc_stride: int) -> list[range]:
-    """Ranges of at most `room` pieces that cover `total` pieces, `doc_stride` apart.
-
-    A stride larger than the room would leave gaps, so the room is then the stride, as in the reference.
-    """
+    """Ranges of at most `room` pieces that cover `total` pieces, `doc_stride` apart, or the room if that is less."""
     step = min(room, doc_stride)
     if step < 1:
         raise ValueError(f"no window can advance: {room} pieces fit beside the question and doc_stride is {doc_stride}")
@@ -274,8 +260,8 @@ def _windows(total: int, room: int, doc_stride: int) -> list[range]:
 def _max_context_windows(windows: Sequence[range], total: int) -> np.ndarray:
     """For each of `total` pieces, the index of the window in which it is scored.
 
-    This is the window with the most pieces on the shorter side of the piece, where 100 pieces of window length count as
-    much as one piece of context. The first of equal windows is chosen; scores are doubles, as in the reference.
+    It has the most pieces on the shorter side, where 100 pieces of window length count as much as one of context. The
+    first of equal windows is chosen; scores are doubles, as in the reference.
     """
     best = np.zeros(total, np.int32)
     best_score = np.full(total, -1.0)
@@ -294,8 +280,7 @@ def _answer_pieces(
     """First and last piece of the answer in the document, or None if the question is impossible.
 
     They are narrowed from whole words to the pieces of the answer, if the words contain them: the answer "1895" is one
-    of the six pieces of "(1895-1943)."; "Japan" is not a piece of "Japanese", so the span stays the whole word. The
-    reference tries every pair of ends; for each start only one end gives the right length.
+    of the six pieces of "(1895-1943)."; "Japan" is not a piece of "Japanese".
     """
     if example.is_impossible:
         return None
@@ -319,12 +304,8 @@ def _log_feature(example: SquadExample, feature: InputFeatures, level: int) -> N
 
 def as_record(feature: InputFeatures, is_training: bool) -> dict[str, list[int]]:
     """A row for `records.SQUAD_TRAIN` or `records.SQUAD_PREDICT`."""
-    row = {
-        "unique_ids": [feature.unique_id],
-        "input_ids": feature.input_ids,
-        "input_mask": feature.input_mask,
-        "segment_ids": feature.segment_ids,
-    }
+    row = {name: getattr(feature, name) for name in ("input_ids", "input_mask", "segment_ids")}
+    row["unique_ids"] = [feature.unique_id]
     if is_training:
         row["start_positions"] = [feature.start_position]
         row["end_positions"] = [feature.end_position]

@@ -20,8 +20,7 @@ from bert_tf2.support import console, progress
 def run(options: SquadOptions, export: Export | None = None) -> dict[str, Any] | None:
     """Trains, predicts, scores the predictions, exports; see driver.run.
 
-    Writes into output_dir what the reference writes (`train.tf_record`, `eval.tf_record`, checkpoints,
-    `predictions.json`, `nbest_predictions.json`, for version 2 `null_odds.json`), and `eval_metrics.json`.
+    Writes into output_dir what the reference writes, and `eval_metrics.json`.
     """
     return driver.run(SquadTask(options), export)
 
@@ -31,7 +30,7 @@ class SquadTask(Task):
 
     export_as = "squad"
     unit = "windows"
-    predict_parts = ("eval",)
+    predicted_part = "eval"
     options: SquadOptions
 
     def __init__(self, options: SquadOptions):
@@ -96,7 +95,7 @@ class SquadTask(Task):
             options.answer_offsets,
         )
 
-    def score(self, part: str, answers: squad.Answers) -> Scores:
+    def score(self, answers: squad.Answers) -> Scores:
         scores = squad_scores.evaluate_predictions(
             self.options.predict_file,
             answers.predictions,
@@ -107,7 +106,7 @@ class SquadTask(Task):
         )
         return Scores(scores, "f1", ("exact", "exact_match", "f1"), screen=console.table("Scores:", scores))
 
-    def write(self, part: str, answers: squad.Answers) -> Sequence[str]:
+    def write(self, answers: squad.Answers) -> Sequence[str]:
         squad.write_answers(self.options.output_dir, answers)
         for found, what in (
             (answers.longer, "are longer than what the model chose, as in the reference; --answer_offsets cuts them"),

@@ -30,23 +30,19 @@ def evaluate_predictions(
     threshold: float = 1.0,
     version_2_with_negative: bool = False,
 ) -> dict[str, float]:
-    """Scores predictions in percent.
-
-    Each of the first three arguments is a file name or the parsed content.
+    """Scores predictions in percent. Each of the first three arguments is a file name or the parsed content.
 
     Args:
       dataset: SQuAD questions with answers.
       predictions: question id -> answer, as in predictions.json.
       null_odds: question id -> a number, higher if an answer is less likely, as in null_odds.json; for version 2.
-      threshold: with `null_odds`, a question with higher odds counts as "no answer", regardless of the prediction (the
-        official script's --na-prob-thresh, with its default).
+      threshold: with `null_odds`, a question with higher odds counts as "no answer" (--na-prob-thresh there).
       version_2_with_negative: whether to score as for version 2.
 
     Returns:
-      Version 1: exact_match, f1. A question without prediction counts as wrong; one warning reports their number.
-      Version 2: exact, f1, total; the same three over the questions with answers (HasAns_) and without (NoAns_), if
-      there are any; with `null_odds` best_exact, best_exact_thresh, best_f1, best_f1_thresh: the best scores of any
-      threshold, and that threshold, if the predictions were made without a threshold.
+      Version 1: exact_match, f1; a question without prediction counts as wrong.
+      Version 2: exact, f1, total; the same three over the questions with answers (HasAns_) and without (NoAns_); with
+      `null_odds` best_exact, best_f1: the best scores of any threshold, and best_exact_thresh, best_f1_thresh.
     """
     name = dataset if isinstance(dataset, str) else "the data set"
     dataset = files.read_json(dataset, kind=None) if isinstance(dataset, str) else dataset
@@ -182,10 +178,8 @@ def _best_threshold(
 ) -> tuple[float, float]:
     """The best score in percent that a threshold on the null odds can reach, and that threshold.
 
-    At first every question counts as "no answer", which is right for those that have none. Then the questions get
-    their predicted answer, the most certain first: one with an answer gains its score, one without loses its point if
-    something was predicted. As in the official script questions with equal odds are taken one by one, although no
-    threshold lies between them.
+    At first every question counts as "no answer"; then they get their predicted answer, the most certain first. As in
+    the official script, questions with equal odds are taken one by one, although no threshold lies between them.
     """
     score = best = len(scores) - len(answerable)
     threshold = 0.0

@@ -112,16 +112,6 @@ def test_label_orders_of_the_reference():
     assert orders == {"cola": ["0", "1"], "mnli": inference, "mrpc": ["0", "1"], "xnli": inference}
 
 
-def test_xnli_in_another_language(tmp_path):
-    write(tmp_path, "multinli/multinli.train.de.tsv", "premise|hypo|label", "Ja|Nein|contradictory")
-    write(tmp_path, "xnli.dev.tsv", XNLI, "zh|neutral|||||X|Y|1", "de|neutral|||||A|B|1")
-    processor = get_processor("xnli", language="de")
-    assert processor.get_train_examples(str(tmp_path))[0].label == "contradiction"
-    assert [example.guid for example in processor.get_dev_examples(str(tmp_path))] == ["dev-2"]
-    other = get_processor("xnli", language="sw")
-    assert "has no usable row in the language 'sw'" in message_of(other.get_dev_examples, str(tmp_path))
-
-
 def test_lines_end_at_lf_and_cr_is_dropped(tmp_path):
     (tmp_path / "dev.tsv").write_bytes("a\t1\t\tone\u2028line\r\nb\t0\t\tlo\rne".encode())
     found = get_processor("cola").get_dev_examples(str(tmp_path))
@@ -158,25 +148,6 @@ def test_cells_too_many_at_the_end_are_read_as_the_reference_reads_them(
     assert len(log_lines) == (complaint is not None)
     if complaint:
         assert re.match(f"{re.escape(path)}: {complaint}", log_lines[0])
-
-
-def test_mismatched_sets_of_mnli_are_read_if_they_exist(tmp_path):
-    processor = get_processor("mnli")
-    assert processor.parts_in(str(tmp_path), "eval") == ["eval"]
-    header = MNLI + "|label1|gold_label"
-    write(tmp_path, "dev_mismatched.tsv", header, "3|p|q|g|x|x|x|x|A|B|neutral|entailment")
-    write(tmp_path, "test_mismatched.tsv", MNLI, "0|p|q|g|x|x|x|x|C|D")
-    expected = {
-        "eval": InputExample("dev_mismatched-3", "A", "B", "entailment"),
-        "predict": InputExample("test_mismatched-0", "C", "D", "contradiction"),
-    }
-    for part, example in expected.items():
-        assert processor.parts_in(str(tmp_path), part) == [part, f"{part}_mismatched"]
-        assert processor.read(str(tmp_path), f"{part}_mismatched") == [example]
-    write(tmp_path, "dev_mismatched.tsv", header)
-    with pytest.raises(UserError, match=r"dev_mismatched\.tsv: has no row but the header"):
-        processor.read(str(tmp_path), "eval_mismatched")
-    assert get_processor("mrpc").parts_in(str(tmp_path), "predict") == ["predict"]
 
 
 def test_where_a_cell_too_many_would_move_the_label_it_is_an_error(tmp_path):
@@ -327,10 +298,6 @@ SEVERAL = TsvLayout(text_a="1", label="2", header=False, separator=",")
     [
         (ONE, ["Yes", "no", "yes", "no"], "row 3: the label 'yes' and 'Yes' of row 1 are two classes"),
         (ONE, ["no", "yes", "no", "yes "], "row 4: the label 'yes ' and 'yes' of row 2"),
-        (ONE, ["label", "yes", "no"], "row 1: no other row has the label 'label'; if this row is a header, leave out"),
-        (ONE, ["a;b", "a", "a", "b", "a;b"], "row 1: 'a;b' is one label here, although other rows have its parts; if"),
-        (ONE, ["b", "a", "b, a"], "give --multi_label --label_separator=','"),
-        (SEVERAL, ["a;b", "b,a"], "give --multi_label --label_separator=';'"),
         (ONE, ["yes", "no", "no"], None),
         (ONE, ["Sci/Tech", "Arts, Music", "Sci/Tech", "Sports", "Sports"], None),
         (SEVERAL, ["a", "", "b"], None),

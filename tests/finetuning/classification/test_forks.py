@@ -61,7 +61,7 @@ def test_a_processor_of_ones_own(monkeypatch):
     classification.register("Own", Bytes)
     processor = classification.get_processor("OWN")
     assert processor.get_train_examples("") == [InputExample("a", "café", "b", "1")]
-    assert processor.get_labels() == ["0", "1"] and processor.parts_in("", "eval") == ["eval"]
+    assert processor.get_labels() == ["0", "1"]
     assert message_of(processor.get_dev_examples, "") == (
         "get_dev_examples of the task own, example 1: text must be str or bytes, not float"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import types
 
 import numpy as np
 import pytest
@@ -21,10 +20,9 @@ from bert_tf2.finetuning.classification.examples import InputExample, balanced_w
 from bert_tf2.finetuning.classification.results import compute_metrics
 from bert_tf2.finetuning.classification.run import run
 from bert_tf2.finetuning.options import ClassifierOptions
-from bert_tf2.finetuning.task import known_labels
 from bert_tf2.tokenization import FullTokenizer
-from bert_tf2.weights import convert, keras_files, sources
-from bert_tf2.weights.labels import LabelMap, load_label_map, read_label_map, save_label_map
+from bert_tf2.weights import convert, sources
+from bert_tf2.weights.labels import LabelMap
 from bert_tf2.weights.options import ConversionOptions
 
 MAP = LabelMap("tsv", ("fun", "long", "sad"), regression=False, multi_label=True)
@@ -64,14 +62,6 @@ def test_a_model_of_one_label_is_not_one_of_several():
     assert "(labels fun, long, sad)" in message and "leave out --multi_label" in message
 
 
-def test_a_keras_file_of_several_labels_predicts_no_task_of_one(tmp_path):
-    path = str(tmp_path / "model.keras")
-    keras_files.write(path, heads.ClassifierModel(small_config(), 2, multi_label=True))
-    options = types.SimpleNamespace(output_dir=str(tmp_path / "out"), init_checkpoint=path, do_train=False)
-    known = known_labels(options)
-    assert "any of the labels LABEL_0, LABEL_1" in message_of(classification.get_processor, "mrpc", label_map=known)
-
-
 def test_features_hold_a_number_for_each_label(tmp_path):
     tokenizer = FullTokenizer(toy_data.write_model(tmp_path)["vocab_file"])
     features = classification.convert_single_example(
@@ -79,14 +69,6 @@ def test_features_hold_a_number_for_each_label(tmp_path):
     )
     assert classification.as_record(features)["label_ids"] == [1, 0, 1]
     assert classification.record_kind(MAP.labels, multi_label=True) is records.MULTI_LABEL
-
-
-def test_label_map_keeps_it(tmp_path):
-    save_label_map(str(tmp_path), MAP)
-    assert load_label_map(str(tmp_path)) == MAP
-    content = {"task": "t", "labels": ["a", "b"], "regression": False, "multi_label": 1}
-    (tmp_path / "label_map.json").write_text(json.dumps(content))
-    assert "'multi_label' (true or false)" in message_of(read_label_map, str(tmp_path / "label_map.json"))
 
 
 # The loss
@@ -183,35 +165,6 @@ def test_training_prediction_conversion_and_export(tmp_path, log_lines):
     assert sources.open_weights(str(tmp_path / "hf")).labels().multi_label
     again = run(options(tmp_path, do_eval=True, init_checkpoint=str(tmp_path / "hf"), output_dir=str(tmp_path / "new")))
     assert again["micro_f1"] == 1.0
-
-
-@pytest.mark.slow
-def test_mismatched_tables(tmp_path):
-    """The second tables are evaluated and predicted too, beside the first ones."""
-    folder = tmp_path / "d"
-    folder.mkdir()
-    names = ["index", "promptID", "pairID", "genre", *(f"x{n}" for n in range(4)), "sentence1", "sentence2"]
-
-    def write(name: str, count: int, *labels: str) -> None:
-        header = "\t".join([*names, *(["label1", "gold_label"] if labels else [])])
-        more = [[label, label] for label in labels] * count if labels else [[]] * count
-        rows = [[n, *"abcdefg", "a film", "a book", *more[n]] for n in range(count)]
-        toy_data.write_table(folder / name, header, rows)
-
-    write("train.tsv", 24, "neutral", "entailment", "contradiction")
-    write("dev_matched.tsv", 2, "neutral")
-    write("dev_mismatched.tsv", 3, "entailment")
-    write("test_matched.tsv", 2)
-    write("test_mismatched.tsv", 4)
-    task = {"task_name": "mnli", "multi_label": False, "text_a_column": None, "label_column": None, "id_column": None}
-    switches = dict.fromkeys(("do_train", "do_eval", "do_predict"), True)
-    results = run(options(tmp_path, **switches, **task, num_train_epochs=0.5))
-    metrics = json.loads((tmp_path / "out" / "eval_metrics.json").read_text())
-    assert (metrics["examples"], metrics["mismatched"]["examples"]) == (2, 3)
-    assert results["mismatched_eval_accuracy"] == np.float32(metrics["mismatched"]["accuracy"])
-    out = tmp_path / "out"
-    written = ("test_results.tsv", "test_results_mismatched.tsv", "predictions_mismatched.tsv")
-    assert [len((out / name).read_text().splitlines()) for name in written] == [2, 4, 5]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -43,13 +42,6 @@ def test_predicted_scores(tmp_path):
     path = tmp_path / "predictions.tsv"
     results.write_predictions(str(path), ["k1"], [], np.array([[3.8]], np.float32))
     assert path.read_text() == "id\tlabel\nk1\t3.8\n"
-
-
-def test_predictions_are_complete_or_absent(tmp_path):
-    path = tmp_path / "predictions.tsv"
-    with pytest.raises(ValueError, match="shorter"):
-        results.write_predictions(str(path), ["k1", "k2"], ["no", "yes"], [[0.25, 0.75]])
-    assert list(tmp_path.iterdir()) == []
 
 
 # Ten pairs: 4 found of 5 with label 1 (one missed), 2 of 5 with label 0 taken for 1.
@@ -100,11 +92,6 @@ def test_answers_that_never_vary_give_numbers_and_no_nan(name):
     assert set(task.measures) <= set(scores)
     always_the_first = {"accuracy": 2 / 3}
     assert scores[task.main_measure] == pytest.approx(always_the_first.get(task.main_measure, 0.0))
-
-
-def test_main_measures():
-    chosen = {name: task.main_measure for name, task in TASKS.items() if task.main_measure != "accuracy"}
-    assert chosen == {"cola": "matthews_correlation", "mrpc": "f1", "qqp": "f1", "sts-b": "spearman"}
 
 
 def test_outputs_that_are_not_numbers():
@@ -165,16 +152,6 @@ METRICS = {"accuracy": 0.5, "confusion_matrix": {"labels": ["a", "b"], "rows": [
 
 def test_the_picture_is_beside_the_scores(tmp_path):
     pytest.importorskip("matplotlib")
-    assert task(tmp_path).draw("eval", METRICS) == ("confusion_matrix.png",)
-    assert task(tmp_path).draw("eval_mismatched", METRICS) == ("confusion_matrix_mismatched.png",)
+    assert task(tmp_path).draw(METRICS) == ("confusion_matrix.png",)
     assert (tmp_path / "confusion_matrix.png").stat().st_size > 1000
-    assert (tmp_path / "confusion_matrix_mismatched.png").exists()
-    assert task(tmp_path).draw("eval", {"pearson": 0.5}) == ()
-
-
-def test_without_matplotlib_one_warning_says_so(tmp_path, monkeypatch, log_lines):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert task(tmp_path).draw("eval", METRICS) == ()
-    (line,) = log_lines
-    assert line.startswith("confusion_matrix.png is not drawn: ")
-    assert line.endswith("confusion_matrix.png needs matplotlib, which is not installed: pip install matplotlib")
+    assert task(tmp_path).draw({"pearson": 0.5}) == ()

@@ -33,12 +33,6 @@ def test_first_pieces_carry_the_labels(tokenizer):
     }
 
 
-def test_without_tags_nothing_is_labeled(tokenizer):
-    (features,) = ner.convert_sentences_to_features([sentence("ab", "c")], ["O"], 8, tokenizer)
-    assert set(features.label_ids) == {-1}
-    assert features.answers == [(0, 1), (1, 3)]
-
-
 def test_long_sentence_by_hand(tokenizer):
     """Six pieces a window, three from window to window, nine words."""
     given = [sentence("a", "b", "c", "d", "e", "f", "a", "b", "c", tags=["O"] * 9)]
@@ -48,24 +42,6 @@ def test_long_sentence_by_hand(tokenizer):
     # word 3: 2 pieces behind it in the first window, none before it in the second; word 4: 1 and 1, a tie; word 5: 0, 2
     assert [word for word, _ in first.answers] == [0, 1, 2, 3, 4]
     assert second.answers == [(5, 3), (6, 4), (7, 5), (8, 6)]
-
-
-def test_last_window_reaches_back(tokenizer):
-    given = [sentence(*"abcdefa")]
-    windows = ner.convert_sentences_to_features(given, ["O"], 8, tokenizer, doc_stride=6)
-    assert [pieces_of(tokenizer, window)[1:-1] for window in windows] == [list("abcdef"), list("bcdefa")]
-
-
-def test_words_stay_whole_beside_long_ones(tokenizer):
-    given = [sentence("ab", "cd", "abcdef", "ef", "abcdefabcdef")]
-    windows = ner.convert_sentences_to_features(given, ["O"], 8, tokenizer)
-    assert ["".join(pieces_of(tokenizer, window)[1:-1]).replace("##", "") for window in windows] == [
-        "abcd",
-        "abcdef",
-        "ef",
-        "abcdef",
-    ]
-    assert [window.answers for window in windows] == [[(0, 1), (1, 3)], [(2, 1)], [(3, 1)], [(4, 1)]]
 
 
 def test_document_context_by_hand(tokenizer):
@@ -136,13 +112,6 @@ def check_contents(tokenizer, given, windows, capacity, document_context):
                 assert min(first - begin, end - last) == best
 
 
-def test_long_sentence_in_a_document_sees_its_neighbors(tokenizer):
-    given = [sentence("f", "f"), sentence(*"abcdeabcde"), sentence("f", "f")]
-    windows = ner.convert_sentences_to_features(given, ["O"], 10, tokenizer, doc_stride=4, document_context=True)
-    shown = ["".join(pieces_of(tokenizer, window)[1:-1]) for window in windows if window.sentence == 1]
-    assert shown == ["ffabcdea", "cdeabcde", "eabcdeff"]
-
-
 @pytest.mark.parametrize("document_context", [False, True])
 def test_right_labels_come_back_as_the_tags(tokenizer, document_context):
     """Labels as predictions give the tags, whatever stands at the other positions."""
@@ -157,12 +126,3 @@ def test_right_labels_come_back_as_the_tags(tokenizer, document_context):
             for window in windows
         ]
         assert ner.assemble_tags(given, windows, predictions, labels) == [s.tags for s in given]
-
-
-def test_predictions_must_fit_the_windows(tokenizer):
-    given = [sentence("a"), sentence("b")]
-    windows = ner.convert_sentences_to_features(given, ["O"], 8, tokenizer)
-    with pytest.raises(ValueError):
-        ner.assemble_tags(given, windows, [[0] * 8], ["O"])
-    with pytest.raises(ValueError, match="sentence 1: 1 words, but the windows answer for 0"):
-        ner.assemble_tags(given, windows[:1], [[0] * 8], ["O"])

@@ -39,22 +39,6 @@ V2 = dataset_of(
 V2_PREDICTIONS = {"has": "fox", "none": "dog", "wrong": "", "punctuation": ""}
 
 
-def test_version_2_by_hand():
-    scores = squad_scores.evaluate_predictions(V2, V2_PREDICTIONS, version_2_with_negative=True)
-    f1 = 100 * 2 / 3
-    assert scores == {
-        "exact": 25.0,
-        "f1": pytest.approx((f1 + 100) / 4),
-        "total": 4,
-        "HasAns_exact": pytest.approx(100 / 3),
-        "HasAns_f1": pytest.approx((f1 + 100) / 3),
-        "HasAns_total": 3,
-        "NoAns_exact": 0.0,
-        "NoAns_f1": 0.0,
-        "NoAns_total": 1,
-    }
-
-
 def test_null_odds_move_answers_and_give_the_best_threshold():
     odds = {"none": 3.0, "has": -1.0, "wrong": -0.5, "punctuation": -2.0}
     scores = squad_scores.evaluate_predictions(V2, V2_PREDICTIONS, odds, threshold=1.0, version_2_with_negative=True)
