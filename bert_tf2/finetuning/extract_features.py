@@ -75,7 +75,7 @@ def run(options: FeatureOptions) -> int:
     logging.info(checkpoint.initialize(model, source))
     features = _features(itertools.chain([first], examples), options, tokenizer)
     features = progress.track(features, "Extracting", files.count_lines(options.input_file), "lines")
-    pad_to = options.max_seq_length if options.on_tpu else None
+    pad_to = options.max_seq_length if options.use_tpu else None
     states = extract(model, features, layers, options.batch_size, pad_to, of_cls=options.pooling == "cls")
     count = _write(options, layers, states)
     console.summary([f"{options.output_file} ({count:,} lines)"])

@@ -107,7 +107,7 @@ class FineTuneOptions(VocabularyOptions, TrainingOptions):
     @property
     def pads_batches(self) -> bool:
         """Whether all batches have max_seq_length columns."""
-        return self.pad_to_max_length or self.on_tpu
+        return self.pad_to_max_length or self.use_tpu
 
     def complete(self) -> None:
         super().complete()

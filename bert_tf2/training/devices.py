@@ -68,10 +68,9 @@ def create_strategy(
     gpus = tf.config.list_physical_devices("GPU")
     if team.strategy is not None:
         strategy = team.strategy
-    elif options.on_tpu:
+    elif options.use_tpu:
         strategy = _tpu_strategy(options)
     else:
-        several = several and options.distribution_strategy != "one_device"
         many = several and len(tf.config.list_logical_devices("GPU")) > 1
         strategy = tf.distribute.MirroredStrategy() if many else tf.distribute.get_strategy()
     gpus = gpus if several else gpus[:1]

@@ -20,7 +20,6 @@ from bert_tf2.support.settings import (
     TO_DO,
     TRAINING,
     Options,
-    WrongSetting,
     options,
     setting,
 )
@@ -33,8 +32,6 @@ of_data, of_devices, of_evaluation, of_model, of_to_do, of_training = (
 
 UNPAD = ("none", "groups")
 """The values of --unpad besides auto; see fast.unpadding."""
-
-_STRATEGIES = ("auto", "one_device", "mirrored", "tpu")
 
 MOST_STEPS = 2**31
 """The maximum of a number of steps; a larger one is a typing error."""
@@ -128,21 +125,10 @@ class DeviceOptions(PrecisionOptions):
     tpu_zone: str | None = of_devices("Zone of the Cloud TPU, if it cannot be detected.", None)
     gcp_project: str | None = of_devices("Project of the Cloud TPU, if it cannot be detected.", None)
     master: str | None = of_devices("Address of the TPU's master, if it has no tpu_name.", None)
-    distribution_strategy: str = of_devices(
-        "one_device, mirrored (all GPUs of this machine), or tpu; auto chooses.", "auto", choices=_STRATEGIES
-    )
     num_tpu_cores: int = of_devices("Number of TPU cores; only used with use_tpu.", 8, low=1)
     deterministic: bool = of_devices(
         "Use only operations that give the same bits in every run, also on GPUs; slower there.", False
     )
-
-    def check(self) -> None:
-        if self.use_tpu and self.distribution_strategy not in ("auto", "tpu"):
-            raise WrongSetting(f"--use_tpu and --distribution_strategy={self.distribution_strategy} exclude each other")
-
-    @property
-    def on_tpu(self) -> bool:
-        return self.use_tpu or self.distribution_strategy == "tpu"
 
 
 @options
@@ -202,11 +188,6 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
     """The settings that all training scripts share."""
 
     output_dir: str = output_folder()
-    distribution_strategy: str = of_devices(
-        "one_device, mirrored (all GPUs here), multi_worker (all machines in TF_CONFIG), or tpu; auto chooses.",
-        "auto",
-        choices=(*_STRATEGIES, "multi_worker"),
-    )
     do_train: bool = of_to_do("Train, up to the last step of the schedule.", False)
     do_export: bool = of_to_do("Write a SavedModel, as export_saved_model.py does.", False)
     unpad: str = of_training(

@@ -99,12 +99,7 @@ def _wrong(problem: str) -> UserError:
 
 def workers_of(options: TrainingOptions) -> Cluster | None:
     """The cluster that a call belongs to; None if this process is not one of several workers."""
-    if options.on_tpu or options.distribution_strategy not in ("auto", "multi_worker"):
-        return None
-    cluster = find_cluster()
-    if cluster is None and options.distribution_strategy == "multi_worker":
-        raise _wrong("is not set, or lists a single worker")
-    return cluster
+    return None if options.use_tpu else find_cluster()
 
 
 def is_chief(options: TrainingOptions) -> bool:
