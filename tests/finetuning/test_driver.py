@@ -252,6 +252,7 @@ def test_labels_of_words_and_of_sentences_are_told_apart(options, tmp_path):
 def test_the_weights_of_another_task_are_refused(options, tmp_path, flag, task, message):
     model = heads.ClassifierModel(toy_data.config(num_hidden_layers=1), num_labels=2)
     folder = save(model, tmp_path / "mrpc", LabelMap("mrpc", ("0", "1"), regression=False))
+    (tmp_path / "mrpc" / "task.json").write_text('{"task": "mrpc"}')
     switches = ["do_eval", "do_predict", *(["do_train"] if flag == "output_dir" else [])]
     for switch in switches:
         wanted = options(**{flag: folder, "task_name": task, switch: True})
