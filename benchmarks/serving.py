@@ -114,8 +114,8 @@ def write_all(folder: str, weights: str | None) -> tuple[dict[str, str], int]:
             places[name] = places["float32"] if "OpenVINO" in name else f"{folder}/{name.replace(' ', '_')}.onnx"
     if "ONNX" in places:
         of_task = {"has_pooler": True, "mask_id": 0, "top_k": 1, "num_words": config.vocab_size}
-        exact = onnx_model.build("features", model, config, None, **of_task).SerializeToString()
-        for name, written in (("ONNX", exact), ("ONNX int8", onnx_model.quantize(exact))):
+        exact = onnx_model.build("features", model, config, None, **of_task)
+        for name, written in (("ONNX", exact.SerializeToString()), ("ONNX int8", onnx_model.quantize(exact))):
             with open(places[name], "wb") as stream:
                 stream.write(written)
     if "ORT fused" in places:

@@ -6,9 +6,9 @@ that is no longer there is an error, which `tests/explorer/test_code_lines.py` f
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import pathlib
+import pkgutil
 import textwrap
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 class Place(NamedTuple):
     """Where something is computed."""
 
-    of: str  # the function or class, as "module:name" within the package
+    of: str  # the function, as "module:name" within the package
     expression: str  # a part of the line, which occurs in its source
     shapes: str = ""  # what goes in and comes out, in the letters of modeling.py
 
@@ -68,39 +68,28 @@ def routes(explorer: Explorer) -> dict[str, Handler]:
 
 
 def source(key: str) -> dict[str, Any]:
-    """The place of a key, for the page.
+    """The place of a key, for the page; LookupError if the expression is no longer in the code.
 
     Returns:
       `key`, `file` (relative to the checkout), `line` (from 1), `name` (of the function), `shapes`; `first`, the number
       of the first of `lines`, which are the source of the whole function.
-
-    Raises:
-      LookupError: the expression is no longer in the code: a bug.
     """
     if key not in PLACES:
         raise UserError(f"there is no code for {key!r:.60}")
-    place = PLACES[key]
-    module, _, name = place.of.partition(":")
-    found: Any = importlib.import_module(f"bert_tf2.{module}")
-    for part in name.split("."):
-        found = inspect.unwrap(getattr(found, part))
+    of, expression, shapes = PLACES[key]
+    found = inspect.unwrap(pkgutil.resolve_name(f"bert_tf2.{of}"))
     lines, first = inspect.getsourcelines(found)
-    at = _line_with(place.expression, lines)
+    quotes = [index for index, line in enumerate(lines) for _ in range(line.count('"""'))]
+    start = quotes[1] + 1 if len(quotes) > 1 else 1  # after the docstring
+    at = next((index for index in range(start, len(lines)) if expression in lines[index]), None)
     if at is None:
-        raise LookupError(f"{key}: {place.expression!r} is not in {place.of}")
+        raise LookupError(f"{key}: {expression!r} is not in {of}")
     return {
         "key": key,
         "file": pathlib.Path(inspect.getsourcefile(found)).resolve().relative_to(_ROOT).as_posix(),
         "line": first + at,
-        "name": name,
-        "shapes": place.shapes,
+        "name": of.partition(":")[2],
+        "shapes": shapes,
         "first": first,
         "lines": textwrap.dedent("".join(lines)).splitlines(),
     }
-
-
-def _line_with(expression: str, lines: list[str]) -> int | None:
-    """The index of the first line with the expression after the docstring."""
-    quotes = [index for index, line in enumerate(lines) for _ in range(line.count('"""'))]
-    start = quotes[1] + 1 if len(quotes) > 1 else 1
-    return next((index for index in range(start, len(lines)) if expression in lines[index]), None)

@@ -9,16 +9,15 @@ import collections
 import functools
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from bert_tf2.config import config_value, decisive_differences
 from bert_tf2.explorer import positions
 from bert_tf2.explorer.opened import Explorer, Handler, pack, read_text
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.weights import checkpoint, metadata, names
+from bert_tf2.weights import checkpoint, names
 from bert_tf2.weights.base import Weights, as_float32
 from bert_tf2.weights.huggingface import TIED
 
@@ -53,13 +52,8 @@ _KINDS = (
 
 
 def routes(explorer: Explorer) -> dict[str, Handler]:
-    @functools.cache
-    def described() -> dict[str, Any]:
-        return describe(explorer)
-
-    @functools.cache
-    def compared() -> dict[str, Any]:
-        return compare_with(explorer, explorer.other) if explorer.other else {"other": None}
+    described = functools.cache(lambda: describe(explorer))
+    compared = functools.cache(lambda: compare_with(explorer, explorer.other) if explorer.other else {"other": None})
 
     def values(arguments: dict[str, Any]) -> dict[str, Any]:
         variables = names.tf1_variables(explorer.bert.model)
@@ -91,12 +85,11 @@ def kind_of(name: str) -> tuple[str, str]:
 
 
 def describe(explorer: Explorer) -> dict[str, Any]:
-    """Everything that the view shows at first.
+    """Everything that the view shows at first: what /api/inventory answers.
 
-    What /api/inventory answers. `variables`: a row for each, in the order in which they are saved; `in_file` is whether
-    it is from the weights or was made at random because they lack it. `parts`: their totals. `unused`: what the weights
-    hold besides. `sharing`: the tables that are one array under several names, and what that saves. `positions`: how
-    alike they are; None if the model has no table of them.
+    `variables`: a row for each, in the order in which they are saved; `in_file` is whether it is from the weights or
+    was made at random because they lack it. `parts`: their totals. `unused`: what the weights hold besides. `copies`:
+    the names of `transformers` that are one array. `positions`: how alike they are; None if there is no table of them.
     """
     bert = explorer.bert
     source = checkpoint.open_weights(bert.path)
@@ -124,15 +117,15 @@ def describe(explorer: Explorer) -> dict[str, Any]:
         part["variables"] += 1
         part["parameters"] += row["parameters"]
     saved = names.without_optimizer(source.shapes)
+    by_name = {row.huggingface: row.reference for row in table.values()}
     return {
-        "path": source.path,
         "kind": source.kind,
         "variables": rows,
         "parts": [*parts.values()],
         "parameters": sum(row["parameters"] for row in rows),
         "unused": [name for name in saved if name not in variables],
         "optimizer": len(source.shapes) - len(saved),
-        "sharing": _sharing(explorer, table),
+        "copies": [{"copy": copy, "of": of, "name": by_name[of]} for copy, of in TIED.items() if of in by_name],
         "positions": positions.describe(variables[POSITIONS].numpy()) if POSITIONS in variables else None,
     }
 
@@ -155,58 +148,37 @@ def finite(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _sharing(explorer: Explorer, table: dict[str, names.Variable]) -> dict[str, Any]:
-    """The word table at both ends of the model, and the names of `transformers` that are copies of one array."""
-    config = explorer.bert.config
-    has_head = "masked_lm" in explorer.bert.model.heads
-    by_name = {row.huggingface: row.reference for row in table.values()}
-    return {
-        "has_head": has_head,
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "saved": config.vocab_size * config.hidden_size,
-        "copies": [
-            {"copy": copy, "of": of, "name": by_name[of]} for copy, of in TIED.items() if has_head and of in by_name
-        ],
-    }
-
-
 def histogram(values: np.ndarray) -> dict[str, Any]:
     """How the values of a variable are distributed.
 
-    Returns `counts` [48] of the values between consecutive `edges` [49], `below` and `above` of those beyond, which are
-    the farthest from the middle, at most one in a thousand at each end; `smallest`, `largest`, and `zeros`.
+    Returns `counts` [48] of the values between consecutive `edges` [49], and how many are `beyond` them: the farthest
+    from the middle, at most one in a thousand at each end; `smallest`, `largest`, and how many are `not_finite`.
     """
     flat = values.astype(np.float64).ravel()
     flat = flat[np.isfinite(flat)]
     if not flat.size:
         raise UserError("none of its values is a number")
     low, high = np.quantile(flat, [0.001, 0.999])
-    if low == high:
-        low, high = low - 0.5, high + 0.5
-    counts, edges = np.histogram(flat, _BINS, (low, high))
+    counts, edges = np.histogram(flat, _BINS, (low, high))  # around the value, if all are equal
     return {
         "counts": counts.tolist(),
         "edges": pack(edges),
-        "below": int(np.sum(flat < low)),
-        "above": int(np.sum(flat > high)),
+        "beyond": int(flat.size - counts.sum()),
         "smallest": float(flat.min()),
         "largest": float(flat.max()),
-        "zeros": int(np.sum(flat == 0)),
         "not_finite": values.size - flat.size,
     }
 
 
 def compare_with(explorer: Explorer, other: Weights) -> dict[str, Any]:
-    """Everything that the view shows.
+    """How far the model is from other weights: what /api/comparison answers.
 
-    What /api/comparison answers. `variables`: for each that both have in the same shape, the distance relative to the
-    norm in the model, the cosine, and the largest change of a number. `parts` and `kinds`: the distances of several
-    variables together. `words`: the rows of the word table that moved farthest. `sentences`: what else differs.
+    `variables`: for each that both have in the same shape, the distance relative to the norm in the model, the cosine,
+    and the largest change of a number. `parts` and `kinds`: the distances of several variables together. `words`: the
+    rows of the word table that moved farthest. `sentences`: what only one of them has.
     """
     mine = {name: variable.numpy() for name, variable in names.tf1_variables(explorer.bert.model).items()}
-    theirs = names.without_optimizer(other.shapes)
-    both = [name for name in mine if name in other.shapes and other.shapes[name] == [*mine[name].shape]]
+    both = [name for name in mine if other.shapes.get(name) == [*mine[name].shape]]
     if not both:
         raise UserError(f"{other.path}: has no variable of the model's names and shapes, so nothing can be compared")
     rows = []
@@ -225,8 +197,8 @@ def compare_with(explorer: Explorer, other: Weights) -> dict[str, Any]:
         "variables": rows,
         "parts": [{"name": name, "relative": _relative(*squares)} for name, squares in groups["part"].items()],
         "kinds": [{"name": name, "relative": _relative(*squares)} for name, squares in groups["kind"].items()],
-        "words": words(explorer, mine, other),
-        "sentences": [*_differences(explorer, mine, theirs, other)],
+        "words": words(explorer, mine[WORDS], other) if WORDS in both else None,
+        "sentences": [*_differences(mine, other)],
     }
 
 
@@ -243,72 +215,44 @@ def compare(one: np.ndarray, other: np.ndarray) -> tuple[dict[str, Any], np.ndar
     square, change = float(a @ a), float((a - b) @ (a - b))
     norms = math.sqrt(square * float(b @ b))
     return {
-        "shape": [*one.shape],
         "relative": _relative(square, change),
         "cosine": float(a @ b) / norms if norms and math.isfinite(norms) else None,
         "largest": finite(np.max(np.abs(a - b), initial=0.0)),
     }, np.array([square, change])
 
 
-def words(explorer: Explorer, mine: dict[str, np.ndarray], other: Weights) -> dict[str, Any] | None:
-    """The rows of the word table that moved farthest, of the words that both vocabularies have.
+def words(explorer: Explorer, table: np.ndarray, other: Weights) -> dict[str, Any] | None:
+    """The rows of the word table that moved farthest: [word, relative distance, cosine], the farthest first.
 
-    Returns:
-      None if the tables cannot be compared; otherwise `moved`: [word, relative distance, cosine], the farthest first,
-      the number `compared`, and `equal`, those that did not move.
+    None if the other vocabulary is another one.
     """
-    if other.shapes.get(WORDS, [0, 0])[1:] != [*mine[WORDS].shape[1:]]:
+    entries, tokenizer = other.vocabulary(), explorer.bert.tokenizer
+    if entries is not None and {entry.strip(): index for index, entry in enumerate(entries)} != tokenizer.vocab:
         return None
-    ids = explorer.bert.tokenizer.vocab
-    entries = other.vocabulary()
-    if entries is None and other.shapes[WORDS][0] != len(mine[WORDS]):
-        return None
-    there = ids if entries is None else {entry.strip(): index for index, entry in enumerate(entries)}
-    common = [word for word in ids if there.get(word, math.inf) < other.shapes[WORDS][0]]
-    before = mine[WORDS][[ids[word] for word in common]].astype(np.float64)
-    after = as_float32(other.get(WORDS))[[there[word] for word in common]].astype(np.float64)
+    ours = tokenizer.inv_vocab
+    before, after = table.astype(np.float64), as_float32(other.get(WORDS)).astype(np.float64)
     norms = np.linalg.norm(before, axis=1)
     distances = np.linalg.norm(before - after, axis=1)
     relative = distances / np.maximum(norms, 1e-12)
     cosines = np.sum(before * after, axis=1) / np.maximum(norms * np.linalg.norm(after, axis=1), 1e-12)
-    order = np.argsort(-relative, kind="stable")[:_MOST_WORDS]
+    farthest = [i for i in np.argsort(-relative, kind="stable").tolist() if i in ours and distances[i] > 0]
     return {
-        "moved": [[common[i], float(relative[i]), float(cosines[i])] for i in order if distances[i] > 0],
-        "compared": len(common),
+        "moved": [[ours[i], float(relative[i]), float(cosines[i])] for i in farthest[:_MOST_WORDS]],
+        "compared": len(table),
         "equal": int(np.sum(distances == 0)),
-        "median": float(np.median(relative)) if len(common) else 0.0,
+        "median": float(np.median(relative)),
     }
 
 
-def _differences(
-    explorer: Explorer, mine: dict[str, np.ndarray], theirs: Sequence[str], other: Weights
-) -> Iterable[str]:
-    """Sentences about configurations, vocabularies, variables of only one side, and shapes."""
-    stated = metadata.stated_config(other)
-    if stated is None:
-        yield "The other weights have no configuration beside them."
-    elif different := decisive_differences(explorer.bert.config, stated[0]):
-        ours, other_config = explorer.bert.config, stated[0]
-        listed = (f"{name} {config_value(ours, name)} and {config_value(other_config, name)}" for name in different)
-        yield f"The configurations differ: {', '.join(listed)}."
-    entries = other.vocabulary()
-    ids = explorer.bert.tokenizer.vocab
-    if entries is None:
-        yield "The other weights have no vocabulary beside them; their rows are taken for the same words."
-    elif [entry.strip() for entry in entries] != [*ids]:
-        common = len({entry.strip() for entry in entries} & {*ids})
-        yield (
-            f"The vocabularies differ: {len(ids)} entries and {len(entries)}, {common} of them in both; words are"
-            " compared with the same words."
-        )
+def _differences(mine: dict[str, np.ndarray], other: Weights) -> Iterator[str]:
     if missing := [name for name in mine if name not in other.shapes]:
         yield f"Only the model has {and_more(missing, 6)}."
-    if added := [name for name in theirs if name not in mine]:
+    if added := [name for name in names.without_optimizer(other.shapes) if name not in mine]:
         yield f"Only the other weights have {and_more(added, 6)}."
     shapes = [
         f"{name} is {[*values.shape]} in the model and {other.shapes[name]} in the other weights"
         for name, values in mine.items()
-        if name in other.shapes and other.shapes[name] != [*values.shape]
+        if other.shapes.get(name, [*values.shape]) != [*values.shape]
     ]
     if shapes:
         yield f"Not compared, because their shapes differ: {and_more(shapes, 4, '; ')}."

@@ -113,7 +113,4 @@ def without_head(model: modeling.BertModel | heads.MaskedLMModel) -> str | None:
     """Why a model predicts no words, in a sentence; None if it does."""
     if isinstance(model, heads.MaskedLMModel):
         return None
-    return (
-        "These weights have no masked-LM head (cls/predictions), so no words can be predicted: fine-tuning and some"
-        " conversions leave it out."
-    )
+    return "These weights have no masked-LM head (cls/predictions), so no words can be predicted."

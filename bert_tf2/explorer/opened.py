@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -20,13 +18,12 @@ Handler = Callable[[dict[str, Any]], Any]
 
 
 class Explorer:
-    """What every view needs. The handlers of requests run in threads.
+    """What every view needs.
 
     Attributes:
       options: the settings.
       bert: the model with its tokenizer and configuration.
       other: the weights of --compare_with, or None.
-      lock: held while TensorFlow computes, so that two requests do not need the memory of both.
       max_seq_length: the most tokens of a sentence.
     """
 
@@ -45,7 +42,6 @@ class Explorer:
         self.max_seq_length = options.max_seq_length or self.bert.config.max_position_embeddings
         if self.max_seq_length < 3:
             raise UserError(f"{options.model}: reads {self.max_seq_length} tokens; [CLS], a piece and [SEP] need 3")
-        self.lock = threading.Lock()
 
     def describe(self) -> dict[str, Any]:
         """The facts about the model that every view shows, for /api/model."""
@@ -75,10 +71,8 @@ def read_text(arguments: dict[str, Any], name: str) -> str:
 
 
 def read_number(arguments: dict[str, Any], name: str, low: int, high: int, default: int | None = None) -> int:
-    """A whole number from low to high, both included; also as text, as it stands in an address. Raises UserError."""
+    """A whole number from low to high, both included. Raises UserError for anything else."""
     value = arguments.get(name, default)
-    if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,9}\s*", value):
-        value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise UserError(f"{name} must be a whole number from {low} to {high}, not {value!r:.60}")
     return value

@@ -6,7 +6,9 @@ both have, how far the states are apart, and which heads look elsewhere.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,7 +36,6 @@ MOST_PADDING = 8
 
 def routes(explorer: Explorer) -> dict[str, Handler]:
     view = _View(explorer)
-    view.warm_up()
     names = "sentence embeddings maps attention block words outputs pair pair_attention"
     return {f"/api/{name}": getattr(view, name) for name in names.split()}
 
@@ -47,57 +48,36 @@ class _View:
         self._bert = explorer.bert
         self._trace = functools.lru_cache(_TRACES)(trace.runner(self._bert.encoder))
         self._block = functools.lru_cache(_BLOCKS)(self._compute_block)
-        self._heads = functools.lru_cache(_BLOCKS)(self._summarize_heads)
-
-    def warm_up(self) -> None:
-        """Builds the graph, and uses each operation once: a second that the first sentence would take longer."""
-        nothing = {"text": "", "token": 0, "layer": 0, "head": 0}
-        for handler in (self.attention, *([] if masked_words.without_head(self._bert.model) else [self.words])):
-            handler(nothing)
 
     def _compute_block(self, sentence: trace.Sentence, layer: int) -> trace.BlockSteps:
         found = self._trace(sentence)
         return trace.block_steps(self._bert.encoder.blocks[layer], found.states[layer], found.mask_scores)
 
-    def _summarize_heads(self, sentence: trace.Sentence, layer: int) -> list[dict[str, float]]:
-        probabilities = self._block(sentence, layer).probabilities
-        return [summary._asdict() for summary in trace.summarize_heads(probabilities, sentence)]
-
-    def _read(self, arguments: dict[str, Any]) -> trace.Sentence:
-        return trace.read(
-            read_text(arguments, "text"),
-            read_text(arguments, "text_b"),
-            read_number(arguments, "padding", 0, MOST_PADDING, default=0),
-            self._bert.tokenizer,
-            self._bert.config,
-            self._explorer.max_seq_length,
-        )
-
-    def _token(self, arguments: dict[str, Any], sentence: trace.Sentence) -> int:
-        return read_number(arguments, "token", 0, len(sentence.tokens) - 1)
-
-    def _layer(self, arguments: dict[str, Any]) -> int:
-        return read_number(arguments, "layer", 0, self._bert.config.num_hidden_layers - 1)
-
-    def _head(self, arguments: dict[str, Any]) -> int:
-        return read_number(arguments, "head", 0, self._bert.config.num_attention_heads - 1)
+    def _read(self, arguments: dict[str, Any], *numbers: str) -> list[Any]:
+        """The sentence of a request, and these of its numbers: "token", "layer", "head"."""
+        config = self._bert.config
+        texts = (read_text(arguments, name) for name in ("text", "text_b"))
+        padding = read_number(arguments, "padding", 0, MOST_PADDING, default=0)
+        sentence = trace.read(*texts, padding, self._bert.tokenizer, config, self._explorer.max_seq_length)
+        counts = {
+            "token": len(sentence.tokens),
+            "layer": config.num_hidden_layers,
+            "head": config.num_attention_heads,
+        }
+        return [sentence, *(read_number(arguments, name, 0, counts[name] - 1) for name in numbers)]
 
     def sentence(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The tokens, and the words before they were cut into pieces."""
         if not read_text(arguments, "text").strip() and not read_text(arguments, "text_b").strip():
             raise UserError("The sentence is empty. Type one, for example: The capital of France is [MASK].")
-        sentence = self._read(arguments)
+        (sentence,) = self._read(arguments)
         basic = self._bert.tokenizer.basic_tokenizer
-        with self._explorer.lock:
-            self._trace(sentence)  # so that what is asked next is fast
-            layer, head = self._first_look(sentence)
+        self._trace(sentence)  # so that what is asked next is fast
+        layer, head = self._first_look(sentence)
         return {
             "layer": layer,
             "head": head,
-            "tokens": sentence.tokens,
-            "input_ids": sentence.input_ids,
-            "segment_ids": sentence.segment_ids,
-            "input_mask": sentence.input_mask,
+            **dataclasses.asdict(sentence),
             "words": [_words(read_text(arguments, name), basic) for name in ("text", "text_b")],
             "masks": [index for index, token in enumerate(sentence.tokens) if token == blanks.MASK],
             "trained_positions": self._trained_positions,
@@ -122,34 +102,30 @@ class _View:
         words = [place for place in far if tokens[place][0] != "[" and any(map(str.isalnum, tokens[place]))]
         if not words:
             return 0, 0
-        of_layers = (self._block(sentence, layer) for layer in range(self._bert.config.num_hidden_layers))
-        most = [block.probabilities[:, mask, words].max(-1) for block in of_layers]  # for each layer [N]
+        layers = range(self._bert.config.num_hidden_layers)
+        most = [self._block(sentence, layer).probabilities[:, mask, words].max(-1) for layer in layers]  # [L, N]
         layer, head = np.unravel_index(np.argmax(most), np.shape(most))
         return int(layer), int(head)
 
     def embeddings(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """For a token, each step of the embeddings as a vector [D]; for all tokens their norms [F]."""
-        sentence = self._read(arguments)
-        token = self._token(arguments, sentence)
-        with self._explorer.lock:
-            steps = trace.embedding_steps(self._bert.encoder, self._trace(sentence))
-        vectors = {name: pack(rows[token]) for name, rows in steps._asdict().items()}
-        norms = {name: pack(np.linalg.norm(rows, axis=-1)) for name, rows in steps._asdict().items()}
-        return {"vectors": vectors, "norms": norms}
+        sentence, token = self._read(arguments, "token")
+        steps = trace.embedding_steps(self._bert.encoder, self._trace(sentence))._asdict()
+        return {
+            "vectors": {name: pack(rows[token]) for name, rows in steps.items()},
+            "norms": {name: pack(np.linalg.norm(rows, axis=-1)) for name, rows in steps.items()},
+        }
 
     def attention(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """One head of one layer: Q, K, V [F, H], scores and probabilities [F, T]; and summaries of all its heads."""
-        sentence = self._read(arguments)
-        layer, head = self._layer(arguments), self._head(arguments)
-        with self._explorer.lock:
-            steps = self._block(sentence, layer)
-            summaries = self._heads(sentence, layer)
-            mask_scores = self._trace(sentence).mask_scores.numpy().reshape(-1)
+        sentence, layer, head = self._read(arguments, "layer", "head")
+        steps = self._block(sentence, layer)
+        mask_scores = self._trace(sentence).mask_scores.numpy().reshape(-1)
         parts = ("query", "key", "value", "scores", "probabilities", "context")
         return {
             **{name: pack(getattr(steps, name)[head]) for name in parts},
             "mask_scores": pack(mask_scores),
-            "heads": summaries,
+            "heads": [summary._asdict() for summary in trace.summarize_heads(steps.probabilities, sentence)],
             # Where each head looks most, for each token: [N, F].
             "most": steps.probabilities.argmax(axis=-1).tolist(),
             "most_weights": pack(steps.probabilities.max(axis=-1)),
@@ -160,41 +136,34 @@ class _View:
 
         `maps` is null for a long text, unless the argument `all` is 1.
         """
-        sentence = self._read(arguments)
+        (sentence,) = self._read(arguments)
         if len(sentence.tokens) > _MOST_TO_MAP and not read_number(arguments, "all", 0, 1, default=0):
             return {"maps": None}
         starts = np.unique(np.linspace(0, len(sentence.tokens), min(_MAP, len(sentence.tokens)), False, dtype=int))
         maps = []
         for layer in range(self._bert.config.num_hidden_layers):
-            with self._explorer.lock:
-                weights = self._block(sentence, layer).probabilities
+            weights = self._block(sentence, layer).probabilities
             maps.append(np.maximum.reduceat(np.maximum.reduceat(weights, starts, axis=1), starts, axis=2))
         return {"maps": pack(maps)}
 
     def block(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The steps of one layer for one token, as vectors [D] or [I]."""
-        sentence = self._read(arguments)
-        layer, token = self._layer(arguments), self._token(arguments, sentence)
-        with self._explorer.lock:
-            steps = self._block(sentence, layer)
-        names = [name for name in steps._fields if name not in ("query", "key", "value", "context")]
-        vectors = {name: pack(getattr(steps, name)[token]) for name in names if getattr(steps, name).ndim == 2}
-        vectors["context"] = pack(steps.context[:, token].reshape(-1))  # the heads side by side, [D]
-        return vectors
+        sentence, layer, token = self._read(arguments, "layer", "token")
+        steps = self._block(sentence, layer)
+        vectors = {name: pack(values[token]) for name, values in steps._asdict().items() if values.ndim == 2}
+        return {**vectors, "context": pack(steps.context[:, token].reshape(-1))}  # the heads side by side, [D]
 
     def words(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The way of a token's state through the masked-LM head, and the best words, also of the layers before."""
         model = self._bert.model
         if problem := masked_words.without_head(model):
             raise UserError(problem)
-        sentence = self._read(arguments)
-        token = self._token(arguments, sentence)
-        with self._explorer.lock:
-            found = self._trace(sentence)
-            steps = masked_words.head_steps(model, found.sequence_output[0, token])
-            of_layers = masked_words.guesses(model, tf.stack([states[0, token] for states in found.states]), _GUESSES)
-            own = sentence.input_ids[token] if sentence.tokens[token] != blanks.MASK else None
-            words = masked_words.best_words(model, steps, min(TOP_K, self._bert.config.vocab_size), also=own)
+        sentence, token = self._read(arguments, "token")
+        found = self._trace(sentence)
+        steps = masked_words.head_steps(model, found.sequence_output[0, token])
+        of_layers = masked_words.guesses(model, tf.stack([states[0, token] for states in found.states]), _GUESSES)
+        own = sentence.input_ids[token] if sentence.tokens[token] != blanks.MASK else None
+        words = masked_words.best_words(model, steps, min(TOP_K, self._bert.config.vocab_size), also=own)
         return {
             **{step: pack(getattr(steps, step)) for step in ("state", "dense", "transformed", "norm")},
             "words": [
@@ -215,9 +184,8 @@ class _View:
 
     def outputs(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """What the other heads say: probabilities by label, of the text or of each token."""
-        sentence = self._read(arguments)
-        with self._explorer.lock:
-            return {"outputs": _outputs(self._bert, self._trace(sentence))}
+        (sentence,) = self._read(arguments)
+        return {"outputs": _outputs(self._bert, self._trace(sentence))}
 
     def pair(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The sentence beside another one, `other_text` with the same `text_b` and `padding`.
@@ -229,23 +197,22 @@ class _View:
         sentence, other = self._both(arguments)
         pairs = align(sentence.tokens, other.tokens)
         places, others = np.transpose(pairs)
-        with self._explorer.lock:
-            ours, theirs = self._trace(sentence), self._trace(other)
-            states = [
-                state_distances(one[0].numpy()[places], two[0].numpy()[others])
-                for one, two in zip(ours.states, theirs.states, strict=True)
-            ]
-            layers = range(self._bert.config.num_hidden_layers)
-            moved = [attention_changes(*self._weights_of_both(sentence, other, layer)) for layer in layers]
-            words = [
-                self._words_of_both(ours, theirs, pair)
-                for pair in pairs
-                if sentence.tokens[pair[0]] == other.tokens[pair[1]] == blanks.MASK
-                and masked_words.without_head(self._bert.model) is None
-            ]
-            outputs, other_outputs = (
-                [output for output in _outputs(self._bert, each) if output["of"] == "text"] for each in (ours, theirs)
-            )
+        ours, theirs = self._trace(sentence), self._trace(other)
+        states = [
+            state_distances(one[0].numpy()[places], two[0].numpy()[others])
+            for one, two in zip(ours.states, theirs.states, strict=True)
+        ]
+        layers = range(self._bert.config.num_hidden_layers)
+        moved = [attention_changes(*self._weights_of_both(sentence, other, layer)) for layer in layers]
+        words = [
+            self._words_of_both(ours, theirs, pair)
+            for pair in pairs
+            if sentence.tokens[pair[0]] == other.tokens[pair[1]] == blanks.MASK
+            and masked_words.without_head(self._bert.model) is None
+        ]
+        outputs, other_outputs = (
+            [output for output in _outputs(self._bert, each) if output["of"] == "text"] for each in (ours, theirs)
+        )
         return {
             "tokens": other.tokens,
             "pairs": pairs,
@@ -258,17 +225,15 @@ class _View:
 
     def pair_attention(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The weights [M, M] of a `layer` and a `head` for both sentences of `pair`, between the places compared."""
-        sentence, other = self._both(arguments)
-        layer, head = self._layer(arguments), self._head(arguments)
-        with self._explorer.lock:
-            ours, theirs = self._weights_of_both(sentence, other, layer)
+        sentence, other, layer, head = self._both(arguments, "layer", "head")
+        ours, theirs = self._weights_of_both(sentence, other, layer)
         return {"weights": pack(ours[head]), "other_weights": pack(theirs[head])}
 
-    def _both(self, arguments: dict[str, Any]) -> tuple[trace.Sentence, trace.Sentence]:
+    def _both(self, arguments: dict[str, Any], *numbers: str) -> list[Any]:
         other = read_text(arguments, "other_text")
         if not other.strip():
             raise UserError("The other sentence is empty. Type one, for example with one word changed.")
-        return self._read(arguments), self._read({**arguments, "text": other})
+        return [*self._read(arguments), *self._read({**arguments, "text": other}, *numbers)]
 
     def _weights_of_both(self, sentence: trace.Sentence, other: trace.Sentence, layer: int) -> list[np.ndarray]:
         """Two times [N, M, M]."""
@@ -300,12 +265,11 @@ def _outputs(bert: Bert, found: trace.Trace) -> list[dict[str, Any]]:
     model, states = bert.model, found.sequence_output  # [1, F, D]
     labels = [*bert.labels.labels] if bert.labels else []
     labels = labels or [f"label {index}" for index in range(getattr(model, "num_labels", 0))]
-    title, of, values = "", "text", None
     if isinstance(model, heads.PretrainingModel):
-        title, labels = "Next sentence", ["the second text follows the first", "it comes from elsewhere"]
+        title, of, labels = "Next sentence", "text", ["the second text follows the first", "it comes from elsewhere"]
         values = tf.nn.softmax(model.next_sentence(bert.encoder.pooler(states[:, 0])))
     elif isinstance(model, heads.ClassifierModel):
-        title, values = "Classifier", model.output_layer(bert.encoder.pooler(states[:, 0]))
+        title, of, values = "Classifier", "text", model.output_layer(bert.encoder.pooler(states[:, 0]))
         if model.regression:
             title, labels = "Regression", ["score"]
         else:
@@ -313,19 +277,19 @@ def _outputs(bert: Bert, found: trace.Trace) -> list[dict[str, Any]]:
     elif isinstance(model, heads.TaggingModel):
         title, of, values = "Tagger", "tokens", tf.nn.softmax(model.output_layer(states))
     elif isinstance(model, heads.SpanModel):
+        title, of, labels = "Answer", "tokens", ["starts here", "ends here"]
         logits = model.output_layer(states) + tf.reshape(found.mask_scores, [1, -1, 1])  # no answer in padding
-        title, of, values = "Answer", "tokens", tf.nn.softmax(logits, axis=1)
-        labels = ["starts here", "ends here"]
-    return [] if values is None else [{"title": title, "of": of, "labels": labels, "values": pack(values[0])}]
+        values = tf.nn.softmax(logits, axis=1)
+    else:
+        return []
+    return [{"title": title, "of": of, "labels": labels, "values": pack(values[0])}]
 
 
 def align(tokens: Sequence[str], others: Sequence[str]) -> list[tuple[int, int]]:
     """The places of tokens that are compared, as pairs (place in the first, place in the other), in order.
 
     Sentences of the same length are compared token by token. Of others, the tokens before and after the part that
-    differs are.
-
-    align(["a", "b", "c"], ["a", "x", "y", "c"]) is [(0, 0), (2, 3)]
+    differs are: align(["a", "b", "c"], ["a", "x", "y", "c"]) is [(0, 0), (2, 3)].
     """
     if len(tokens) == len(others):
         return [(place, place) for place in range(len(tokens))]
@@ -336,8 +300,7 @@ def align(tokens: Sequence[str], others: Sequence[str]) -> list[tuple[int, int]]
 
 
 def _equal_at_start(tokens: Sequence[str], others: Sequence[str]) -> int:
-    pairs = zip(tokens, others, strict=False)
-    return next((place for place, pair in enumerate(pairs) if pair[0] != pair[1]), min(len(tokens), len(others)))
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(tokens, others, strict=False)))
 
 
 def state_distances(states: np.ndarray, others: np.ndarray) -> np.ndarray:

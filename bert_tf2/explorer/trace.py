@@ -20,12 +20,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bert_tf2 import modeling, tokenization
+from bert_tf2 import modeling
 from bert_tf2.config import BertConfig
 from bert_tf2.layers import AddAndNorm, Dense
 from bert_tf2.pretraining import blanks
-
-PADDING = "[PAD]"
+from bert_tf2.tokenization import FullTokenizer
 
 
 class Call(NamedTuple):
@@ -40,11 +39,6 @@ def seen(*functions: Callable) -> Iterator[dict[Callable, list[Call]]]:
     """While the block runs, collects the calls of each of these functions, in the order in which they return.
 
     Works for functions that run in this thread and outside a graph.
-
-    Example:
-      with seen(modeling.attention_scores) as calls:
-          block(states, mask_scores)
-      calls[modeling.attention_scores][0].values["products"]
     """
     calls: dict[Callable, list[Call]] = {function: [] for function in functions}
     by_code = {inspect.unwrap(function).__code__: found for function, found in calls.items()}
@@ -72,28 +66,18 @@ class Sentence:
 
 
 def read(
-    text: str,
-    text_b: str,
-    padding: int,
-    tokenizer: tokenization.FullTokenizer,
-    config: BertConfig,
-    max_seq_length: int,
+    text: str, text_b: str, padding: int, tokenizer: FullTokenizer, config: BertConfig, max_seq_length: int
 ) -> Sentence:
     """A text or a pair as the model reads it, as predict_masked.py and extract_features.py pack it.
 
-    Args:
-      text: may have `[MASK]`.
-      text_b: the second text of a pair; "" for none.
-      padding: the number of [PAD] tokens at the end, which change nothing but show the mask at work.
-      tokenizer, config: of the model.
-      max_seq_length: the most tokens.
+    `text_b` is "" for a single text, `padding` the number of [PAD] tokens at the end, which show the mask at work.
     """
     for where, part in (("The sentence", text), ("The second sentence", text_b)):
         blanks.check_spelling(part, where)
     tokens, segment_ids = blanks.pack([blanks.tokenize(part, tokenizer) for part in (text, text_b)])
     count = len(tokens)
     blanks.check_fits(count + padding, segment_ids[-1] + 1, config, max_seq_length, "The sentence")
-    tokens = (*tokens, *[PADDING] * padding)
+    tokens = (*tokens, *["[PAD]"] * padding)
     ids = tokenizer.convert_tokens_to_ids([*tokens])
     return Sentence(tokens, tuple(ids), (*segment_ids, *[0] * padding), (*[1] * count, *[0] * padding))
 
@@ -113,10 +97,7 @@ class Trace:
 
 
 def runner(encoder: modeling.BertModel) -> Callable[[Sentence], Trace]:
-    """A function that runs the encoder and keeps all its states.
-
-    It is one graph for sentences of all lengths, which takes a sixth of the time of single operations.
-    """
+    """A function that runs the encoder and keeps all its states, in one graph for sentences of all lengths."""
     row = tf.TensorSpec([1, None], tf.int32)
 
     @tf.function(input_signature=[row, row, row], autograph=False)

@@ -7,6 +7,7 @@ of page/app.js finds them by path and arguments.
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import pathlib
@@ -18,7 +19,6 @@ from bert_tf2.explorer import code_lines, masked_words, sentence
 from bert_tf2.explorer.opened import Explorer, Handler
 from bert_tf2.explorer.options import ExplorerOptions
 from bert_tf2.support import console, files
-from bert_tf2.support.errors import UserError
 
 EXAMPLE = "The capital of France is [MASK]."
 EXAMPLE_WITHOUT_BLANK = "The capital of France is Paris."
@@ -31,37 +31,17 @@ def run(options: ExplorerOptions, page: pathlib.Path) -> None:
     console.summary([options.write])
 
 
-def _is_page(path: str) -> bool:
-    """Whether a file may be replaced; that of another kind is most likely a slip of the keys."""
-    with files.open_binary(path) as stream:
-        return stream.read(15).lower() == b"<!doctype html>"
-
-
 def write_page(path: str, explorer: Explorer, page: pathlib.Path) -> None:
-    """Writes the file.
-
-    Args:
-      path: of the HTML file; one that is there is replaced.
-      explorer: the model, and the sentence in its options.
-      page: the folder with the files of the page.
-    """
+    """Writes the HTML file for the sentence in the explorer's options; `page`: the folder of the page's files."""
     model = explorer.describe()
     texts = model["texts"]
-    texts["text"] = texts["text"] or (
-        EXAMPLE_WITHOUT_BLANK if masked_words.without_head(explorer.bert.model) else EXAMPLE
-    )
+    without_blank = masked_words.without_head(explorer.bert.model)
+    texts["text"] = texts["text"] or (EXAMPLE_WITHOUT_BLANK if without_blank else EXAMPLE)
     model["path"] = os.path.basename(os.path.normpath(model["path"]))  # where it lies is nobody's business
     model.update(written=True, compare_with=None)
-    is_file = files.exists(path) if files.is_remote(path) else os.path.isfile(path)  # no pipe, which would block
-    if is_file and not _is_page(path):
-        raise UserError(f"--write={path}: exists and is not an HTML page; give another name, or remove it")
-    answers = {_key("/api/model", {}): model}
     handlers = {**sentence.routes(explorer), **code_lines.routes(explorer)}
-    try:
-        for name, arguments in _requests(model, handlers):
-            answers[_key(name, arguments)] = handlers[name](arguments)
-    except UserError as error:
-        raise UserError(f"--text, --text_b, --other_text: {error}") from None
+    answers = {_key("/api/model", {}): model}
+    answers |= {_key(name, arguments): handlers[name](arguments) for name, arguments in _requests(model, handlers)}
     files.write_text(path, _html(page, answers))
 
 
@@ -85,9 +65,8 @@ def _requests(model: dict[str, Any], handlers: dict[str, Handler]) -> Iterator[t
     if texts["other_text"]:
         pair = {**about, "other_text": texts["other_text"]}
         yield "/api/pair", pair
-        yield from (
-            ("/api/pair_attention", {**pair, "layer": layer, "head": head}) for layer in layers for head in heads
-        )
+        each = itertools.product(layers, heads)
+        yield from (("/api/pair_attention", {**pair, "layer": layer, "head": head}) for layer, head in each)
     yield from (("/api/source", {"key": key}) for key in code_lines.PLACES)
 
 
@@ -120,7 +99,5 @@ def _html(page: pathlib.Path, answers: dict[str, Any]) -> str:
     }
     text = (page / "index.html").read_text(encoding="utf-8")
     for tag, replacement in parts.items():
-        if tag not in text:
-            raise LookupError(f"{tag} is not in index.html")
         text = text.replace(tag, replacement)
     return text

@@ -9,7 +9,6 @@ Dimensions: B questions or texts, W windows of all questions, F positions, N pie
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from bert_tf2 import heads, modeling
 from bert_tf2.exporting.graph_tokenization import Inputs, Pieces, character_offsets
 from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.request_checks import Rows, SpecialIds, checked_texts, require_none
-from bert_tf2.exporting.signatures import Outputs, Setting, WithHead, fill_rows
+from bert_tf2.exporting.signatures import Outputs, Setting, Task, fill_rows
 from bert_tf2.finetuning import ner, squad
 from bert_tf2.finetuning.ner import scores as ner_scores
 
@@ -35,10 +34,8 @@ _SPECIAL_PIECES = 3  # [CLS], and a [SEP] after the question and after the parag
 class Windows(NamedTuple):
     """The inputs of the encoder, and their origin."""
 
-    rows: tf.Tensor  # int32 [W], the question of each window, in order
-    input_ids: tf.Tensor  # int32 [W, F]; so are the next three
-    input_mask: tf.Tensor
-    segment_ids: tf.Tensor
+    questions: tf.Tensor  # int32 [W], the question of each window, in order
+    rows: Rows  # int32 [W, F] each, as the next one
     pieces: tf.Tensor  # the index among the N pieces at each position; -1 outside of the paragraph
     max_context: tf.Tensor  # bool [W, F], whether this is the window to score the piece in
 
@@ -60,16 +57,12 @@ def make_windows(
     """Makes [CLS] question [SEP] part of the paragraph [SEP], like squad.convert_examples_to_features.
 
     `questions`, `paragraphs`: ids of their pieces, int32 [B, (pieces)]; paragraphs must not be empty.
-
-    Raises:
-      InvalidArgumentError: a paragraph is too long (in the graph, like all errors here).
     """
     questions = questions[:, : options.max_query_length]
     query_length, total = (tf.cast(ragged.row_lengths(), tf.int32) for ragged in (questions, paragraphs))  # [B]
     rows, start, length = _divide(total, options.max_seq_length - query_length - _SPECIAL_PIECES, options.doc_stride)
     query_begin, begin = (tf.gather(tf.cast(ragged.row_starts(), tf.int32), rows) for ragged in (questions, paragraphs))
-    begin += start  # of all pieces
-    columns = (tf.gather(query_length, rows), query_begin, begin, length)
+    columns = (tf.gather(query_length, rows), query_begin, begin + start, length)  # begin: of all pieces
     query_length, query_begin, begin, length = (values[:, tf.newaxis] for values in columns)  # [W, 1]
 
     doc_start = query_length + 2
@@ -85,7 +78,8 @@ def make_windows(
     ids = tf.where(in_paragraph, _pick(paragraphs, in_paragraph, pieces), ids)
     mask = tf.cast(position <= end, tf.int32)
     segments = mask * tf.cast(position >= doc_start, tf.int32)
-    return Windows(rows, ids, mask, segments, pieces, _max_context(pieces, within, length, tf.size(paragraphs.values)))
+    max_context = _max_context(pieces, within, length, tf.size(paragraphs.values))
+    return Windows(rows, Rows(ids, mask, segments), pieces, max_context)
 
 
 def _divide(total: tf.Tensor, room: tf.Tensor, doc_stride: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -127,11 +121,7 @@ def best_spans(
     """Returns the best span of each row, like squad.compute_predictions.
 
     Considers the n_best_size best first and last positions of the whole row. Among equal scores the first span in that
-    order wins.
-
-    Args:
-      start_logits, end_logits: float32 [B, F].
-      may_start, may_end: bool [B, F], where a span may begin and end.
+    order wins. All are [B, F]; `may_start`, `may_end`: where a span may begin and end.
     """
     count = tf.minimum(options.n_best_size, tf.shape(start_logits)[1])
     start_values, starts = tf.math.top_k(start_logits, count)  # [B, n]
@@ -159,7 +149,7 @@ def best_windows(scores: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     return tf.math.segment_min(tf.where(tf.equal(scores, best), tf.range(count), count), rows)
 
 
-class SpanFinder(WithHead):
+class SpanFinder(Task):
     """For ids start_logits, end_logits [B, F], and the best span: start, end (positions of its pieces), score [B].
 
     A span lies after the first [SEP] of its row; if no span is possible, start and end are 0. At padding the logits are
@@ -172,10 +162,8 @@ class SpanFinder(WithHead):
     texts = ("question", "context")
 
     def _logits(self, rows: Rows) -> tuple[tf.Tensor, tf.Tensor]:
-        logits = tf.where(
-            tf.expand_dims(rows.input_mask, -1) > 0, self.head(self.encode(rows)[0]), modeling.MASKED_SCORE
-        )
-        return logits[..., 0], logits[..., 1]
+        logits = self.head(self.encode(rows)[0])
+        return tf.unstack(tf.where(tf.expand_dims(rows.input_mask, -1) > 0, logits, modeling.MASKED_SCORE), axis=-1)
 
     def from_rows(self, rows: Rows) -> Outputs:
         start_logits, end_logits = self._logits(rows)
@@ -192,20 +180,21 @@ class SpanFinder(WithHead):
         pieces = self.tokenize(texts)
         context, paragraph = texts["context"], pieces["context"]
         windows = make_windows(pieces["question"].ids, paragraph.ids, self.setting.special, self.setting.options)
-        start_logits, end_logits = self._logits_of_all(Rows(*windows[1:4]))
+        start_logits, end_logits = self._logits_of_all(windows.rows)
         spans = best_spans(start_logits, end_logits, windows.max_context, windows.pieces >= 0, self.setting.options)
-        best = best_windows(spans.scores, windows.rows)  # [B]
+        best = best_windows(spans.scores, windows.questions)  # [B]
         score = tf.gather(spans.scores, best)
         is_there = score > _NO_SCORE
         at_cls = tf.cast(start_logits[:, 0], tf.float64) + tf.cast(end_logits[:, 0], tf.float64)
-        null_odds = tf.where(is_there, tf.math.segment_min(at_cls, windows.rows) - score, squad.NO_SPAN_ODDS)
+        null_odds = tf.where(is_there, tf.math.segment_min(at_cls, windows.questions) - score, squad.NO_SPAN_ODDS)
         threshold = self.setting.options.null_score_diff_threshold
         is_answer = is_there if threshold is None else is_there & (null_odds <= threshold)
-        first, last = (
-            tf.gather_nd(windows.pieces, tf.stack([best, tf.gather(places, best)], axis=1)) for places in spans[:2]
-        )
-        start = tf.where(is_answer, tf.gather(paragraph.starts.values, tf.maximum(first, 0)), -1)
-        end = tf.where(is_answer, tf.gather(paragraph.ends.values, tf.maximum(last, 0)), -1)
+
+        def offset(of_pieces: tf.RaggedTensor, positions: tf.Tensor) -> tf.Tensor:
+            piece = tf.gather_nd(windows.pieces, tf.stack([best, tf.gather(positions, best)], axis=1))
+            return tf.where(is_answer, tf.gather(of_pieces.values, tf.maximum(piece, 0)), -1)
+
+        start, end = offset(paragraph.starts, spans.starts), offset(paragraph.ends, spans.ends)
         return {
             "answer": tf.strings.substr(context, tf.maximum(start, 0), end - start),
             "start": character_offsets(context, start[:, tf.newaxis])[:, 0],
@@ -234,7 +223,7 @@ class SpanFinder(WithHead):
         return start_logits, end_logits
 
 
-class Tagger(WithHead):
+class Tagger(Task):
     """For tokens label, string [B, F], and probability [B, F].
 
     For texts words, labels, probabilities, starts, ends [B, W] and entities, entity_labels, entity_starts, entity_ends
@@ -244,8 +233,8 @@ class Tagger(WithHead):
 
     def __init__(self, setting: Setting, head: heads.OutputLayer, labels: Sequence[str]):
         super().__init__(setting, head)
+        self._tags = labels
         self._labels = tf.constant([*labels, ""])
-        self._grouping = _Grouping.of(labels)
 
     def from_rows(self, rows: Rows) -> Outputs:
         probabilities = tf.nn.softmax(self.head(self.encode(rows)[0]))
@@ -265,9 +254,9 @@ class Tagger(WithHead):
         probabilities = tf.nn.softmax(self.head(tf.gather_nd(self.encode(inputs)[0], places)))  # [words, L]
         labels = tf.argmax(probabilities, axis=-1, output_type=tf.int32)
         words = _Spans(text, places[:, 0], tf.gather_nd(inputs.starts, places), self._ends(pieces, inputs, places))
-        first, last = self._grouping.entities(labels, words.rows)
+        first, last = group_entities(self._tags, labels, words.rows)
         entities = _Spans(text, *(tf.gather(part, first) for part in words[1:3]), tf.gather(words.ends, last))
-        types = tf.gather(self._grouping.types, tf.gather(labels, first))
+        types = tf.gather([ner_scores.split_tag(tag)[1] for tag in self._tags], tf.gather(labels, first))
         return {
             **words.outputs("words", "starts", "ends"),
             "labels": words.filled(tf.gather(self._labels, labels), ""),
@@ -309,31 +298,17 @@ class _Spans(NamedTuple):
         }
 
 
-@dataclasses.dataclass(frozen=True)
-class _Grouping:
-    """How tags form entities, by the rules of `ner_scores`."""
+def group_entities(tags: Sequence[str], labels: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The first and last word of each entity, by the rules of `ner_scores`.
 
-    types: tf.Tensor  # string [L], the entity type of each tag
-    inside: tf.Tensor  # bool [L], whether a word with this tag belongs to an entity
-    # bool [L + 1, L], whether a tag begins an entity after another tag; the last row is for no other tag
-    begins: tf.Tensor
-
-    @classmethod
-    def of(cls, labels: Sequence[str]) -> _Grouping:
-        """Evaluates the rules for every tag, alone and after every other."""
-        return cls(
-            tf.constant([ner_scores.split_tag(label)[1] for label in labels]),
-            tf.constant([label != ner.OUTSIDE for label in labels]),
-            tf.constant([[ner_scores.begins(b, a) for b in labels] for a in [*labels, ner.OUTSIDE]]),
-        )
-
-    def entities(self, labels: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the first and last word of each entity, given the tags of all words of a batch and their rows."""
-        nothing = tf.shape(self.types)[0]
-        is_same_row = tf.concat([[False], tf.equal(rows[1:], rows[:-1])], 0)
-        before = tf.where(is_same_row, tf.concat([[0], labels[:-1]], 0), nothing)
-        begins = tf.gather_nd(self.begins, tf.stack([before, labels], axis=1))
-        inside = tf.where(tf.gather(self.inside, labels))[:, 0]
-        entity = tf.gather(tf.cumsum(tf.cast(begins, tf.int32)) - 1, inside)
-        first = tf.where(begins)[:, 0]
-        return first, tf.math.unsorted_segment_max(inside, entity, tf.size(first))
+    `labels`, `rows`: the number of the tag, and the text, of each word of a batch; int [words].
+    """
+    # Whether a tag begins an entity after another one; the last row is for no other.
+    begins_after = tf.constant([[ner_scores.begins(tag, before) for tag in tags] for before in [*tags, ner.OUTSIDE]])
+    is_same_row = tf.concat([[False], tf.equal(rows[1:], rows[:-1])], 0)
+    before = tf.where(is_same_row, tf.concat([[0], labels[:-1]], 0), len(tags))
+    begins = tf.gather_nd(begins_after, tf.stack([before, labels], axis=1))
+    inside = tf.where(tf.gather([tag != ner.OUTSIDE for tag in tags], labels))[:, 0]
+    entity = tf.gather(tf.cumsum(tf.cast(begins, tf.int32)) - 1, inside)
+    first = tf.where(begins)[:, 0]
+    return first, tf.math.unsorted_segment_max(inside, entity, tf.size(first))

@@ -9,14 +9,12 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from absl import logging
 
 from bert_tf2.config import BertConfig
 from bert_tf2.exporting import saved_model_files
-from bert_tf2.exporting.exported_model import log_level
 from bert_tf2.exporting.graph_tokenization import GraphTokenizer, Inputs
 from bert_tf2.exporting.request_checks import Rows, SpecialIds, checked_rows, require
-from bert_tf2.exporting.signatures import IDS, Outputs, Setting, Task, function_of
+from bert_tf2.exporting.signatures import IDS, Outputs, Setting, Task
 from bert_tf2.modeling import BertModel
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
@@ -31,8 +29,7 @@ def export(
 ) -> str:
     """Writes the next version of an export of a Keras model, with its outputs; returns its folder.
 
-    The signatures are those of export_saved_model.py: serving_default and serving_ids, serving_text and
-    serving_text_pair. Each takes the model's own inputs as well, by their names.
+    The signatures are those of export_saved_model.py. Each takes the model's own inputs as well, by their names.
 
     Args:
       model: a functional model, whose inputs are called input_ids, input_mask, segment_ids or token_type_ids [B, F] as
@@ -50,12 +47,7 @@ def export(
     task = _KerasTask(model, tokenizer, encoder, max_seq_length)
 
     def write(folder: str) -> None:
-        with log_level(logging.ERROR):
-            tf.saved_model.save(
-                task, folder, task.signatures(), tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-            )
-        graph = saved_model_files.read_graph(folder)
-        described = saved_model_files.describe_signatures(graph)
+        described = saved_model_files.save(task, task.signatures(), folder)
         length = task.setting.options.max_seq_length
         info = {"task": "keras", "text_signatures": True, "max_seq_length": length, "signatures": described}
         files.write_json(os.path.join(folder, EXPORT_INFO_FILE), info)
@@ -71,6 +63,8 @@ def _layers(layer: keras.layers.Layer) -> Iterator[keras.layers.Layer]:
 
 class _KerasTask(Task):
     """A Keras model with its signatures."""
+
+    pairs = True
 
     def __init__(self, model: keras.Model, tokenizer: FullTokenizer, encoder: BertModel, max_seq_length: int):
         tf.Module.__init__(self)  # a Task would fold an encoder
@@ -98,16 +92,7 @@ class _KerasTask(Task):
             for name, tensor in self._inputs.items()
             if name not in _OF_ROWS
         ]
-        ids = [tf.TensorSpec([None, None], tf.int32, name) for name in IDS]
-        texts = [tf.TensorSpec([None], tf.string, name) for name in ("text_a", "text_b")]
-        found = {
-            "serving_default": function_of(self._from_ids, [*ids, *own]),
-            "serving_ids": function_of(self._from_ids, [*ids[:1], *own]),
-            "serving_text": function_of(self.from_texts, [*texts[:1], *own]),
-        }
-        if self.setting.config.type_vocab_size > 1:
-            found["serving_text_pair"] = function_of(self.from_texts, [*texts, *own])
-        return self._as_methods(found)
+        return super().signatures(own)
 
     def _from_ids(self, **given: tf.Tensor) -> Outputs:
         ids = {name: given.pop(name) for name in IDS if name in given}
@@ -119,14 +104,9 @@ class _KerasTask(Task):
 
     def _outputs(self, rows: Rows | Inputs, own: Mapping[str, tf.Tensor]) -> Outputs:
         count = tf.shape(rows.input_ids)[0]
-        wrong = "{} rows of {name} for {} texts; each needs one"
         checks = [
-            require(
-                tf.equal(tf.shape(value)[0], count),
-                wrong.replace("{name}", name),
-                lambda value=value: [tf.shape(value)[0], count],
-            )
-            for name, value in own.items()
+            require(tf.equal(size, count), f"{{}} rows of {name} for {{}} texts; each needs one", [size, count])
+            for name, size in ((name, tf.shape(value)[0]) for name, value in own.items())
         ]
         with tf.control_dependencies(checks):
             values = {name: tf.identity(value) for name, value in own.items()}
@@ -148,9 +128,6 @@ class _KerasTask(Task):
         """[B, F] in the type and, if that is fixed, the length of the model's input."""
         if wanted is None:
             return value
-        value = tf.cast(value, wanted.dtype)
-        if wanted.shape[1] is None:
-            return value
-        return tf.ensure_shape(
-            tf.pad(value, [[0, 0], [0, wanted.shape[1] - tf.shape(value)[1]]]), [None, wanted.shape[1]]
-        )
+        value, length = tf.cast(value, wanted.dtype), wanted.shape[1]
+        missing = 0 if length is None else length - tf.shape(value)[1]
+        return tf.ensure_shape(tf.pad(value, [[0, 0], [0, missing]]), [None, length])

@@ -12,29 +12,30 @@ operators of its own domain were no faster (docs/serving.md). It computes paddin
 
 Letters as in `signatures`. The text of labels and tokens stands in assets/label_map.json and assets/vocab.txt, and
 assets/tokenizer.json makes the inputs from text.
+
+This module needs the packages onnx and tokenizers.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import functools
 import logging
 import os
-import shutil
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import tempfile
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import onnx
+import tokenizers
+from onnx import TensorProto, helper, numpy_helper
+from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from bert_tf2 import layers
 from bert_tf2.config import BertConfig
 from bert_tf2.exporting.folded_encoder import Encoder
-from bert_tf2.support import outputs
-from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights.labels import LabelMap
-
-if TYPE_CHECKING:
-    import onnx
 
 FILE = "model.onnx"
 INPUTS = ("input_ids", "input_mask", "segment_ids")
@@ -52,63 +53,58 @@ _ACTIVATIONS: dict[str, tuple[str, dict[str, str]]] = {
 
 
 class Graph:
-    """An ONNX graph that grows operator by operator. Values are named by strings; arrays become weights."""
+    """An ONNX graph that grows operator by operator: `graph.Add(a, b)` adds one and returns the name of its result.
 
-    def __init__(self) -> None:
+    Several results are a list. Inputs are names of results; arrays, variables and numbers become weights, Python's
+    integers as int64 and its floats as float32.
+    """
+
+    def __init__(self, config: BertConfig):
+        self._config = config
         self._nodes: list[onnx.NodeProto] = []
         self._ends: list[onnx.NodeProto] = []
-        self._weights: dict[int, tuple[np.ndarray, str]] = {}
-        self._tensors: list[onnx.TensorProto] = []
+        self._weights: dict[int, tuple[Any, TensorProto]] = {}
         self._results: list[onnx.ValueInfoProto] = []
 
-    def __call__(self, operator: str, *inputs: str | np.ndarray, **attributes: Any) -> str:
-        """Adds an operator with one result; returns the name of that."""
-        return self.several(operator, 1, *inputs, **attributes)[0]
+    def __getattr__(self, operator: str) -> Callable[..., Any]:
+        return functools.partial(self._add, operator)
 
-    def several(self, operator: str, count: int, *inputs: str | np.ndarray, **attributes: Any) -> list[str]:
-        """Adds an operator with `count` results; returns their names."""
-        from onnx import helper
-
+    def _add(self, operator: str, *inputs: Any, **attributes: Any) -> str | list[str]:
+        count = 2 if operator == "TopK" else attributes.get("num_outputs", 1)
         names = [f"{operator}_{len(self._nodes)}" + (f"_{i}" if i else "") for i in range(count)]
         inputs = [value if isinstance(value, str) else self._weight(value) for value in inputs]
         self._nodes.append(helper.make_node(operator, inputs, names, name=names[0], **attributes))
-        return names
+        return names if count > 1 else names[0]
 
-    def _weight(self, value: np.ndarray) -> str:
-        from onnx import numpy_helper
-
+    def _weight(self, value: Any) -> str:
         if id(value) not in self._weights:  # a table that is used twice is stored once
-            name = f"weight_{len(self._weights)}"
-            self._weights[id(value)] = value, name
-            self._tensors.append(numpy_helper.from_array(np.asarray(value, order="C"), name))
-        return self._weights[id(value)][1]
+            kind = {float: np.float32, int: np.int64, list: np.int64}.get(type(value))
+            array = np.asarray(value, kind, order="C")
+            self._weights[id(value)] = value, numpy_helper.from_array(array, f"weight_{len(self._weights)}")
+        return self._weights[id(value)][1].name
 
-    def output(self, name: str, value: str, *sizes: str | int, integer: bool = False) -> None:
-        """Makes a value an output of the graph, float32 or int64 ["batch", *sizes]."""
-        from onnx import TensorProto, helper
+    def dense(self, layer: Any, x: str) -> str:
+        return self.Add(self.MatMul(x, layer.kernel), layer.bias)
 
-        kind = TensorProto.INT64 if integer else TensorProto.FLOAT
+    def norm(self, layer: Any, x: str) -> str:
+        return self.LayerNormalization(x, layer.gamma, layer.beta, axis=-1, epsilon=layer.epsilon)
+
+    def activate(self, x: str) -> str:
+        operator, attributes = _ACTIVATIONS[self._config.hidden_act.lower()]
+        return self._add(operator, x, **attributes)
+
+    def output(self, name: str, value: str, *sizes: str | int, kind: int = TensorProto.FLOAT) -> None:
+        """Makes a value an output of the graph, ["batch", *sizes]."""
         self._ends.append(helper.make_node("Identity", [value], [name]))
         self._results.append(helper.make_tensor_value_info(name, kind, ["batch", *sizes]))
 
     def model(self) -> onnx.ModelProto:
         """The model with the outputs so far."""
-        from onnx import TensorProto, helper
-
         inputs = [helper.make_tensor_value_info(name, TensorProto.INT32, ["batch", "length"]) for name in INPUTS]
-        graph = helper.make_graph([*self._nodes, *self._ends], "bert", inputs, self._results, self._tensors)
+        weights = [tensor for _, tensor in self._weights.values()]
+        graph = helper.make_graph([*self._nodes, *self._ends], "bert", inputs, self._results, weights)
         opsets = [helper.make_opsetid("", _OPSET)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="bert_tf2")
-
-
-def integers(*values: int) -> np.ndarray:
-    return np.array(values, np.int64)
-
-
-def require_packages(*names: str) -> None:
-    """Raises UserError if a package that this module needs is missing."""
-    if missing := [name for name in names if importlib.util.find_spec(name) is None]:
-        raise UserError(f"--format=onnx: not installed: {' and '.join(missing)}; pip install {' '.join(missing)}")
 
 
 def build(
@@ -126,164 +122,102 @@ def build(
 
     `model` is one of `heads` with its weights, for "features" a BertModel; `mask_id` and `top_k` are for "masked_lm".
     """
-    graph = Graph()
+    graph = Graph(config)
     encoder = Encoder(model if task == "features" else model.bert)
-    word_table = encoder.word_embeddings.numpy()
-    reads = masks = None
     if task == "classifier":
-        size = graph("Concat", graph("Shape", "input_ids", end=1), integers(1, 1), axis=0)
-        reads = graph("Expand", np.int64(0), size)  # [CLS] of each row
-    elif task == "masked_lm":
-        *masks, positions = _find_masks(graph, mask_id)
-        reads = graph("Unsqueeze", graph("Max", positions, np.int64(0)), integers(2))
-    states = _encode(graph, encoder, config, word_table, reads)
-    real = graph("Cast", "input_mask", to=1)  # float32 [B, F]
-    if task == "features":
-        width = config.hidden_size
-        sequence = graph("Mul", states, graph("Unsqueeze", real, integers(2)))
-        count = graph("ReduceSum", real, integers(1), keepdims=1)
-        graph.output("sequence_output", sequence, "length", width)
-        graph.output("mean_pooled", graph("Div", graph("ReduceSum", sequence, integers(1), keepdims=0), count), width)
-        if has_pooler:
-            graph.output("pooled_output", _pool(graph, encoder, states), width)
-    elif task == "classifier":
-        head = model.output_layer
-        logits = _class_scores(graph, _pool(graph, encoder, states), head.output_weights.numpy(), head)
+        size = graph.Concat(graph.Shape("input_ids", end=1), [1, 1], axis=0)
+        states = _encode(graph, encoder, config, graph.Expand(0, size))  # [CLS] of each row
+        head, first = model.output_layer, _pool(graph, encoder, states)
+        logits = graph.Gemm(first, head.output_weights, head.output_bias, transB=1)
         if labels.regression:
-            graph.output("value", graph("Squeeze", logits, integers(1)))
+            graph.output("value", graph.Squeeze(logits, [1]))
         else:
-            found = graph("Sigmoid", logits) if labels.multi_label else graph("Softmax", logits, axis=-1)
+            found = graph.Sigmoid(logits) if labels.multi_label else graph.Softmax(logits, axis=-1)
             graph.output("probabilities", found, labels.num_labels)
-    elif task == "squad":
-        logits = _token_scores(graph, states, model.output_layer)
-        is_token = graph("Cast", graph("Unsqueeze", "input_mask", integers(2)), to=9)
-        logits = graph("Where", is_token, logits, np.float32(layers.MASKED_SCORE))
-        start, end = graph.several("Split", 2, logits, axis=2, num_outputs=2)
-        graph.output("start_logits", graph("Squeeze", start, integers(2)), "length")
-        graph.output("end_logits", graph("Squeeze", end, integers(2)), "length")
-    elif task == "ner":
-        probabilities = graph("Softmax", _token_scores(graph, states, model.output_layer), axis=-1)
-        is_token = graph("Cast", "input_mask", to=9)
-        best = graph("ArgMax", probabilities, axis=2, keepdims=0)
-        graph.output("label_ids", graph("Where", is_token, best, np.int64(-1)), "length", integer=True)
-        highest = graph("ReduceMax", probabilities, integers(2), keepdims=0)
-        graph.output("probability", graph("Mul", highest, real), "length")
+        return graph.model()
+    if task == "masked_lm":
+        _fill_masks(graph, encoder, model.masked_lm, config, mask_id, top_k, num_words)
+        return graph.model()
+    states = _encode(graph, encoder, config)
+    real, is_token = graph.Cast("input_mask", to=TensorProto.FLOAT), graph.Cast("input_mask", to=TensorProto.BOOL)
+    if task == "features":
+        sequence = graph.Mul(states, graph.Unsqueeze(real, [2]))
+        mean = graph.Div(graph.ReduceSum(sequence, [1], keepdims=0), graph.ReduceSum(real, [1], keepdims=1))
+        graph.output("sequence_output", sequence, "length", config.hidden_size)
+        graph.output("mean_pooled", mean, config.hidden_size)
+        if has_pooler:
+            graph.output("pooled_output", _pool(graph, encoder, states), config.hidden_size)
+        return graph.model()
+    head = model.output_layer
+    logits = graph.Add(graph.MatMul(states, head.output_weights.numpy().T), head.output_bias)  # [B, F, L]
+    if task == "squad":
+        logits = graph.Where(graph.Unsqueeze(is_token, [2]), logits, layers.MASKED_SCORE)
+        start, end = graph.Split(logits, axis=2, num_outputs=2)
+        graph.output("start_logits", graph.Squeeze(start, [2]), "length")
+        graph.output("end_logits", graph.Squeeze(end, [2]), "length")
     else:
-        _fill_masks(graph, states, model.masked_lm, config, word_table, masks, top_k, num_words)
+        probabilities = graph.Softmax(logits, axis=-1)
+        best = graph.Where(is_token, graph.ArgMax(probabilities, axis=2, keepdims=0), -1)
+        graph.output("label_ids", best, "length", kind=TensorProto.INT64)
+        graph.output("probability", graph.Mul(graph.ReduceMax(probabilities, [2], keepdims=0), real), "length")
     return graph.model()
 
 
-def _encode(graph: Graph, encoder: Encoder, config: BertConfig, word_table: np.ndarray, reads: str | None) -> str:
+def _encode(graph: Graph, encoder: Encoder, config: BertConfig, reads: str | None = None) -> str:
     """[B, F] -> [B, F, D]; with the positions `reads`, [B, P, 1], only there: [B, P, D]. See folded_encoder."""
-    states = graph("Gather", word_table, "input_ids")
-    states = graph("Add", states, graph("Gather", encoder.token_type_embeddings.numpy(), "segment_ids"))
-    length = graph("Shape", "input_ids", start=1)
-    rows = graph("Slice", encoder.position_embeddings.numpy(), integers(0), length, integers(0))
-    states = graph("Add", states, rows)
-    states = _norm(graph, encoder.norm, states)
-    masked = graph("Sub", np.float32(1.0), graph("Cast", "input_mask", to=1))
-    mask_scores = graph("Unsqueeze", graph("Mul", masked, np.float32(layers.MASKED_SCORE)), integers(1, 2))
-    split = integers(0, 0, config.num_attention_heads, config.hidden_size // config.num_attention_heads)
-    merged = integers(0, 0, config.hidden_size)
+    states = graph.Gather(encoder.word_embeddings, "input_ids")
+    states = graph.Add(states, graph.Gather(encoder.token_type_embeddings, "segment_ids"))
+    states = graph.Add(states, graph.Slice(encoder.position_embeddings, [0], graph.Shape("input_ids", start=1), [0]))
+    states = graph.norm(encoder.norm, states)
+    masked = graph.Sub(1.0, graph.Cast("input_mask", to=TensorProto.FLOAT))
+    mask_scores = graph.Unsqueeze(graph.Mul(masked, layers.MASKED_SCORE), [1, 2])
+    split = [0, 0, config.num_attention_heads, config.attention_head_size]
+    orders = ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3))  # [B, N, F, H]; the key as [B, N, H, F]
     for block in encoder.blocks:
-        parts = graph.several("Split", 3, _dense(graph, block.query_key_value, states), axis=2, num_outputs=3)
+        parts = graph.Split(graph.dense(block.query_key_value, states), axis=2, num_outputs=3)
         if reads and block is encoder.blocks[-1]:
-            parts[0], states = (graph("GatherND", values, reads, batch_dims=1) for values in (parts[0], states))
-        orders = ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3))  # [B, N, F, H]; the key as [B, N, H, F]
+            parts[0], states = (graph.GatherND(values, reads, batch_dims=1) for values in (parts[0], states))
         query, key, value = (
-            graph("Transpose", graph("Reshape", part, split), perm=order)
-            for part, order in zip(parts, orders, strict=True)
+            graph.Transpose(graph.Reshape(part, split), perm=order) for part, order in zip(parts, orders, strict=True)
         )
-        scores = graph("Add", graph("MatMul", query, key), mask_scores)  # the query's kernel holds 1 / sqrt(H)
-        context = graph("MatMul", graph("Softmax", scores, axis=-1), value)
-        context = graph("Reshape", graph("Transpose", context, perm=(0, 2, 1, 3)), merged)
-        branch = _dense(graph, block.attention_output, context)
-        states = _norm(graph, block.attention_norm, graph("Add", branch, states))
-        branch = _activate(graph, config, _dense(graph, block.intermediate, states))
-        branch = _dense(graph, block.output_dense, branch)
-        states = _norm(graph, block.output_norm, graph("Add", branch, states))
+        scores = graph.Add(graph.MatMul(query, key), mask_scores)  # the query's kernel holds 1 / sqrt(H)
+        context = graph.Transpose(graph.MatMul(graph.Softmax(scores, axis=-1), value), perm=(0, 2, 1, 3))
+        branch = graph.dense(block.attention_output, graph.Reshape(context, [0, 0, config.hidden_size]))
+        states = graph.norm(block.attention_norm, graph.Add(branch, states))
+        branch = graph.dense(block.output_dense, graph.activate(graph.dense(block.intermediate, states)))
+        states = graph.norm(block.output_norm, graph.Add(branch, states))
     return states
-
-
-def _dense(graph: Graph, layer: Any, x: str) -> str:
-    kernel, bias = (np.asarray(value) for value in (layer.kernel, layer.bias))
-    return graph("Add", graph("MatMul", x, kernel), bias)
-
-
-def _activate(graph: Graph, config: BertConfig, x: str) -> str:
-    operator, settings = _ACTIVATIONS[config.hidden_act.lower()]
-    return graph(operator, x, **settings)
-
-
-def _norm(graph: Graph, layer: Any, x: str) -> str:
-    gamma, beta = (np.asarray(value) for value in (layer.gamma, layer.beta))
-    return graph("LayerNormalization", x, gamma, beta, axis=-1, epsilon=layer.epsilon)
 
 
 def _pool(graph: Graph, encoder: Encoder, states: str) -> str:
     """[B, F, D] -> [B, D]."""
-    first = graph("Gather", states, np.int64(0), axis=1)
-    return graph("Tanh", _dense(graph, encoder.pooler, first))
-
-
-def _class_scores(graph: Graph, states: str, table: np.ndarray, head: Any) -> str:
-    """[M, D], and a table [L, D] -> [M, L]; the bias is the head's."""
-    return graph("Gemm", states, table, head.output_bias.numpy(), transB=1)
-
-
-def _token_scores(graph: Graph, states: str, head: layers.OutputLayer) -> str:
-    """[B, F, D] -> [B, F, L]."""
-    kernel = np.ascontiguousarray(head.output_weights.numpy().T)
-    return graph("Add", graph("MatMul", states, kernel), head.output_bias.numpy())
-
-
-def _find_masks(graph: Graph, mask_id: int) -> tuple[str, str, str]:
-    """Where the [MASK] of a batch are, P in all and M in a row at most.
-
-    Returns:
-      targets: int64 [P, 2], the row of each, and its number there.
-      size: int64 [2], B and M.
-      positions: int64 [B, M], -1 where a row has fewer; an output of masked_lm.
-    """
-    is_mask = graph("Equal", graph("Mul", "input_ids", "input_mask"), np.int32(mask_id))
-    places = graph("Transpose", graph("NonZero", is_mask), perm=(1, 0))  # [P, 2]
-    numbers = graph("CumSum", graph("Cast", is_mask, to=7), np.int64(1))  # from 1 on, [B, F]
-    counts = graph("ReduceMax", numbers, integers(1), keepdims=0)  # [B]
-    most = graph("Unsqueeze", graph("ReduceMax", counts, keepdims=0), integers(0))
-    row, position = graph.several("Split", 2, places, axis=1, num_outputs=2)  # [P, 1] each
-    column = graph("Sub", graph("Unsqueeze", graph("GatherND", numbers, places), integers(1)), np.int64(1))
-    targets = graph("Concat", row, column, axis=1)
-    size = graph("Concat", graph("Shape", "input_ids", end=1), most, axis=0)
-    nowhere = graph("Expand", np.int64(-1), size)
-    positions = graph("ScatterND", nowhere, targets, graph("Squeeze", position, integers(1)))
-    graph.output("positions", positions, "masks", integer=True)
-    return targets, size, positions
+    return graph.Tanh(graph.dense(encoder.pooler, graph.Gather(states, 0, axis=1)))
 
 
 def _fill_masks(
-    graph: Graph,
-    states: str,
-    head: Any,
-    config: BertConfig,
-    word_table: np.ndarray,
-    masks: Sequence[str],
-    top_k: int,
-    num_words: int,
+    graph: Graph, encoder: Encoder, head: Any, config: BertConfig, mask_id: int, top_k: int, num_words: int
 ) -> None:
-    """The other outputs of masked_lm, from the states [B, M, D] and the first results of `_find_masks`."""
-    targets, size = masks
-    states = graph("GatherND", states, targets)  # [P, D]
-    states = _norm(graph, head.layer_norm, _activate(graph, config, _dense(graph, head.transform, states)))
-    logits = _class_scores(graph, states, word_table, head)  # [P, V]
-    if num_words < len(word_table):
-        logits = graph("Slice", logits, integers(0), integers(num_words), integers(1))
-    best, ids = graph.several("TopK", 2, logits, integers(top_k), axis=1)
-    scores = graph("Exp", graph("Sub", best, graph("ReduceLogSumExp", logits, integers(1), keepdims=1)))
-    of_words = graph("Concat", size, integers(top_k), axis=0)
-    ids = graph("ScatterND", graph("Expand", np.int64(-1), of_words), targets, ids)
-    graph.output("token_ids", ids, "masks", top_k, integer=True)
-    scores = graph("ScatterND", graph("Expand", np.float32(0), of_words), targets, scores)
-    graph.output("scores", scores, "masks", top_k)
+    """The outputs of masked_lm, for the P [MASK] of a batch, at most M in a row."""
+    is_mask = graph.Equal(graph.Mul("input_ids", "input_mask"), np.int32(mask_id))
+    places = graph.Transpose(graph.NonZero(is_mask), perm=(1, 0))  # [P, 2]
+    numbers = graph.CumSum(graph.Cast(is_mask, to=TensorProto.INT64), 1)  # from 1 on, [B, F]
+    most = graph.ReduceMax(graph.ReduceMax(numbers, [1], keepdims=0), keepdims=0)
+    row, position = graph.Split(places, axis=1, num_outputs=2)  # [P, 1] each
+    column = graph.Sub(graph.Unsqueeze(graph.GatherND(numbers, places), [1]), 1)
+    targets = graph.Concat(row, column, axis=1)  # [P, 2], the row of each, and its number there
+    size = graph.Concat(graph.Shape("input_ids", end=1), graph.Unsqueeze(most, [0]), axis=0)  # B and M
+    positions = graph.ScatterND(graph.Expand(-1, size), targets, graph.Squeeze(position, [1]))  # -1 where there is none
+    graph.output("positions", positions, "masks", kind=TensorProto.INT64)
+    states = _encode(graph, encoder, config, graph.Unsqueeze(graph.Max(positions, 0), [2]))
+    states = graph.activate(graph.dense(head.transform, graph.GatherND(states, targets)))  # [P, D]
+    logits = graph.Gemm(graph.norm(head.layer_norm, states), encoder.word_embeddings, head.output_bias, transB=1)
+    logits = graph.Slice(logits, [0], [num_words], [1])  # the table may have rows without a word
+    best, ids = graph.TopK(logits, [top_k], axis=1)
+    scores = graph.Exp(graph.Sub(best, graph.ReduceLogSumExp(logits, [1], keepdims=1)))
+    of_words = graph.Concat(size, [top_k], axis=0)
+    ids = graph.ScatterND(graph.Expand(-1, of_words), targets, ids)
+    graph.output("token_ids", ids, "masks", top_k, kind=TensorProto.INT64)
+    graph.output("scores", graph.ScatterND(graph.Expand(0.0, of_words), targets, scores), "masks", top_k)
 
 
 def tokenizer_file(tokenizer: FullTokenizer, max_seq_length: int, keep_masks: bool) -> str:
@@ -295,14 +229,9 @@ def tokenizer_file(tokenizer: FullTokenizer, max_seq_length: int, keep_masks: bo
 
     `keep_masks`: whether a [MASK] in a text is the token. [SEP] and the like are ordinary characters, as in Python.
     """
-    import tokenizers
-    from tokenizers import models, normalizers, pre_tokenizers, processors
-
-    basic, words = tokenizer.basic_tokenizer, tokenizer.wordpiece_tokenizer
-    model = models.WordPiece(
-        dict(tokenizer.vocab), unk_token="[UNK]", max_input_chars_per_word=words.max_input_chars_per_word
-    )
-    made = tokenizers.Tokenizer(model)
+    basic, longest = tokenizer.basic_tokenizer, tokenizer.wordpiece_tokenizer.max_input_chars_per_word
+    pieces = models.WordPiece(dict(tokenizer.vocab), unk_token="[UNK]", max_input_chars_per_word=longest)
+    made = tokenizers.Tokenizer(pieces)
     made.normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=basic.tokenize_chinese_chars,
@@ -318,25 +247,21 @@ def tokenizer_file(tokenizer: FullTokenizer, max_seq_length: int, keep_masks: bo
     return made.to_str(pretty=True)
 
 
-def quantize(model: bytes) -> bytes:
-    """The model with 8-bit weights; ONNX Runtime rounds the states to 8 bits as it computes.
+def quantize(model: onnx.ModelProto) -> bytes:
+    """The file of the model with 8-bit weights; ONNX Runtime rounds the states to 8 bits as it computes.
 
     Each column of a kernel has a scale of its own. Weights are unsigned: processors without VNNI add products of
     signed and unsigned bytes in 16 bits, and cut such sums off. Look-ups stay as they are: only products take time.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    folder = outputs.temporary_folder("bert_tf2_onnx_")
-    exact, rounded = (os.path.join(folder, name) for name in ("exact.onnx", "int8.onnx"))
-    root = logging.getLogger()
-    level = root.level
-    try:
-        with open(exact, "wb") as stream:
-            stream.write(model)
-        root.setLevel(logging.ERROR)  # it would advise to infer shapes before
-        quantize_dynamic(exact, rounded, ["MatMul"], per_channel=True, weight_type=QuantType.QUInt8)
-        with open(rounded, "rb") as stream:
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, FILE)
+        before = logging.root.manager.disable
+        logging.disable(logging.WARNING)  # it would advise to infer shapes before
+        try:
+            quantize_dynamic(model, path, ["MatMul"], per_channel=True, weight_type=QuantType.QUInt8)
+        finally:
+            logging.disable(before)
+        with open(path, "rb") as stream:
             return stream.read()
-    finally:
-        root.setLevel(level)
-        shutil.rmtree(folder, ignore_errors=True)

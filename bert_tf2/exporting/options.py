@@ -80,11 +80,9 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
 
     def length_for(self, config: BertConfig) -> int:
         """Returns max_seq_length, or its default, for a model with this configuration."""
-        self._check_format()
-        positions = config.max_position_embeddings
         if self.max_seq_length is not None:
             config.check_sequence_length(self.max_seq_length)
-        length = self.max_seq_length or min(384 if self.task == "squad" else 128, positions)
+        length = self.max_seq_length or min(384 if self.task == "squad" else 128, config.max_position_embeddings)
         if length < 3:
             raise UserError(f"--max_seq_length={length}: [CLS], a piece and [SEP] need 3 at least")
         if self.task == "squad":
@@ -95,8 +93,7 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
                 check_lengths(length, self.max_query_length, self.doc_stride)
         return length
 
-    def _check_format(self) -> None:
-        """Raises WrongSetting if settings do not fit the format."""
+    def check(self) -> None:
         if self.quantize != "none" and self.format != "onnx":
             raise WrongSetting(f"--quantize={self.quantize}: needs --format=onnx")
         if self.precision != "float32" and self.format == "onnx":

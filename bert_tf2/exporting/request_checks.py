@@ -2,14 +2,14 @@
 
 Each check rejects an invalid request with InvalidArgument and a message before it is processed. There are two
 difficulties. A signature declares the rank of its inputs, and TensorFlow's optimizer relies on it: it would remove a
-check of `tf.rank` as always true, although C clients need not follow the declaration. `_rank` therefore counts the
-dimensions. And operations that do not depend on a check may run before it, so every checked tensor is returned under a
-dependency on its checks.
+check of `tf.rank` as always true, although C clients need not follow the declaration. `_of_one_shape` therefore counts
+the dimensions. And operations that do not depend on a check may run before it, so every checked tensor is returned
+under a dependency on its checks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -37,59 +37,51 @@ class SpecialIds(NamedTuple):
     mask: int
 
 
-def require(ok: tf.Tensor, message: str, values: Callable[[], Sequence[tf.Tensor]] = tuple) -> tf.Tensor:
-    """Fails with InvalidArgument unless `ok`; later operations must have a control dependency on the result.
+def require(ok: tf.Tensor, message: str, values: Sequence[tf.Tensor] = ()) -> tf.Tensor:
+    """Fails with InvalidArgument unless `ok`, a scalar; each {} in the message stands for one of the values.
 
-    Args:
-      ok: a scalar.
-      message: the sentence; each {} stands for one of the values.
-      values: returns the numbers to insert; called only if the check fails.
+    Later operations must have a control dependency on the result.
     """
-
-    def fail() -> tf.Tensor:
-        sentence = tf.strings.format(message, tuple(values()))
-        with tf.control_dependencies([tf.raw_ops.Assert(condition=False, data=[sentence])]):
-            return tf.constant(False)
-
-    return tf.cond(ok, lambda: tf.constant(True), fail)
-
-
-def _rank(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns the actual number of dimensions: counts the sizes of the shape, whose number is not static."""
-    return tf.reduce_sum(tf.cast(tf.shape(tensor) >= 0, tf.int32))
-
-
-def _of_one_shape(inputs: Mapping[str, tf.Tensor], rank: int, needed: str) -> dict[str, tf.Tensor]:
-    """Returns the inputs after checking that they have this rank, the same shape, and at least one row."""
-    ranks = {name: _rank(tensor) for name, tensor in inputs.items()}
-    checks = [
-        require(tf.equal(found, rank), f"{name} has {{}} dimensions; {needed}", lambda found=found: [found])
-        for name, found in ranks.items()
-    ]
-    first, *others = inputs
-    with tf.control_dependencies(checks):
-        shapes = {name: tf.shape(tensor) for name, tensor in inputs.items()}
-        checks = [
-            require(
-                tf.reduce_all(tf.equal(shapes[name], shapes[first])),
-                f"{name} has the shape {{}}, but {first} the shape {{}}; the inputs of a request must have one shape",
-                lambda name=name: [shapes[name], shapes[first]],
-            )
-            for name in others
-        ]
-        checks.append(require(shapes[first][0] > 0, f"the batch is empty: {first} has no row"))
-    with tf.control_dependencies(checks):
-        return {name: tf.identity(tensor) for name, tensor in inputs.items()}
+    return tf.cond(ok, lambda: tf.constant(True), lambda: _fail(message, values))
 
 
 def require_none(wrong: tf.Tensor, message: str, values: tf.Tensor | None = None) -> tf.Tensor:
     """Fails if anything is True; {} in the message stands for the row and, if `values` are given, the value."""
 
-    def numbers() -> list[tf.Tensor]:
+    def fail() -> tf.Tensor:
         place = tf.where(wrong)[0]  # the index of the first True, on all axes
-        return [place[0]] if values is None else [place[0], tf.gather_nd(values, place)]
+        return _fail(message, [place[0]] if values is None else [place[0], tf.gather_nd(values, place)])
 
-    return require(tf.logical_not(tf.reduce_any(wrong)), message, numbers)
+    return tf.cond(tf.reduce_any(wrong), fail, lambda: tf.constant(True))
+
+
+def _fail(message: str, values: Sequence[tf.Tensor]) -> tf.Tensor:
+    sentence = tf.strings.format(message, tuple(values))
+    with tf.control_dependencies([tf.raw_ops.Assert(condition=False, data=[sentence])]):
+        return tf.constant(False)
+
+
+def _within(values: tf.Tensor, most: int, name: str, meaning: str) -> tf.Tensor:
+    return require_none((values < 0) | (values > most), f"row {{}} of {name} holds {{}}; {meaning}", values)
+
+
+def _of_one_shape(inputs: Mapping[str, tf.Tensor], rank: int, needed: str) -> dict[str, tf.Tensor]:
+    """Returns the inputs after checking that they have this rank, the same shape, and at least one row."""
+    shapes = {name: tf.shape(tensor) for name, tensor in inputs.items()}
+    checks = []
+    for name, shape in shapes.items():
+        found = tf.reduce_sum(tf.cast(shape >= 0, tf.int32))  # the actual rank
+        checks.append(require(tf.equal(found, rank), f"{name} has {{}} dimensions; {needed}", [found]))
+    (first, shape), *others = shapes.items()
+    with tf.control_dependencies(checks):
+        checks = [require(shape[0] > 0, f"the batch is empty: {first} has no row")]
+        for name, other in others:
+            unlike = (
+                f"{name} has the shape {{}}, but {first} the shape {{}}; the inputs of a request must have one shape"
+            )
+            checks.append(require(tf.reduce_all(tf.equal(other, shape)), unlike, [other, shape]))
+    with tf.control_dependencies(checks):
+        return {name: tf.identity(tensor) for name, tensor in inputs.items()}
 
 
 def checked_rows(
@@ -116,39 +108,20 @@ def checked_rows(
     needed = "a matrix is needed, a row of token ids for each example"
     rows = _of_one_shape({name: tensor for name, tensor in given.items() if tensor is not None}, 2, needed)
     ids = rows["input_ids"]
-    length = tf.shape(ids)[1]
+    mask = rows.get("input_mask", tf.cast(tf.not_equal(ids, special.pad), tf.int32))
+    segments = rows.get("segment_ids", tf.zeros_like(ids))
+    length, positions = tf.shape(ids)[1], config.max_position_embeddings
+    last_id, last_segment = config.vocab_size - 1, config.type_vocab_size - 1
+    starts_empty = "input_mask is 0 there" if "input_mask" in rows else "it begins with [PAD]"
+    too_long = f"the rows of input_ids hold {{}} tokens; the model reads {positions} at most"
     checks = [
         require(length > 0, "the rows of input_ids are empty; each needs a token at least"),
-        require(
-            length <= config.max_position_embeddings,
-            f"the rows of input_ids hold {{}} tokens; the model reads {config.max_position_embeddings} at most",
-            lambda: [length],
-        ),
-        require_none(
-            (ids < 0) | (ids >= config.vocab_size),
-            f"row {{}} of input_ids holds {{}}; the ids of the vocabulary are 0 to {config.vocab_size - 1}",
-            ids,
-        ),
+        require(length <= positions, too_long, [length]),
+        require_none(tf.equal(mask[:, :1], 0), f"row {{}} has no token at its beginning: {starts_empty}"),
+        _within(ids, last_id, "input_ids", f"the ids of the vocabulary are 0 to {last_id}"),
+        _within(mask, 1, "input_mask", "it is 1 for tokens and 0 for padding"),
+        _within(segments, last_segment, "segment_ids", f"the model knows segments 0 to {last_segment}"),
     ]
-    with tf.control_dependencies(checks):
-        ids = tf.identity(ids)
-        mask = rows.get("input_mask", tf.cast(tf.not_equal(ids, special.pad), tf.int32))
-        segments = rows.get("segment_ids", tf.zeros_like(ids))
-        starts_empty = "input_mask is 0 there" if "input_mask" in rows else "it begins with [PAD]"
-        known = f"the model knows segments 0 to {config.type_vocab_size - 1}"
-        checks = [
-            require_none(
-                tf.not_equal(mask, 0) & tf.not_equal(mask, 1),
-                "row {} of input_mask holds {}; it is 1 for tokens and 0 for padding",
-                mask,
-            ),
-            require_none(tf.equal(mask[:, 0], 0), f"row {{}} has no token at its beginning: {starts_empty}"),
-            require_none(
-                (segments < 0) | (segments >= config.type_vocab_size),
-                f"row {{}} of segment_ids holds {{}}; {known}",
-                segments,
-            ),
-        ]
     with tf.control_dependencies(checks):
         return Rows(tf.identity(ids), _without_filling(ids, mask, special), tf.identity(segments))
 
@@ -171,15 +144,13 @@ def _without_filling(ids: tf.Tensor, mask: tf.Tensor, special: SpecialIds) -> tf
     return tf.where(filled, 0, mask)
 
 
-def checked_texts(texts: Mapping[str, tf.Tensor], may_be_empty: Collection[str] = ()) -> dict[str, tf.Tensor]:
-    """Checks strings [B]: equal batch sizes and limited length. The tokenizer checks whether they are UTF-8."""
+def checked_texts(texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Checks strings [B]: equal batch sizes and limited length. Whether they are UTF-8 is checked by the tokenizer."""
     texts = _of_one_shape(texts, 1, "a vector is needed, a text for each example")
     checks = []
     for name, text in texts.items():
         size = tf.strings.length(text)
         too_long = f"row {{}} of {name} has {{}} bytes; {MAX_TEXT_BYTES} are allowed"
         checks.append(require_none(size > MAX_TEXT_BYTES, too_long, size))
-        if name not in may_be_empty:
-            checks.append(require_none(tf.equal(size, 0), f"row {{}} of {name} is empty"))
     with tf.control_dependencies(checks):
         return {name: tf.identity(text) for name, text in texts.items()}

@@ -13,30 +13,25 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import importlib.metadata
-import itertools
-import math
+import importlib.util
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 from absl import logging
-from tensorflow.core.protobuf import meta_graph_pb2
 
 from bert_tf2 import __version__, heads, modeling, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.exporting import answers, onnx_model, saved_model_files, signatures
-from bert_tf2.exporting.exported_model import log_level
+from bert_tf2.exporting import answers, saved_model_files, signatures
 from bert_tf2.exporting.folded_encoder import Encoder
 from bert_tf2.exporting.graph_tokenization import GraphTokenizer
 from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.request_checks import SpecialIds
 from bert_tf2.finetuning import answering
 from bert_tf2.layers import initial_weights_from
-from bert_tf2.support import environment, files, progress
+from bert_tf2.support import environment, files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.weights import checkpoint, metadata, names, sources, task_file
@@ -58,7 +53,7 @@ _TASKS = {
     "features": _Task(
         needs=(),
         make_model=lambda call: modeling.BertModel(call.config),
-        make_signatures=lambda setting, call: signatures.Features(setting, call.padded_entries(), call.has_pooler),
+        make_signatures=lambda setting, call: signatures.Features(setting, call.entries, call.has_pooler),
     ),
     "classifier": _Task(
         needs=("bert/pooler/", "output_"),
@@ -83,7 +78,7 @@ _TASKS = {
         # The masked-LM head multiplies with the encoder's embedding table, and so in its precision; the other heads
         # cost almost nothing in float32.
         make_model=lambda call: heads.PretrainingModel(call.config, dtype=PRECISIONS[call.options.precision].policy),
-        make_signatures=lambda setting, call: signatures.MaskedLM(setting, call.model.masked_lm, call.entries()),
+        make_signatures=lambda setting, call: signatures.MaskedLM(setting, call.model.masked_lm, call.entries),
         stated=("top_k",),
     ),
 }
@@ -100,13 +95,10 @@ def run(options: ExportOptions) -> str:
     a folder in one step, so a server may find it incomplete for a moment and try again.
     """
     if options.format == "onnx":
-        onnx_model.require_packages("onnx", "tokenizers", *(["onnxruntime"] if options.quantize == "int8" else []))
-    with progress.Progress("Exporting", 4, "stages") as stages:
-        call = _Call(options)
-        environment.check_space(options.export_dir, call.num_bytes, "the exported weights")
-        stages.advance()
-        path = saved_model_files.write_version(options.export_dir, lambda folder: call.write(folder, stages))
-        stages.advance()
+        needed = ["onnx", "tokenizers", *(["onnxruntime"] if options.quantize == "int8" else [])]
+        if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+            raise UserError(f"--format=onnx: not installed: {' and '.join(missing)}; pip install {' '.join(missing)}")
+    path = saved_model_files.write_version(options.export_dir, _Call(options).write)
     logging.info("Exported to %s", path)
     return path
 
@@ -122,7 +114,8 @@ class _Call:
     Attributes:
       options: with the max_seq_length that is meant.
       config, labels, model: of the task; without labels None.
-      num_bytes: of the exported weights.
+      entries: the vocabulary by id.
+      has_pooler: whether the weights hold a trained pooler.
     """
 
     def __init__(self, options: ExportOptions):
@@ -131,6 +124,7 @@ class _Call:
         self._task = _TASKS[options.task]
         self._source = checkpoint.open_weights(options.init_checkpoint)
         self._tokenizer = _load_tokenizer(options, self.config, self._source)
+        self.entries = [line.strip() for line in tokenization.read_entries(options.vocab_file)]
         self.labels = _find_labels(options, self._source) if options.task in ("classifier", "ner") else None
         with initial_weights_from(0):
             self.model = self._task.make_model(self)
@@ -139,9 +133,9 @@ class _Call:
             logging.warning("%s: was trained with --document_context, and an export reads each text alone",
                             self._source.path)  # fmt: skip
         logging.info(checkpoint.initialize(self.model, self._source))
-        self._weights_hash = _hash_of(self.model)
-        per_number = {"float32": 4, "bfloat16": 2}[options.precision]
-        self.num_bytes = sum(per_number * math.prod(weight.shape) for weight in self.model.weights)
+        self.has_pooler = all(row.reference in self._source.shapes for row in names.POOLER)
+        if options.task == "features" and not self.has_pooler:
+            logging.info("%s: has no pooler, so there will be no output pooled_output", self._source.path)
 
     def _check_weights(self) -> None:
         """Raises UserError if outputs would depend on untrained weights."""
@@ -153,85 +147,57 @@ class _Call:
                 f" {and_more(missing, 3)}; give the checkpoint of a model that was trained for it"
             )
 
-    def _make_task(self) -> signatures.Task:
-        options, masks = self.options, self.options.task == "masked_lm"
-        special = SpecialIds(*self._tokenizer.convert_tokens_to_ids(["[PAD]", "[CLS]", "[SEP]", "[MASK]"]))
-        encoder = Encoder(self.model if options.task == "features" else self.model.bert, options.precision)
-        tokenizer = GraphTokenizer(self._tokenizer, keep_masks=masks) if options.text_signatures else None
-        return self._task.make_signatures(signatures.Setting(options, encoder, self.config, special, tokenizer), self)
-
-    @property
-    def has_pooler(self) -> bool:
-        """Whether the weights hold a trained pooler."""
-        found = all(row.reference in self._source.shapes for row in names.POOLER)
-        if not found:
-            logging.info("%s: has no pooler, so there will be no output pooled_output", self._source.path)
-        return found
-
-    def entries(self) -> list[str]:
-        """The vocabulary by id."""
-        return [line.strip() for line in tokenization.read_entries(self.options.vocab_file)]
-
-    def padded_entries(self) -> list[str]:
-        """The same, with "" for the model's ids beyond it."""
-        entries = self.entries()
-        return entries + [""] * (self.config.vocab_size - len(entries))
-
-    def write(self, folder: str, stages: progress.Progress) -> None:
+    def write(self, folder: str) -> None:
         """Writes all files into a folder. Raises UserError if it is not writable or the disk is full."""
         with environment.writing(self.options.export_dir):
             info = self._write_onnx(folder) if self.options.format == "onnx" else self._write_saved_model(folder)
-            stages.advance()
-            self._write_assets(folder)
+            assets = os.path.join(folder, "assets")
+            files.write_text(os.path.join(assets, "vocab.txt"), files.read_text(self.options.vocab_file, drop_bom=True))
+            if self.labels:
+                save_label_map(assets, self.labels)
             files.write_json(os.path.join(folder, sources.EXPORT_INFO_FILE), {**self._info(), **info})
-            stages.advance()
 
     def _write_saved_model(self, folder: str) -> dict[str, Any]:
         """Returns what model_info.json has to say of it."""
-        task = self._make_task()
-        # A server does not need the gradients of an exported model.
-        save_options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-        with log_level(logging.WARNING):  # it logs the name of each input of each function
-            tf.saved_model.save(task, folder, task.signatures(), save_options)
-        graph = saved_model_files.read_graph(folder)
-        saved_model_files.write_warmup(folder, self._warmup_requests(graph))
-        custom_ops = saved_model_files.custom_ops(graph)
-        refuses = "a row without [MASK], and a text with a [MASK] beyond max_seq_length tokens"
+        options = self.options
+        special = SpecialIds(*self._tokenizer.convert_tokens_to_ids(["[PAD]", "[CLS]", "[SEP]", "[MASK]"]))
+        encoder = Encoder(self.model if options.task == "features" else self.model.bert, options.precision)
+        masks = options.task == "masked_lm"
+        tokenizer = GraphTokenizer(self._tokenizer, keep_masks=masks) if options.text_signatures else None
+        task = self._task.make_signatures(signatures.Setting(options, encoder, self.config, special, tokenizer), self)
+        functions = task.signatures()
+        described = saved_model_files.save(task, functions, folder)
+        saved_model_files.write_warmup(folder, self._warmup_requests(functions))
         return {
-            **({"refuses": refuses} if self.options.task == "masked_lm" else {}),
-            "text_signatures": self.options.text_signatures,
-            "signatures": saved_model_files.describe_signatures(graph),
-            "custom_ops": custom_ops,
-            "needs": _NEEDS_TEXT if custom_ops else _NEEDS_IDS,
-            "versions": _versions("tensorflow", "keras", *(["tensorflow-text"] if custom_ops else [])),
+            "text_signatures": options.text_signatures,
+            "signatures": described,
+            "needs": _NEEDS_TEXT if options.text_signatures else _NEEDS_IDS,
+            "versions": _versions("tensorflow", "keras", *(["tensorflow-text"] if options.text_signatures else [])),
         }
 
     def _write_onnx(self, folder: str) -> dict[str, Any]:
         """Returns what model_info.json has to say of it."""
+        from bert_tf2.exporting import onnx_model
+
         options = self.options
         (mask_id,) = self._tokenizer.convert_tokens_to_ids(["[MASK]"])
-        has_pooler = options.task == "features" and self.has_pooler
-        of_task = {
-            "has_pooler": has_pooler,
-            "mask_id": mask_id,
-            "top_k": options.top_k,
-            "num_words": len(self.entries()),
-        }
-        exact = onnx_model.build(options.task, self.model, self.config, self.labels, **of_task).SerializeToString()
-        written = onnx_model.quantize(exact) if options.quantize == "int8" else exact
+        model = onnx_model.build(
+            options.task,
+            self.model,
+            self.config,
+            self.labels,
+            has_pooler=self.has_pooler,
+            mask_id=mask_id,
+            top_k=options.top_k,
+            num_words=len(self.entries),
+        )
+        is_rounded = options.quantize == "int8"
         with files.open_binary(os.path.join(folder, onnx_model.FILE), "wb") as stream:
-            stream.write(written)
+            stream.write(onnx_model.quantize(model) if is_rounded else model.SerializeToString())
         content = onnx_model.tokenizer_file(self._tokenizer, options.max_seq_length, options.task == "masked_lm")
         files.write_text(os.path.join(folder, "assets", "tokenizer.json"), content)
-        versions = _versions("onnx", *(["onnxruntime"] if options.quantize == "int8" else []))
-        quantized = {"quantize": options.quantize} if options.quantize != "none" else {}
-        return {"format": "onnx", **quantized, "needs": onnx_model.NEEDS, "versions": versions}
-
-    def _write_assets(self, folder: str) -> None:
-        assets = os.path.join(folder, "assets")
-        files.write_text(os.path.join(assets, "vocab.txt"), files.read_text(self.options.vocab_file, drop_bom=True))
-        if self.labels:
-            save_label_map(assets, self.labels)
+        versions = _versions("onnx", *(["onnxruntime"] if is_rounded else []))
+        return {"format": "onnx", "quantize": options.quantize, "needs": onnx_model.NEEDS, "versions": versions}
 
     def _info(self) -> dict[str, Any]:
         options = self.options
@@ -241,38 +207,30 @@ class _Call:
                 "name": os.path.basename(self._source.path.rstrip("/")),
                 "kind": self._source.kind,
                 "global_step": self._source.global_step,
-                "sha256": self._weights_hash,
             },
             "config": self.config.to_dict(),
             "precision": options.precision,
             "do_lower_case": self._tokenizer.basic_tokenizer.do_lower_case,
-            "max_seq_length": self.options.max_seq_length,
+            "max_seq_length": options.max_seq_length,
         }
         if self.labels:
-            info["labels"] = list(self.labels.labels)
-            info |= {"multi_label": True} if self.labels.multi_label else {}
-        return {**info, **{name: getattr(options, name) for name in self._task.stated}}
+            info |= {"labels": list(self.labels.labels), "multi_label": self.labels.multi_label}
+        return info | {name: getattr(options, name) for name in self._task.stated}
 
-    def _warmup_requests(self, graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
+    def _warmup_requests(self, functions: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
         """Yields a short request for every signature, and a batch with a row of maximum length."""
-        repeats = 1 + self.options.max_seq_length // len(self._tokenizer.tokenize(_SENTENCE))
-        batches = ([_SENTENCE], [_SENTENCE, " ".join([_SENTENCE] * repeats)])
-        for name, texts in itertools.product(saved_model_files.signature_names(graph), batches):
-            inputs = graph.signature_def[name].inputs
-            if tf.as_dtype(next(iter(inputs.values())).dtype) == tf.string:
-                first = {"text_a": [f"[MASK] {text}" for text in texts], "context": texts}
-                second = texts[::-1] if self.options.max_seq_length > 3 else [""] * len(texts)  # room for [MASK]
-                found = {"text_b": second, "question": texts[:1] * len(texts), **first}
-            else:
-                found = self._rows([self._tokenizer.tokenize(text) for text in texts])
-            yield name, {key: tf.constant(found[key]) for key in sorted(inputs)}
-
-    def _rows(self, texts: Sequence[Sequence[str]]) -> dict[str, Any]:
-        """Makes [CLS] [MASK] [SEP] text [SEP], which is valid for every task."""
         length = self.options.max_seq_length
-        rows = (["[CLS]", "[MASK]", "[SEP]", *text[: max(length - 4, 0)], "[SEP]"][:length] for text in texts)
-        ids = map(self._tokenizer.convert_tokens_to_ids, rows)
-        return answering.padded([answering.Row(row, [0] * len(row)) for row in ids])
+        long = " ".join([_SENTENCE] * (1 + length // len(self._tokenizer.tokenize(_SENTENCE))))
+        for texts in ([_SENTENCE], [_SENTENCE, long]):
+            # [CLS] [MASK] [SEP] text [SEP] is valid for every task.
+            rows = (["[CLS]", "[MASK]", "[SEP]", *self._tokenizer.tokenize(text)][: length - 1] for text in texts)
+            ids = [self._tokenizer.convert_tokens_to_ids([*row, "[SEP]"]) for row in rows]
+            found = answering.padded([answering.Row(row, [0] * len(row)) for row in ids])
+            found |= {"text_a": [f"[MASK] {text}" for text in texts], "context": texts}
+            second = texts[::-1] if length > 3 else [""] * len(texts)  # room for [MASK]
+            found |= {"text_b": second, "question": texts[:1] * len(texts)}
+            for name, function in functions.items():
+                yield name, {spec.name: tf.constant(found[spec.name]) for spec in function.input_signature}
 
 
 def _load_tokenizer(options: ExportOptions, config: BertConfig, source: Weights) -> tokenization.FullTokenizer:
@@ -317,15 +275,6 @@ def _find_labels(options: ExportOptions, source: Weights) -> LabelMap:
             " --label_map of this model"
         )
     return found
-
-
-def _hash_of(model) -> str:
-    """Returns a checksum of the weights, which does not depend on their file format."""
-    found = hashlib.sha256()
-    for name, variable in sorted(checkpoint.tf1_variables(model).items()):
-        found.update(name.encode())
-        found.update(np.ascontiguousarray(variable.numpy(), "<f4"))
-    return found.hexdigest()
 
 
 def _versions(*packages: str) -> dict[str, str]:

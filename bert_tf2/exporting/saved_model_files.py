@@ -1,4 +1,4 @@
-"""The numbered folders of an export, their files besides the graph and the weights, and properties of the graph.
+"""The numbered folders of an export, and what lies in one beside the graph and the weights.
 
 A version is written under another name and gets its number when it is complete, because TensorFlow Serving loads every
 folder whose name is a number.
@@ -11,17 +11,15 @@ tensorflow-serving-api, which depends on gRPC, so this module encodes the small 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
-from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from bert_tf2.data import example
 from bert_tf2.support import files, outputs
@@ -36,6 +34,17 @@ _MODEL_NAME, _MODEL_SIGNATURE = 1, 3  # ModelSpec.name, .signature_name
 _KEY, _VALUE = 1, 2  # of an entry of any map
 
 
+@contextlib.contextmanager
+def log_level(level: int) -> Iterator[None]:
+    """Suppresses log messages that are less severe than `level`, one of absl's levels."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(level)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
 def write_version(export_dir: str, write: Callable[[str], None]) -> str:
     """Calls `write` with a folder to write to, which then gets the next number, or is removed if it raises.
 
@@ -43,8 +52,6 @@ def write_version(export_dir: str, write: Callable[[str], None]) -> str:
     """
     files.make_directory(export_dir)
     outputs.remove_leftovers(export_dir)
-    if left := [name.strip("/") for name in files.list_directory(export_dir) if name.strip("/").endswith(".partial")]:
-        logging.warning("%s: %s: of an export that still runs, or was killed: then delete it", export_dir, left[0])
     # Not a number, so servers ignore it. A process on another machine or in another container is not detectable, but
     # uses another name.
     beside = outputs.name_beside(os.path.join(export_dir, f"version-{secrets.token_hex(4)}"))
@@ -70,6 +77,25 @@ def _give_number(folder: str, export_dir: str) -> str:
                 raise UserError(f"{path}: cannot be written: {str(error).splitlines()[0]}") from error
 
 
+def save(task: tf.Module, signatures: Mapping[str, Callable], folder: str) -> dict[str, Any]:
+    """Writes a SavedModel; describes its signatures: name -> inputs, outputs -> name -> dtype and shape."""
+    # A server does not need the gradients of an exported model.
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    with log_level(logging.ERROR):  # it logs the name of each input of each function
+        tf.saved_model.save(task, folder, signatures, options)
+
+    def describe(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: {"dtype": it.dtype.name, "shape": it.shape.as_list()} for name, it in sorted(tensors.items())}
+
+    return {
+        name: {
+            "inputs": describe({spec.name: spec for spec in function.input_signature}),
+            "outputs": describe(function.get_concrete_function().structured_outputs),
+        }
+        for name, function in sorted(signatures.items())
+    }
+
+
 def _field(number: int, content: bytes) -> bytes:
     """Encodes a field of a message: tag, length, and the content (text, bytes, or another message)."""
     tag, length = (
@@ -78,60 +104,16 @@ def _field(number: int, content: bytes) -> bytes:
     return tag + length + content
 
 
-def prediction_log(signature: str, inputs: Mapping[str, tf.Tensor]) -> bytes:
-    """Returns a serialized PredictionLog that requests all outputs of `signature`."""
-    request = _field(_REQUEST_MODEL, _field(_MODEL_NAME, b"bert") + _field(_MODEL_SIGNATURE, signature.encode()))
-    for name, tensor in inputs.items():
-        value = tf.make_tensor_proto(tensor).SerializeToString(deterministic=True)
-        request += _field(_REQUEST_INPUTS, _field(_KEY, name.encode()) + _field(_VALUE, value))
-    return _field(_LOG_PREDICT, _field(_PREDICT_REQUEST, request))
-
-
 def write_warmup(folder: str, requests: Iterable[tuple[str, Mapping[str, tf.Tensor]]]) -> None:
     """Writes the warmup file of an exported folder; `requests`: signature and inputs of each."""
     path = os.path.join(folder, WARMUP_FILE)
     files.make_directory(os.path.dirname(path))
     with tf.io.TFRecordWriter(path) as writer:
         for signature, inputs in requests:
-            writer.write(prediction_log(signature, inputs))
-
-
-def read_graph(folder: str) -> meta_graph_pb2.MetaGraphDef:
-    """Reads the graph of an exported folder, without its weights."""
-    path = os.path.join(folder, "saved_model.pb")
-    with files.open_binary(path) as stream:
-        content = stream.read()
-    try:
-        (graph,) = saved_model_pb2.SavedModel.FromString(content).meta_graphs
-    except Exception as error:  # the classes of protobuf's errors depend on its implementation
-        raise UserError(f"{path}: is damaged, or not a SavedModel of this project; export it again") from error
-    return graph
-
-
-def signature_names(graph: meta_graph_pb2.MetaGraphDef) -> list[str]:
-    """Returns the names of the callable signatures."""
-    return sorted(name for name in graph.signature_def if not name.startswith("__"))
-
-
-def describe_signatures(graph: meta_graph_pb2.MetaGraphDef) -> dict[str, Any]:
-    """Returns for JSON: signature -> inputs and outputs -> name -> dtype and shape, None for a variable size."""
-
-    def describe(tensors: Mapping[str, meta_graph_pb2.TensorInfo]) -> dict[str, Any]:
-        return {
-            name: {
-                "dtype": tf.as_dtype(info.dtype).name,
-                "shape": [None if dim.size < 0 else dim.size for dim in info.tensor_shape.dim],
-            }
-            for name, info in sorted(tensors.items())
-        }
-
-    return {
-        name: {"inputs": describe(signature.inputs), "outputs": describe(signature.outputs)}
-        for name, signature in ((name, graph.signature_def[name]) for name in signature_names(graph))
-    }
-
-
-def custom_ops(graph: meta_graph_pb2.MetaGraphDef) -> list[str]:
-    """Returns the operations in a graph that are not part of TensorFlow."""
-    nodes = itertools.chain(graph.graph_def.node, *(part.node_def for part in graph.graph_def.library.function))
-    return sorted({node.op for node in nodes if not hasattr(tf.raw_ops, node.op)})
+            request = _field(
+                _REQUEST_MODEL, _field(_MODEL_NAME, b"bert") + _field(_MODEL_SIGNATURE, signature.encode())
+            )
+            for name, tensor in inputs.items():
+                value = tf.make_tensor_proto(tensor).SerializeToString(deterministic=True)
+                request += _field(_REQUEST_INPUTS, _field(_KEY, name.encode()) + _field(_VALUE, value))
+            writer.write(_field(_LOG_PREDICT, _field(_PREDICT_REQUEST, request)))

@@ -56,36 +56,34 @@ class Task(tf.Module):
     reads_some = False
     """Whether `encode` gets the positions that are read."""
 
-    def __init__(self, setting: Setting):
+    def __init__(self, setting: Setting, head: heads.OutputLayer | heads.MaskedLMHead | None = None):
+        """`head`: a Keras layer, whose computation becomes part of the graph."""
         super().__init__()
         self.setting = setting
         self.encoder = setting.encoder  # this attribute makes its variables part of the saved model
+        if head:
+            self.head = head.__call__  # not the layer itself, with which much of Keras would be saved
+            self._variables = [variable.value for variable in head.weights]
         # One function for all signatures, which makes four small graphs and a large one.
         specs = [tf.TensorSpec([None, None], tf.int32)] * (3 + self.reads_some)
         self._encode = tf.function(setting.encoder.__call__, input_signature=specs, autograph=False)
 
-    def signatures(self) -> dict[str, Callable]:
-        """Returns name -> function to save."""
-        found = {"serving_default": self._take(self._from_ids, IDS), "serving_ids": self._take(self._from_ids, IDS[:1])}
+    def signatures(self, own: Sequence[tf.TensorSpec] = ()) -> dict[str, Callable]:
+        """Returns name -> function to save, each of which also becomes a method; `own`: other inputs of each."""
+        inputs = {"serving_default": IDS, "serving_ids": IDS[:1]}
         if self.setting.tokenizer:
-            found["serving_text"] = self._take(self.from_texts, self.texts, tf.TensorSpec([None], tf.string))
+            inputs["serving_text"] = self.texts
             if self.pairs and self.setting.config.type_vocab_size > 1:  # otherwise the model cannot tell them apart
-                pair = ("text_a", "text_b")
-                found["serving_text_pair"] = self._take(self.from_texts, pair, tf.TensorSpec([None], tf.string))
-        return self._as_methods(found)
-
-    def _as_methods(self, found: dict[str, Callable]) -> dict[str, Callable]:
-        """Makes the signatures methods too, and the object callable; see the class."""
-        for name, function in found.items():
-            setattr(self, name, call_with_one_argument(function))
+                inputs["serving_text_pair"] = ("text_a", "text_b")
+        found = {}
+        for name, of in inputs.items():
+            is_ids = of[0] in IDS
+            shape, dtype = ([None, None], tf.int32) if is_ids else ([None], tf.string)
+            specs = [*(tf.TensorSpec(shape, dtype, each) for each in of), *own]
+            found[name] = _function_of(self._from_ids if is_ids else self.from_texts, specs)
+            setattr(self, name, _call_with_one_argument(found[name]))
         self.serve = self.__call__ = getattr(self, "serving_text" if "serving_text" in found else "serving_default")
         return found
-
-    @staticmethod
-    def _take(function: Callable, names: Sequence[str], spec: tf.TensorSpec | None = None) -> Callable:
-        """Returns a `tf.function` with inputs of these names, by default [B, F] ids."""
-        spec = spec or tf.TensorSpec([None, None], tf.int32)
-        return function_of(function, [tf.TensorSpec(spec.shape, spec.dtype, name) for name in names])
 
     def _from_ids(self, **inputs: tf.Tensor) -> Outputs:
         return self.from_rows(checked_rows(self.setting.config, self.setting.special, **inputs))
@@ -102,13 +100,13 @@ class Task(tf.Module):
         """Returns sequence_output float32 [B, F, D], pooled_output [B, D]; see Encoder for `reads`."""
         return self._encode(rows.input_ids, rows.input_mask, rows.segment_ids, *reads)
 
-    def tokenize(self, texts: Mapping[str, tf.Tensor], may_be_empty: Sequence[str] = ()) -> dict[str, Pieces]:
-        """Returns the pieces of checked texts, each of which has at least one."""
+    def tokenize(self, texts: Mapping[str, tf.Tensor]) -> dict[str, Pieces]:
+        """Returns the pieces of checked texts, each of which, except text_b, has at least one."""
         pieces = {name: self.setting.tokenizer.tokenize(text, name) for name, text in texts.items()}
         checks = [
             require_none(found.ids.row_lengths() == 0, f"row {{}} of {name} is empty: it holds nothing but blanks")
             for name, found in pieces.items()
-            if name not in may_be_empty
+            if name != "text_b"
         ]
         with tf.control_dependencies(checks):
             return {
@@ -118,25 +116,25 @@ class Task(tf.Module):
 
     def read(self, texts: Mapping[str, tf.Tensor]) -> Inputs:
         """Returns the encoder's inputs for a text, or a pair whose second text may be empty."""
-        texts = checked_texts(texts, may_be_empty=["text_b"])
-        return self.combine(self.tokenize(texts, may_be_empty=["text_b"]))
+        return self.combine(self.tokenize(checked_texts(texts)))
 
     def combine(self, pieces: Mapping[str, Pieces]) -> Inputs:
         """Returns the encoder's inputs for the pieces of checked texts, cut to max_seq_length."""
-        return self.setting.tokenizer.combine(
-            pieces["text_a"], pieces.get("text_b"), self.setting.options.max_seq_length
-        )
+        length = self.setting.options.max_seq_length
+        return self.setting.tokenizer.combine(pieces["text_a"], pieces.get("text_b"), length)
 
 
-def function_of(function: Callable, specs: Sequence[tf.TensorSpec]) -> Callable:
+def _function_of(function: Callable, specs: Sequence[tf.TensorSpec]) -> Callable:
     """A `tf.function` of inputs with the names of these."""
     names = [spec.name for spec in specs]
-    return tf.function(
-        lambda *inputs: function(**dict(zip(names, inputs, strict=True))), input_signature=specs, autograph=False
-    )
+
+    def call(*inputs: tf.Tensor) -> Outputs:
+        return function(**dict(zip(names, inputs, strict=True)))
+
+    return tf.function(call, input_signature=specs, autograph=False)
 
 
-def call_with_one_argument(function: Callable) -> Callable:
+def _call_with_one_argument(function: Callable) -> Callable:
     """A signature as Keras and TF-Hub call it: with a dictionary of its inputs, or its one input."""
     specs = {spec.name: spec for spec in function.input_signature}
     if len(specs) == 1:
@@ -155,9 +153,9 @@ class Features(Task):
     pairs = True
 
     def __init__(self, setting: Setting, tokens: Sequence[str], has_pooler: bool):
-        """`tokens`: the vocabulary."""
+        """`tokens`: the vocabulary. The model may have more ids, whose token is ""."""
         super().__init__(setting)
-        self._tokens = tf.constant([*tokens])
+        self._tokens = tf.constant([*tokens, *[""] * (setting.config.vocab_size - len(tokens))])
         self._has_pooler = has_pooler
 
     def from_rows(self, rows: Rows | Inputs) -> Outputs:
@@ -172,16 +170,7 @@ class Features(Task):
         return {**self.from_rows(inputs), "tokens": tokens}
 
 
-class WithHead(Task):
-    """A task with an output layer; `head` is a Keras layer, whose computation becomes part of the graph."""
-
-    def __init__(self, setting: Setting, head: heads.OutputLayer | heads.MaskedLMHead):
-        super().__init__(setting)
-        self.head = head.__call__  # not the layer itself, with which much of Keras would be saved
-        self._variables = [variable.value for variable in head.weights]
-
-
-class Classifier(WithHead):
+class Classifier(Task):
     """probabilities [B, L] and label, string [B]; for a regression (without labels) value [B].
 
     For a multi-label model: probabilities [B, L] and labels, string [B, L], the predicted ones and then "" up to L.
@@ -199,18 +188,17 @@ class Classifier(WithHead):
         logits = self.head(self.encode(rows, rows.input_ids[:, :0])[1])  # reads nothing but [CLS]
         if self._labels is None:
             return {"value": logits[:, 0]}
-        if self._several:
-            return self._each_by_itself(tf.sigmoid(logits))
-        return {"probabilities": tf.nn.softmax(logits), "label": tf.gather(self._labels, tf.argmax(logits, axis=-1))}
-
-    def _each_by_itself(self, probabilities: tf.Tensor) -> Outputs:
+        if not self._several:
+            label = tf.gather(self._labels, tf.argmax(logits, axis=-1))
+            return {"probabilities": tf.nn.softmax(logits), "label": label}
+        probabilities = tf.sigmoid(logits)
         given = probabilities >= THRESHOLD  # [B, L]
         order = tf.argsort(tf.cast(given, tf.int32), direction="DESCENDING", stable=True)
         labels = tf.where(tf.gather(given, order, batch_dims=1), tf.gather(self._labels, order), "")
         return {"probabilities": probabilities, "labels": labels}
 
 
-class MaskedLM(WithHead):
+class MaskedLM(Task):
     """For each [MASK] its position among the tokens, and the best pieces: positions [B, M], tokens, scores [B, M, K].
 
     The scores are probabilities. Texts contain [MASK] literally. A row without [MASK], or with one that would be cut
@@ -235,9 +223,7 @@ class MaskedLM(WithHead):
         name, length = " and ".join(pieces), self.setting.options.max_seq_length
         none = f"row {{}} of {name} holds no [MASK]; write [MASK], in capitals, where a word is to be found"
         cut = f"row {{}} of {name} has a [MASK] beyond the {length} tokens that are read; shorten the text"
-        with tf.control_dependencies([require_none(written == 0, none)]):
-            check = require_none(kept < written, cut)
-        with tf.control_dependencies([check]):
+        with tf.control_dependencies([require_none(written == 0, none), require_none(kept < written, cut)]):
             return Inputs(*map(tf.identity, inputs))
 
     def from_rows(self, rows: Rows | Inputs) -> Outputs:

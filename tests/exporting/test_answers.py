@@ -178,16 +178,15 @@ def test_a_word_that_is_cut_keeps_its_end(exported):
     ],
 )
 def test_entities_are_grouped_as_for_the_scores(labels, tags):
-    grouping = exported_answers._Grouping.of(labels)
     draw = random.Random(1)
     sentences = [draw.choices(range(len(tags)), k=draw.randrange(1, 9)) for _ in range(300)]
-    labels = tf.constant([label for sentence in sentences for label in sentence])
+    given = tf.constant([label for sentence in sentences for label in sentence])
     rows = tf.repeat(tf.range(300), [len(sentence) for sentence in sentences])
-    first, last = (part.numpy().tolist() for part in grouping.entities(labels, rows))
+    first, last = (part.numpy().tolist() for part in exported_answers.group_entities(labels, given, rows))
     wanted, begin = [], 0
     for sentence in sentences:
         found = ner_scores.entities([tags[label] for label in sentence])
         wanted += [(begin + start, begin + end, kind) for kind, start, end in found]
         begin += len(sentence)
-    kinds = [kind.decode() for kind in grouping.types.numpy()]
-    assert [(a, b, kinds[labels[a]]) for a, b in zip(first, last, strict=True)] == wanted
+    kinds = [ner_scores.split_tag(label)[1] for label in labels]
+    assert [(a, b, kinds[given[a]]) for a, b in zip(first, last, strict=True)] == wanted

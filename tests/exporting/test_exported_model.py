@@ -69,7 +69,6 @@ def test_load_leaves_filling_out(exported):
         ("classifier", b"a film", "^b'a film' is given; a model of the task classifier takes a text or a pair"),
         ("classifier", {"text_a": "a film"}, "^{'text_a': 'a film'} is given; "),
         ("classifier", None, "^None is given; "),
-        ("classifier", "\ud800", "half a character, U\\+D800"),
         ("ner", ("a", "b"), "a model of the task ner takes a text$"),
         ("squad", "a", r"squad takes a pair \(question, context\)"),
         ("squad", ("a", ""), "row 0 of context is empty"),
@@ -90,10 +89,6 @@ def test_load_knows_an_export(exported, tmp_path):
     (tmp_path / "export/2").mkdir()
     with pytest.raises(UserError, match=r"export/2: is no export"):  # and a server would take that one too
         load(tmp_path / "export")
-    with pytest.raises(UserError, match="batch_size='8': must be a whole number"):
-        load(tmp_path / "export/1")(["Bob"], batch_size="8")
-    with pytest.raises(ValueError, match="batch_size is -1"):
-        load(tmp_path / "export/1")(["Bob"], batch_size=-1)
 
 
 @pytest.mark.parametrize("task", ["features", "ner"])

@@ -67,16 +67,6 @@ def test_a_number_that_is_taken_meanwhile_is_passed_over(tmp_path):
     assert (tmp_path / "2" / "mine").exists() and sorted(os.listdir(tmp_path)) == ["1", "2"]
 
 
-def test_what_a_killed_export_left_is_left_alone_and_named(exported, tmp_path, log_lines):
-    """It may be the work of another machine or container, which can have the same process number."""
-    for name in (f".{os.getpid()}.partial", "README"):
-        (tmp_path / "export" / name).mkdir(parents=True)
-    options = make_options(tmp_path, "classifier", exported("classifier").weights, text_signatures=False)
-    assert run(options) == str(tmp_path / "export" / "1")
-    assert sorted(os.listdir(tmp_path / "export")) == [f".{os.getpid()}.partial", "1", "README"]
-    assert any(f"export: .{os.getpid()}.partial: of an export that still runs, or was killed" in x for x in log_lines)
-
-
 def test_what_a_killed_export_of_this_machine_left_is_removed(tmp_path, log_lines):
     killed = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
     alive = outputs.name_beside(str(tmp_path / "version-12"))

@@ -63,9 +63,11 @@ function listed(names, most = 5) {
 
 // Questions about the decoder of the masked-LM head
 
-function sharing({ sharing: facts, parameters }, context) {
-  const size = `${whole(facts.vocab_size)} x ${whole(facts.hidden_size)} = ${whole(facts.saved)}`;
-  if (!facts.has_head) {
+function sharing({ copies, parameters }, context) {
+  const { vocab_size, hidden_size } = context.model.config;
+  const saved = vocab_size * hidden_size;
+  const size = `${whole(vocab_size)} x ${whole(hidden_size)} = ${whole(saved)}`;
+  if (!context.model.heads.includes("masked_lm")) {
     return section("One table at both ends?", {
       text:
         "These weights have no masked-LM head. A model with one would multiply its output with the word " +
@@ -81,7 +83,7 @@ function sharing({ sharing: facts, parameters }, context) {
           "the dot product of the state and the word's own embedding. It is not a copy that was made once: " +
           `there is one variable, which gets gradients from both ends. This saves ${size} parameters ` +
           "(vocab_size x hidden_size, whatever the length of the sentences), " +
-          `${percent(facts.saved / (parameters + facts.saved))} of what the model would have otherwise.`,
+          `${percent(saved / (parameters + saved))} of what the model would have otherwise.`,
         "The bias is at the output only. It can say how frequent a word is in general, whatever the state " +
           "is. At the input, there is nothing that it could be added to but the embedding itself, which is " +
           "learned anyway.",
@@ -95,7 +97,7 @@ function sharing({ sharing: facts, parameters }, context) {
     table({
       label: "Names of Hugging Face that are one array",
       head: ["In Hugging Face's BertLMPredictionHead", "is the same array as", "which is here"],
-      rows: facts.copies.map(({ copy, of, name }) => [code(copy), code(of), code(name)]),
+      rows: copies.map(({ copy, of, name }) => [code(copy), code(of), code(name)]),
     }),
   );
 }

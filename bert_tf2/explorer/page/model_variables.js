@@ -142,17 +142,15 @@ async function showValues(row, details, context, wanted = false) {
 }
 
 function histogram(row, facts) {
-  const { counts, edges } = facts;
+  const { counts, edges, beyond } = facts;
   const width = 480;
   const height = 120;
   const most = Math.max(...counts, 1);
   const step = width / counts.length;
   const range = [edges.values[0], edges.values.at(-1)];
-  const beyond = facts.below + facts.above;
   const text =
     `from ${number(facts.smallest)} to ${number(facts.largest)}, mean ${told(row.mean)}, standard deviation ` +
     told(row.deviation) +
-    (facts.zeros ? `, ${whole(facts.zeros)} zeros` : "") +
     (facts.not_finite ? `, ${whole(facts.not_finite)} not finite` : "");
   return element(
     "figure",
