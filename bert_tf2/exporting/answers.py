@@ -26,8 +26,6 @@ from bert_tf2.finetuning.ner import scores as ner_scores
 MAX_WINDOWS = 64
 # Windows in the encoder at a time; a long paragraph has many more than the usual number of rows in a batch.
 _WINDOWS_AT_A_TIME = 32
-# Less than any score, and more than -infinity, which OpenVINO would replace by the smallest number of float32.
-_NO_SCORE = -1e30
 _SPECIAL_PIECES = 3  # [CLS], and a [SEP] after the question and after the paragraph
 
 
@@ -150,10 +148,7 @@ def best_windows(scores: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
 
 
 class SpanFinder(Task):
-    """For ids start_logits, end_logits [B, F], and the best span: start, end (positions of its pieces), score [B].
-
-    A span lies after the first [SEP] of its row; if no span is possible, start and end are 0. At padding the logits are
-    modeling.MASKED_SCORE.
+    """For ids start_logits, end_logits [B, F], which are modeling.MASKED_SCORE at padding.
 
     For texts answer, string [B], the part of the context from the character start to end (exclusive), score [B], and
     null_odds [B]: the score of "no answer" minus that of the best span. Without an answer it is "", from -1 to -1.
@@ -167,13 +162,7 @@ class SpanFinder(Task):
 
     def from_rows(self, rows: Rows) -> Outputs:
         start_logits, end_logits = self._logits(rows)
-        is_sep = tf.equal(rows.input_ids, self.setting.special.sep)
-        in_context = (tf.cumsum(tf.cast(is_sep, tf.int32), axis=1) > 0) & ~is_sep & (rows.input_mask > 0)
-        spans = best_spans(start_logits, end_logits, in_context, in_context, self.setting.options)
-        is_there = spans.scores > _NO_SCORE
-        score = tf.where(is_there, tf.cast(spans.scores, tf.float32), start_logits[:, 0] + end_logits[:, 0])
-        start, end = (tf.where(is_there, places, 0) for places in spans[:2])
-        return {"start_logits": start_logits, "end_logits": end_logits, "start": start, "end": end, "score": score}
+        return {"start_logits": start_logits, "end_logits": end_logits}
 
     def from_texts(self, **texts: tf.Tensor) -> Outputs:
         texts = checked_texts(texts)
@@ -184,7 +173,7 @@ class SpanFinder(Task):
         spans = best_spans(start_logits, end_logits, windows.max_context, windows.pieces >= 0, self.setting.options)
         best = best_windows(spans.scores, windows.questions)  # [B]
         score = tf.gather(spans.scores, best)
-        is_there = score > _NO_SCORE
+        is_there = tf.math.is_finite(score)
         at_cls = tf.cast(start_logits[:, 0], tf.float64) + tf.cast(end_logits[:, 0], tf.float64)
         null_odds = tf.where(is_there, tf.math.segment_min(at_cls, windows.questions) - score, squad.NO_SPAN_ODDS)
         threshold = self.setting.options.null_score_diff_threshold

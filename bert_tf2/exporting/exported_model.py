@@ -115,14 +115,14 @@ class ExportedModel:
         columns = zip(*(row + ("",) * (len(inputs) - len(row)) for row in rows), strict=True)
         tensors = {name: tf.constant(column) for name, column in zip(inputs, columns, strict=True)}
         try:
-            found = {name: value.numpy() for name, value in self._signatures[signature](**tensors).items()}
+            found = {name: _rows(value.numpy()) for name, value in self._signatures[signature](**tensors).items()}
         except tf.errors.InvalidArgumentError as error:
             sentence = re.search(r"assertion failed: \[(.*)\]", error.message)
             if not sentence:
                 raise
             counted = re.sub(r"^row (\d+)", lambda row: f"row {begin + int(row[1])}", sentence[1])
             raise UserError(counted) from error
-        answers = [{output: _plain(values[index]) for output, values in found.items()} for index in range(len(rows))]
+        answers = [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
         for answer in answers:
             for counted, filled in self._filled.items():
                 length = sum(value not in ("", -1) for value in answer.get(counted, ()))
@@ -130,10 +130,8 @@ class ExportedModel:
         return answers
 
 
-def _plain(value: Any) -> Any:
-    """Converts texts and single numbers, and integers, to Python types; leaves rows of other numbers unchanged."""
-    if isinstance(value, bytes):
-        return value.decode()
-    if isinstance(value, np.ndarray) and value.dtype == object:
-        return [_plain(part) for part in value]
-    return value if value.ndim and value.dtype.kind == "f" else value.tolist()
+def _rows(values: np.ndarray) -> list[Any]:
+    """The values for each text: rows of floats as arrays, everything else as Python types."""
+    if values.dtype == object:
+        values = np.vectorize(bytes.decode, otypes=[object])(values)
+    return [*values] if values.ndim > 1 and values.dtype.kind == "f" else values.tolist()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -21,11 +21,6 @@ import tensorflow as tf
 from bert_tf2 import layers, modeling
 from bert_tf2.fast.encoder import Block
 from bert_tf2.fast.unpadding import Queries, Unpadded, UnpaddedLayout
-
-
-def _activation(activation: Callable) -> Callable[[tf.Tensor], tf.Tensor]:
-    """A layer's activation, with the only form of approximate gelu that the graph optimizer recognizes."""
-    return functools.partial(tf.nn.gelu, approximate=True) if activation is layers.gelu else activation
 
 
 def constant(value: np.ndarray | tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Variable:
@@ -42,7 +37,9 @@ class _Dense(tf.Module):
         pairs = list(zip(dense, scales, strict=True))
         self.kernel = constant(np.concatenate([layer.kernel.numpy() * by for layer, by in pairs], axis=1), dtype)
         self.bias = constant(np.concatenate([layer.bias.numpy() * by for layer, by in pairs]), dtype)
-        self._activation = _activation(dense[0].activation)
+        self._activation = dense[0].activation
+        if self._activation is layers.gelu:  # in the only form that the graph optimizer recognizes
+            self._activation = functools.partial(tf.nn.gelu, approximate=True)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         return self._activation(self.linear(x))
@@ -101,8 +98,7 @@ class Encoder(tf.Module):
         super().__init__(name="encoder")
         dtype = tf.as_dtype(precision)
         embeddings = model.embeddings
-        # the table [V, D] in that precision, a variable
-        self.word_embeddings = constant(embeddings.word_embeddings.value, dtype)
+        self.word_embeddings = constant(embeddings.word_embeddings.value, dtype)  # [V, D]
         self.token_type_embeddings = constant(embeddings.token_type_embeddings.value)
         self.position_embeddings = constant(embeddings.position_embeddings.value)
         self.norm = _Norm(embeddings.layer_norm)

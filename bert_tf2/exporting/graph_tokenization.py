@@ -44,9 +44,8 @@ class Pieces(NamedTuple):
     """The pieces of a batch of texts: int32 RaggedTensors [B, (pieces)]."""
 
     ids: tf.RaggedTensor  # the ids in the vocabulary
-    # starts, ends: the bytes of the text that a piece represents, the end exclusive. A removed accent belongs to its
-    # base character. If one character becomes several letters (like Hangul in lower case) that are split between two
-    # pieces, both represent the whole character
+    # The bytes of the text that a piece represents, the end exclusive. A removed accent belongs to its base character.
+    # Of one character whose letters are split between pieces (like Hangul in lower case), each has the whole.
     starts: tf.RaggedTensor
     ends: tf.RaggedTensor
     words: tf.RaggedTensor  # the index, from 0, of the word or punctuation mark in its text that a piece belongs to
@@ -55,12 +54,10 @@ class Pieces(NamedTuple):
 class Inputs(NamedTuple):
     """The inputs of the model, and their origin in the texts: int32 [B, F], where F is the longest row of the batch."""
 
-    # input_ids, input_mask, segment_ids: as in the reference; padding is 0
-    input_ids: tf.Tensor
+    input_ids: tf.Tensor  # as in the reference, and so are the next two; padding is 0
     input_mask: tf.Tensor
     segment_ids: tf.Tensor
-    # starts, ends, words: as in `Pieces`, in the text of that segment; -1 for [CLS], [SEP] and padding
-    starts: tf.Tensor
+    starts: tf.Tensor  # as in `Pieces`, and so are the next two; -1 for [CLS], [SEP] and padding
     ends: tf.Tensor
     words: tf.Tensor
 
@@ -109,14 +106,9 @@ class GraphTokenizer(tf.Module):
         )
 
     def tokenize(self, texts: tf.Tensor, name: str = "texts") -> Pieces:
-        """Returns the pieces of each text, without [CLS] and [SEP].
+        """Returns the pieces of each text of string [B], without [CLS] and [SEP].
 
-        Args:
-          texts: string [B], in UTF-8.
-          name: their name in error messages.
-
-        Raises:
-          tf.errors.InvalidArgumentError: a text is not UTF-8 (the message names the row, from 0).
+        A text that is not UTF-8 is an InvalidArgumentError, which names the row of `name`, from 0.
         """
         codes, places, row_splits = _decode(tf.convert_to_tensor(texts, tf.string), name)
         if self._kept:
@@ -135,15 +127,10 @@ class GraphTokenizer(tf.Module):
         return _as_pieces(values, tf.searchsorted(first, row_splits))
 
     def combine(self, first: Pieces, second: Pieces | None, max_seq_length: int) -> Inputs:
-        """Makes [CLS] first [SEP], or [CLS] first [SEP] second [SEP], truncated to `max_seq_length` like the reference.
+        """Makes [CLS] first [SEP], or [CLS] first [SEP] second [SEP], truncated to 3 tokens or more like the reference.
 
         If the second text of a row has no pieces, or keeps none, the row has a single text.
-
-        Raises:
-          ValueError: `max_seq_length` is below 3.
         """
-        if max_seq_length < 3:
-            raise ValueError(f"max_seq_length is {max_seq_length}: [CLS], [SEP] and [SEP] alone need 3")
         second = second or Pieces(*(ragged[:, :0] for ragged in first))
         lengths = [tf.cast(pieces.ids.row_lengths(), tf.int32)[:, None] for pieces in (first, second)]  # [B, 1] each
         kept_first, kept_second = kept_lengths(*lengths, max_seq_length)
@@ -242,10 +229,7 @@ class GraphTokenizer(tf.Module):
 
 
 def kept_lengths(first: tf.Tensor, second: tf.Tensor, max_seq_length: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns how many pieces of two texts (or of one, if the second is empty) remain; int32, all of one shape.
-
-    Pairs are truncated like `classification.truncate_seq_pair`, single texts at their end.
-    """
+    """Returns how many pieces of two texts remain, as by `classification.truncate_seq_pair`; of one if second is 0."""
     room = max_seq_length - 3
     kept_second = tf.minimum(second, tf.maximum(room // 2, room - first))
     kept_first = tf.minimum(first, tf.where(second > 0, room - kept_second, max_seq_length - 2))
@@ -253,15 +237,7 @@ def kept_lengths(first: tf.Tensor, second: tf.Tensor, max_seq_length: int) -> tu
 
 
 def character_offsets(texts: tf.Tensor, byte_offsets: tf.Tensor) -> tf.Tensor:
-    """Converts byte offsets to character offsets, as Python counts them.
-
-    Args:
-      texts: string [B], in UTF-8.
-      byte_offsets: int32 [B, n], from 0 to the length of the text; negative ones are unchanged.
-
-    Returns:
-      int32 [B, n].
-    """
+    """Converts the byte offsets of texts [B], int32 [B, n], to offsets of characters; negative ones are unchanged."""
     rows = tf.range(tf.size(texts))[:, None]
     begin = tf.gather(tf.cumsum(tf.strings.length(texts), exclusive=True), rows)
     content = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)

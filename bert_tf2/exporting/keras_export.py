@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -124,7 +123,7 @@ class _KerasTask(Task):
         return dict(zip(self._names or [f"output_{i}" for i in range(len(found))], found, strict=True))
 
     @staticmethod
-    def _padded(value: tf.Tensor, wanted: Any) -> tf.Tensor:
+    def _padded(value: tf.Tensor, wanted: keras.KerasTensor | None) -> tf.Tensor:
         """[B, F] in the type and, if that is fixed, the length of the model's input."""
         if wanted is None:
             return value

@@ -91,18 +91,9 @@ def checked_rows(
     input_mask: tf.Tensor | None = None,
     segment_ids: tf.Tensor | None = None,
 ) -> Rows:
-    """Returns the three inputs of the encoder after checking them.
+    """Returns the three inputs of the encoder, int32 [B, F], after checking them.
 
-    TensorFlow Serving can batch requests of several lengths (`pad_variable_length_inputs`); it pads shorter ones with
-    the first value of each tensor (`PadTensor` in tensorflow_serving/batching/batching_util.cc), which produces [CLS]
-    tokens with mask 1. These are treated as padding: see `_without_filling`.
-
-    Args:
-      config: of the model.
-      special: its special ids.
-      input_ids: int32 [B, F].
-      input_mask: the same shape; defaults to 0 where input_ids is [PAD] and 1 elsewhere.
-      segment_ids: the same shape; defaults to 0.
+    `input_mask` defaults to 0 where input_ids is [PAD] and 1 elsewhere, `segment_ids` to 0.
     """
     given = {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
     needed = "a matrix is needed, a row of token ids for each example"
@@ -129,8 +120,10 @@ def checked_rows(
 def _without_filling(ids: tf.Tensor, mask: tf.Tensor, special: SpecialIds) -> tf.Tensor:
     """Returns the mask without the padding that TensorFlow Serving added.
 
-    This padding is a run of [CLS] at the end of a row which also begins with [CLS] and whose last token before the run
-    is [SEP]; the client's own padding may be between these.
+    To batch requests of several lengths (`pad_variable_length_inputs`), it pads shorter ones with the first value of
+    each tensor (`PadTensor` in tensorflow_serving/batching/batching_util.cc): [CLS] with mask 1. So this padding is a
+    run of [CLS] at the end of a row which also begins with [CLS] and whose last token before the run is [SEP]; the
+    client's own padding may be between these.
     """
     length = tf.shape(ids)[1]
     places = tf.range(length)

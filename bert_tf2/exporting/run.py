@@ -4,7 +4,6 @@
                        variables/
                        model.onnx           instead of both, with assets/tokenizer.json; see `onnx_model`
                        assets/              vocab.txt, and label_map.json if the task has labels
-                       assets.extra/        tf_serving_warmup_requests
                        model_info.json      description and origin of the model, for users and for `load`
 
 `saved_model_files` numbers the folders, `exported_model.load` loads one of them in Python.
@@ -16,7 +15,7 @@ import dataclasses
 import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -29,7 +28,6 @@ from bert_tf2.exporting.folded_encoder import Encoder
 from bert_tf2.exporting.graph_tokenization import GraphTokenizer
 from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.request_checks import SpecialIds
-from bert_tf2.finetuning import answering
 from bert_tf2.layers import initial_weights_from
 from bert_tf2.support import environment, files
 from bert_tf2.support.errors import UserError, and_more
@@ -82,7 +80,6 @@ _TASKS = {
         stated=("top_k",),
     ),
 }
-_SENTENCE = "The quick brown fox jumps over the lazy dog, and nobody in Berlin knows why."
 # Tested with the libraries that TensorFlow Serving contains since this release.
 _NEEDS_IDS = "TensorFlow Serving 2.12 or later"
 _NEEDS_TEXT = f"{_NEEDS_IDS}, which has the operations of tensorflow-text 2.12.1"
@@ -165,12 +162,9 @@ class _Call:
         masks = options.task == "masked_lm"
         tokenizer = GraphTokenizer(self._tokenizer, keep_masks=masks) if options.text_signatures else None
         task = self._task.make_signatures(signatures.Setting(options, encoder, self.config, special, tokenizer), self)
-        functions = task.signatures()
-        described = saved_model_files.save(task, functions, folder)
-        saved_model_files.write_warmup(folder, self._warmup_requests(functions))
         return {
             "text_signatures": options.text_signatures,
-            "signatures": described,
+            "signatures": saved_model_files.save(task, task.signatures(), folder),
             "needs": _NEEDS_TEXT if options.text_signatures else _NEEDS_IDS,
             "versions": _versions("tensorflow", "keras", *(["tensorflow-text"] if options.text_signatures else [])),
         }
@@ -216,21 +210,6 @@ class _Call:
         if self.labels:
             info |= {"labels": list(self.labels.labels), "multi_label": self.labels.multi_label}
         return info | {name: getattr(options, name) for name in self._task.stated}
-
-    def _warmup_requests(self, functions: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
-        """Yields a short request for every signature, and a batch with a row of maximum length."""
-        length = self.options.max_seq_length
-        long = " ".join([_SENTENCE] * (1 + length // len(self._tokenizer.tokenize(_SENTENCE))))
-        for texts in ([_SENTENCE], [_SENTENCE, long]):
-            # [CLS] [MASK] [SEP] text [SEP] is valid for every task.
-            rows = (["[CLS]", "[MASK]", "[SEP]", *self._tokenizer.tokenize(text)][: length - 1] for text in texts)
-            ids = [self._tokenizer.convert_tokens_to_ids([*row, "[SEP]"]) for row in rows]
-            found = answering.padded([answering.Row(row, [0] * len(row)) for row in ids])
-            found |= {"text_a": [f"[MASK] {text}" for text in texts], "context": texts}
-            second = texts[::-1] if length > 3 else [""] * len(texts)  # room for [MASK]
-            found |= {"text_b": second, "question": texts[:1] * len(texts)}
-            for name, function in functions.items():
-                yield name, {spec.name: tf.constant(found[spec.name]) for spec in function.input_signature}
 
 
 def _load_tokenizer(options: ExportOptions, config: BertConfig, source: Weights) -> tokenization.FullTokenizer:

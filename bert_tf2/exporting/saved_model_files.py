@@ -1,11 +1,7 @@
-"""The numbered folders of an export, and what lies in one beside the graph and the weights.
+"""The numbered folders of an export.
 
 A version is written under another name and gets its number when it is complete, because TensorFlow Serving loads every
 folder whose name is a number.
-
-Warmup: TensorFlow Serving runs the requests in `assets.extra/tf_serving_warmup_requests` before a version receives its
-first real one. The file contains records of the message `tensorflow.serving.PredictionLog`. Its Python class is part of
-tensorflow-serving-api, which depends on gRPC, so this module encodes the small message itself.
 """
 
 from __future__ import annotations
@@ -14,24 +10,14 @@ import contextlib
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2.data import example
 from bert_tf2.support import files, outputs
 from bert_tf2.support.errors import UserError
-
-WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
-
-# Field numbers of the messages in tensorflow_serving/apis.
-_LOG_PREDICT, _PREDICT_REQUEST = 6, 1  # PredictionLog.predict_log, PredictLog.request
-_REQUEST_MODEL, _REQUEST_INPUTS = 1, 2  # PredictRequest.model_spec, .inputs
-_MODEL_NAME, _MODEL_SIGNATURE = 1, 3  # ModelSpec.name, .signature_name
-_KEY, _VALUE = 1, 2  # of an entry of any map
 
 
 @contextlib.contextmanager
@@ -94,26 +80,3 @@ def save(task: tf.Module, signatures: Mapping[str, Callable], folder: str) -> di
         }
         for name, function in sorted(signatures.items())
     }
-
-
-def _field(number: int, content: bytes) -> bytes:
-    """Encodes a field of a message: tag, length, and the content (text, bytes, or another message)."""
-    tag, length = (
-        example.encode_varints(np.array([[value]]))[0].tobytes() for value in (number << 3 | 2, len(content))
-    )
-    return tag + length + content
-
-
-def write_warmup(folder: str, requests: Iterable[tuple[str, Mapping[str, tf.Tensor]]]) -> None:
-    """Writes the warmup file of an exported folder; `requests`: signature and inputs of each."""
-    path = os.path.join(folder, WARMUP_FILE)
-    files.make_directory(os.path.dirname(path))
-    with tf.io.TFRecordWriter(path) as writer:
-        for signature, inputs in requests:
-            request = _field(
-                _REQUEST_MODEL, _field(_MODEL_NAME, b"bert") + _field(_MODEL_SIGNATURE, signature.encode())
-            )
-            for name, tensor in inputs.items():
-                value = tf.make_tensor_proto(tensor).SerializeToString(deterministic=True)
-                request += _field(_REQUEST_INPUTS, _field(_KEY, name.encode()) + _field(_VALUE, value))
-            writer.write(_field(_LOG_PREDICT, _field(_PREDICT_REQUEST, request)))

@@ -47,9 +47,6 @@ class Tokenize(keras.layers.Layer):
           tokenizer: a model's; or what `get_config` returns for it.
           max_seq_length: texts are cut to this number of tokens, including [CLS] and [SEP].
           pad_to_max_length: whether F is always max_seq_length, and not the length of the longest text of a batch.
-
-        Raises:
-          UserError: an argument is wrong, or the tokenizer cannot be part of a graph.
         """
         super().__init__(**kwargs)
         self.tokenizer = tokenizer if isinstance(tokenizer, FullTokenizer) else tokenizer_of(**tokenizer)
@@ -125,9 +122,6 @@ def columns(texts: Any) -> tuple[tf.Tensor, ...]:
     Args:
       texts: a list, numpy array or column of pandas, of texts or tuples of two; a tensor of strings [B] or [B, 1]; a
         tuple of two columns; an array [B, 2]; or one text or pair alone.
-
-    Raises:
-      UserError: it is something else.
     """
     if isinstance(texts, tf.Tensor | keras.KerasTensor):
         kind, shape = keras.backend.standardize_dtype(texts.dtype), [*texts.shape]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy_data
-from export_cases import SEP, TAGS, Exported, make_options, raw, rows
+from export_cases import TAGS, Exported, make_options, raw
 
 from bert_tf2.exporting import answers as exported_answers
 from bert_tf2.exporting import load, signatures
@@ -107,23 +107,6 @@ def test_words_that_run_squad_cannot_find_again(exported):
     for answer, (number, text) in zip(answers, whole.predictions.items(), strict=True):
         grown = " ".join(answer.split()) != text and text != "empty"  # "" where no span can be an answer
         assert grown == (number in whole.longer) and (not grown or "[UNK]" in made.tokenizer.tokenize(answer))
-
-
-def test_the_best_span_of_ids(exported):
-    """All pairs are tried in Python, with as many best ends as there are positions."""
-    made, inputs = exported("squad"), rows((3, 17, 9, 24, 4, 8), seed=8)
-    inputs["input_ids"][4, 2] = 7  # a row with one [SEP] only, at its end: no context
-    found = made.ask("serving_default", **inputs)
-    for row, length in enumerate(inputs["input_mask"].sum(1)):
-        ids = list(inputs["input_ids"][row, :length])
-        context = range(ids.index(SEP) + 1, length - 1)
-        logits = [found[name][row].astype(np.float64) for name in ("start_logits", "end_logits")]
-        best = [np.argsort(-part, kind="stable")[:8] for part in logits]
-        spans = [(s, e) for s in best[0] for e in best[1] if s in context and e in context and 0 <= e - s < 4]
-        start, end = max(spans, key=lambda span: logits[0][span[0]] + logits[1][span[1]], default=(0, 0))
-        assert (found["start"][row], found["end"][row]) == (start, end)
-        assert found["score"][row] == pytest.approx(logits[0][start] + logits[1][end], abs=1e-5)
-    assert found["end"][4] == 0 < found["end"][3]
 
 
 def test_a_context_can_be_too_long(exported):

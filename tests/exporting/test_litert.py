@@ -9,7 +9,7 @@ pytestmark = pytest.mark.extra
 
 
 @pytest.mark.filterwarnings("ignore")  # TensorFlow announces the interpreter's own package
-@pytest.mark.parametrize("task", [task for task in MAKERS if task != "squad"])  # which needs float64
+@pytest.mark.parametrize("task", MAKERS)
 def test_it_answers_as_tensorflow(tmp_path, task):
     made = export(tmp_path, task, text_signatures=False)
     for name in ("serving_default", "serving_ids")[: 2 if task == "classifier" else 1]:

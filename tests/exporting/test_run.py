@@ -43,7 +43,6 @@ def test_what_lies_in_the_folder(exported):
         "model_info.json",
         "assets/vocab.txt",
         "assets/label_map.json",
-        "assets.extra/tf_serving_warmup_requests",
         "variables/variables.index",
         "variables/variables.data-00000-of-00001",
     }
@@ -81,25 +80,6 @@ def test_without_text_signatures_there_is_no_custom_op(exported, tmp_path):
     assert all(hasattr(tf.raw_ops, node.op) for node in nodes)
     with pytest.raises(UserError, match="exported with --text_signatures=false"):
         load(folder)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("task", TASKS)
-def test_warmup_requests_run(exported, task):
-    """Read with the class that TensorFlow Serving has, of another project."""
-    prediction_log_pb2 = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
-    made = exported(task)
-    asked = []
-    for record in tf.data.TFRecordDataset(f"{made.folder}/assets.extra/tf_serving_warmup_requests"):
-        log = prediction_log_pb2.PredictionLog.FromString(record.numpy())
-        assert log.WhichOneof("log_type") == "predict_log"
-        request = log.predict_log.request
-        signature = made.saved.signatures[request.model_spec.signature_name]
-        inputs = {name: tf.constant(tf.make_ndarray(value)) for name, value in request.inputs.items()}
-        outputs = signature(**inputs)
-        assert {value.shape[0] for value in outputs.values()} == {value.shape[0] for value in inputs.values()}
-        asked.append(request.model_spec.signature_name)
-    assert sorted(asked) == sorted([*made.saved.signatures] * 2)
 
 
 # What cannot be exported

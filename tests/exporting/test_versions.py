@@ -40,7 +40,7 @@ def test_a_version_appears_when_it_is_complete(exported, tmp_path, monkeypatch):
         if len(seen) == 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(saved_model_files, "write_warmup", look)
+    monkeypatch.setattr(saved_model_files, "save", look)
     options = make_options(tmp_path, "classifier", made.weights, text_signatures=False)
     with pytest.raises(KeyboardInterrupt):
         run(options)
@@ -92,7 +92,7 @@ def test_a_full_disk(exported, tmp_path, monkeypatch):
     def fail(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(saved_model_files, "write_warmup", fail)
+    monkeypatch.setattr(saved_model_files, "save", fail)
     options = make_options(tmp_path, "classifier", exported("classifier").weights, text_signatures=False)
     with pytest.raises(UserError, match=r"export: cannot be written: No space left on device"):
         run(options)
