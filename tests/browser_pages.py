@@ -16,7 +16,7 @@ SCREENSHOTS = ROOT / "screenshots"
 """Where the pictures of the views are left, for a person to look at; git ignores it."""
 
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-WIDE, DESKTOP, TABLET, PHONE = 1600, 1280, 1024, 390
+DESKTOP, PHONE = 1280, 390
 """Widths in CSS pixels."""
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import pathlib
 import shutil
 import threading
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 from command_lines import ROOT
 
 VOCAB_FILE = ROOT / "bert_tf2" / "demo" / "vocab.txt"
@@ -28,6 +31,11 @@ def save(folder: pathlib.Path, model) -> str:
     (folder / "bert_config.json").write_text(model.config.to_json_string())
     shutil.copy(VOCAB_FILE, folder / "vocab.txt")
     return str(folder)
+
+
+def unpack(packed: dict[str, Any]) -> np.ndarray:
+    """The array that `opened.pack` packed, float32."""
+    return np.frombuffer(base64.b64decode(packed["float32"]), "<f4").reshape(packed["shape"])
 
 
 @contextlib.contextmanager

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf2.explorer import positions
 from bert_tf2.explorer.opened import Explorer, Handler, pack, read_text
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import checkpoint, names
@@ -126,8 +125,18 @@ def describe(explorer: Explorer) -> dict[str, Any]:
         "unused": [name for name in saved if name not in variables],
         "optimizer": len(source.shapes) - len(saved),
         "copies": [{"copy": copy, "of": of, "name": by_name[of]} for copy, of in TIED.items() if of in by_name],
-        "positions": positions.describe(variables[POSITIONS].numpy()) if POSITIONS in variables else None,
+        "positions": cosines(variables[POSITIONS].numpy()) if POSITIONS in variables else None,
     }
+
+
+def cosines(table: np.ndarray) -> dict[str, Any]:
+    """How alike each position is to each: their cosine, which is the same if the whole table is turned.
+
+    Of more than 256 rows of `table`, [X, D], every second, third, ... is shown.
+    """
+    shown = np.arange(0, len(table), -(-len(table) // 256))
+    rows = table[shown] / np.maximum(np.linalg.norm(table[shown], axis=1, keepdims=True), 1e-12)
+    return {"shown": shown.tolist(), "cosines": pack(rows @ rows.T)}
 
 
 def statistics(values: np.ndarray) -> dict[str, Any]:
@@ -249,10 +258,6 @@ def _differences(mine: dict[str, np.ndarray], other: Weights) -> Iterator[str]:
         yield f"Only the model has {and_more(missing, 6)}."
     if added := [name for name in names.without_optimizer(other.shapes) if name not in mine]:
         yield f"Only the other weights have {and_more(added, 6)}."
-    shapes = [
-        f"{name} is {[*values.shape]} in the model and {other.shapes[name]} in the other weights"
-        for name, values in mine.items()
-        if other.shapes.get(name, [*values.shape]) != [*values.shape]
-    ]
-    if shapes:
-        yield f"Not compared, because their shapes differ: {and_more(shapes, 4, '; ')}."
+    shapes = {name: [*values.shape] for name, values in mine.items()}
+    if unlike := [name for name, shape in shapes.items() if other.shapes.get(name, shape) != shape]:
+        yield f"Not compared, because their shapes differ: {and_more(unlike, 4)}."

@@ -60,43 +60,33 @@ def guesses(model: heads.MaskedLMModel, states: tf.Tensor, count: int) -> list[l
     return [[*zip(*row, strict=True)] for row in zip(ids.numpy().tolist(), best.numpy().tolist(), strict=True)]
 
 
-class Word(NamedTuple):
-    """A word that the head may answer."""
+def best_words(model: heads.MaskedLMModel, steps: HeadSteps, top_k: int, also: int | None = None) -> list[dict]:
+    """The most probable words, the best first; then the word with the id `also`, if it is not among them.
 
-    token_id: int  # its row in the table
-    product: float  # its entry of HeadSteps.products; so are the next three
-    bias: float
-    logit: float
-    probability: float
-    unbiased: float  # its probability without the bias
-    unbiased_rank: int  # its place without the bias, from 1
-    cosine: float  # of the state after the LayerNorm and the row
-    row: np.ndarray  # float32 [D], its row
-    neighbors: list[tuple[int, float]]  # ids of the rows that point in the most similar directions, and their cosines
-
-
-def best_words(model: heads.MaskedLMModel, steps: HeadSteps, top_k: int, also: int | None = None) -> list[Word]:
-    """The most probable words, the best first; then the word with the id `also`, if it is not among them."""
+    Each has its `token_id`; its entries of HeadSteps: `product`, `bias`, `logit`, `probability`, and `unbiased`, its
+    probability without the bias; `unbiased_rank`, its place then, from 1; its `row` of the table, float32 [D], and the
+    `cosine` of that and the state after the LayerNorm; and its `neighbors`.
+    """
     ids = np.argsort(-steps.logits, kind="stable")[:top_k].tolist()
     if also is not None and also not in ids:
         ids.append(also)
     rows = tf.gather(output_table(model), ids).numpy()
     length = float(np.linalg.norm(steps.norm)) or 1.0
-    words = []
-    for token_id, row, near in zip(ids, rows, neighbors(output_table(model), ids), strict=True):
-        product = float(steps.products[token_id])
-        words.append(
-            Word(
-                token_id,
-                product,
-                *(float(step[token_id]) for step in (steps.bias, steps.logits, steps.probabilities, steps.unbiased)),
-                int((steps.products > steps.products[token_id]).sum()) + 1,
-                product / (length * (float(np.linalg.norm(row)) or 1.0)),
-                row,
-                near,
-            )
-        )
-    return words
+    return [
+        {
+            "token_id": token_id,
+            "product": float(steps.products[token_id]),
+            "bias": float(steps.bias[token_id]),
+            "logit": float(steps.logits[token_id]),
+            "probability": float(steps.probabilities[token_id]),
+            "unbiased": float(steps.unbiased[token_id]),
+            "unbiased_rank": int((steps.products > steps.products[token_id]).sum()) + 1,
+            "cosine": float(steps.products[token_id]) / (length * (float(np.linalg.norm(row)) or 1.0)),
+            "row": row,
+            "neighbors": near,
+        }
+        for token_id, row, near in zip(ids, rows, neighbors(output_table(model), ids), strict=True)
+    ]
 
 
 def neighbors(table: tf.Tensor, ids: list[int], count: int = NEIGHBORS) -> list[list[tuple[int, float]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -87,6 +88,5 @@ def pack(values: Any) -> dict[str, Any]:
     return {"shape": [*array.shape], "float32": base64.b64encode(array.astype("<f4").tobytes()).decode()}
 
 
-def unpack(packed: dict[str, Any]) -> np.ndarray:
-    """The array that `pack` packed, float32."""
-    return np.frombuffer(base64.b64decode(packed["float32"]), "<f4").reshape(packed["shape"])
+def to_json(content: Any) -> str:
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

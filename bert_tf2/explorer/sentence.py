@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from bert_tf2 import heads, tokenization
 from bert_tf2.commands.loading import Bert
-from bert_tf2.explorer import masked_words, positions, trace
+from bert_tf2.explorer import masked_words, trace
 from bert_tf2.explorer.opened import Explorer, Handler, pack, read_number, read_text
 from bert_tf2.pretraining import blanks
 from bert_tf2.support.errors import UserError
@@ -80,14 +80,7 @@ class _View:
             **dataclasses.asdict(sentence),
             "words": [_words(read_text(arguments, name), basic) for name in ("text", "text_b")],
             "masks": [index for index, token in enumerate(sentence.tokens) if token == blanks.MASK],
-            "trained_positions": self._trained_positions,
         }
-
-    @functools.cached_property
-    def _trained_positions(self) -> int:
-        """How many positions look trained; all of them where none looks trained."""
-        table = self._bert.encoder.embeddings.position_embeddings.value.numpy()
-        return positions.trained_rows(table) or len(table)
 
     def _first_look(self, sentence: trace.Sentence) -> tuple[int, int]:
         """The layer and the head in which the first [MASK] looks most at one other word; 0, 0 without one.
@@ -168,10 +161,10 @@ class _View:
             **{step: pack(getattr(steps, step)) for step in ("state", "dense", "transformed", "norm")},
             "words": [
                 {
-                    **word._asdict(),
-                    "token": self._name(word.token_id),
-                    "row": pack(word.row),
-                    "neighbors": [{"token": self._name(near), "cosine": cosine} for near, cosine in word.neighbors],
+                    **word,
+                    "token": self._name(word["token_id"]),
+                    "row": pack(word["row"]),
+                    "neighbors": [{"token": self._name(near), "cosine": cosine} for near, cosine in word["neighbors"]],
                 }
                 for word in words
             ],

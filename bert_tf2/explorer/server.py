@@ -10,7 +10,6 @@ new view adds its `routes` to VIEWS, and its page module to page/app.js.
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import socket
@@ -23,7 +22,7 @@ from werkzeug import exceptions, serving
 from werkzeug.wrappers import Request, Response
 
 from bert_tf2.explorer import code_lines, inventory, sentence, written
-from bert_tf2.explorer.opened import Explorer, Handler
+from bert_tf2.explorer.opened import Explorer, Handler, to_json
 from bert_tf2.explorer.options import ExplorerOptions
 from bert_tf2.support import process
 from bert_tf2.support.errors import UserError
@@ -145,5 +144,4 @@ def _file(name: str) -> Response:
 
 
 def _json(status: int, content: Any) -> Response:
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Response(text.encode("utf-8"), status, content_type="application/json; charset=utf-8")
+    return Response(to_json(content), status, content_type="application/json; charset=utf-8")

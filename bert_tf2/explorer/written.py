@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import itertools
-import json
 import os
 import pathlib
 import re
@@ -16,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_tf2.explorer import code_lines, masked_words, sentence
-from bert_tf2.explorer.opened import Explorer, Handler
+from bert_tf2.explorer.opened import Explorer, Handler, to_json
 from bert_tf2.explorer.options import ExplorerOptions
 from bert_tf2.support import console, files
 
@@ -72,11 +71,7 @@ def _requests(model: dict[str, Any], handlers: dict[str, Handler]) -> Iterator[t
 
 def _key(path: str, arguments: dict[str, Any]) -> str:
     """As `answerKey` of page/app.js makes it."""
-    return f"{path} {_json(dict(sorted(arguments.items())))}"
-
-
-def _json(content: Any) -> str:
-    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return f"{path} {to_json(dict(sorted(arguments.items())))}"
 
 
 def _html(page: pathlib.Path, answers: dict[str, Any]) -> str:
@@ -87,13 +82,13 @@ def _html(page: pathlib.Path, answers: dict[str, Any]) -> str:
         encoded = base64.b64encode(text.encode("utf-8")).decode("ascii")
         imports[f"{_MODULES}{path.name}"] = f"data:text/javascript;base64,{encoded}"
     style = (page / "style.css").read_text(encoding="utf-8")
-    within_script = _json(answers).replace("<", "\\u003c")  # nothing ends the element around it
+    within_script = to_json(answers).replace("<", "\\u003c")  # nothing ends the element around it
     parts = {
         '<link rel="icon" href="icon.svg" type="image/svg+xml">': "",
         '<link rel="stylesheet" href="style.css">': f"<style>\n{style}</style>",
         '<script type="module" src="app.js"></script>': (
             f'<script type="application/json" id="answers">{within_script}</script>\n'
-            f'  <script type="importmap">{_json({"imports": imports})}</script>\n'
+            f'  <script type="importmap">{to_json({"imports": imports})}</script>\n'
             f'  <script type="module">import "{_MODULES}app.js";</script>'
         ),
     }

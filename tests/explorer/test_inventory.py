@@ -9,14 +9,14 @@ import shutil
 
 import numpy as np
 import pytest
-from explorer_model import MOVED, MOVED_WORD, SIZES, VOCAB_FILE
+import scipy.spatial
+from explorer_model import MOVED, MOVED_WORD, VOCAB_FILE, unpack
 from google_folders import write_vocab
-from small_models import MAKERS, randomize, small_config
+from small_models import MAKERS, small_config
 
 from bert_tf2 import heads
 from bert_tf2.explorer import inventory
 from bert_tf2.explorer.code_lines import PLACES
-from bert_tf2.explorer.opened import unpack
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import checkpoint, names
 
@@ -49,16 +49,6 @@ def test_the_parts_are_the_whole(facts):
     assert sum(part["variables"] for part in facts["parts"]) == len(facts["variables"])
 
 
-def test_the_shared_table_is_one_array(facts, explorer):
-    assert {each["copy"]: each["name"] for each in facts["copies"]} == {
-        "cls.predictions.decoder.weight": "bert/embeddings/word_embeddings",
-        "cls.predictions.decoder.bias": "cls/predictions/output_bias",
-    }
-    assert explorer.bert.model.bert.get_embedding_table() is not None
-    shapes = [row["shape"] for row in facts["variables"]]
-    assert shapes.count([SIZES["vocab_size"], SIZES["hidden_size"]]) == 1
-
-
 @pytest.mark.parametrize("kind", [*MAKERS])
 def test_the_code_of_every_variable_is_known(kind):
     for name in names.tf1_variables(MAKERS[kind](small_config())):
@@ -87,6 +77,16 @@ def test_histograms_of_odd_values():
     with pytest.raises(UserError, match="none of its values is a number"):
         inventory.histogram(np.full(3, np.nan, np.float32))
     assert inventory.statistics(np.array([1.0, np.nan], np.float32))["norm"] is None
+
+
+@pytest.mark.parametrize(("count", "step"), [(40, 1), (300, 2)])
+def test_cosines_of_positions_are_scipy_s(count, step):
+    table = np.random.default_rng(0).normal(0.0, 0.5, (count, 24)).astype(np.float32)
+    found = inventory.cosines(table)
+    distances = scipy.spatial.distance.cdist(table[::step], table[::step], "cosine")
+    assert found["shown"] == [*range(0, count, step)]
+    np.testing.assert_allclose(unpack(found["cosines"]), 1 - distances, atol=1e-6)
+    assert not unpack(inventory.cosines(np.zeros((6, 4), np.float32))["cosines"]).any()
 
 
 @pytest.fixture(scope="module")
@@ -132,16 +132,6 @@ def test_words_of_another_vocabulary_are_not_compared(explorer, weights, tmp_pat
     shutil.copytree(weights, tmp_path / "reordered")
     write_vocab(tmp_path / "reordered" / "vocab.txt", ENTRIES[::-1])
     assert inventory.compare_with(explorer, checkpoint.open_weights(str(tmp_path / "reordered")))["words"] is None
-
-
-def test_other_sizes_are_told_in_sentences(explorer, tmp_path):
-    model = heads.MaskedLMModel(small_config(vocab_size=888, hidden_size=16, num_hidden_layers=1))
-    randomize(model)
-    checkpoint.save(str(tmp_path / "model.ckpt"), checkpoint.tf1_variables(model))
-    (tmp_path / "bert_config.json").write_text(model.config.to_json_string())
-    told = " ".join(inventory.compare_with(explorer, checkpoint.open_weights(str(tmp_path)))["sentences"])
-    assert "Not compared, because their shapes differ: bert/embeddings/position_embeddings is [48, 16]" in told
-    assert "Only the model has bert/encoder/layer_1" in told
 
 
 def test_nothing_in_common_is_an_error(explorer, tmp_path):

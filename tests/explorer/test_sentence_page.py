@@ -31,15 +31,6 @@ def test_typing_a_sentence(page):
     expect(page.locator("#announcer")).to_have_text("8 tokens, 2 of them [MASK]")
 
 
-def test_what_a_single_sentence_without_a_blank_shows(open_page):
-    page = open_page("#sentence?text=Paris+is+%E2%98%83.")
-    expect(page.locator(".guesses li").first).to_contain_text("(token 1), which it reads, the model says: ")
-    expect(page.locator(".guesses li").last).to_have_text("Type [MASK] in place of a word, and the model guesses it.")
-    expect(page.locator("#tokens")).to_contain_text("[UNK] stands where the vocabulary has no pieces")
-    expect(page.locator("#outputs")).to_contain_text("type a second sentence above to ask it.")
-    expect(page.locator("#outputs .bars")).to_have_count(0)
-
-
 def test_choosing_a_token_a_layer_and_a_head(open_page):
     page = open_page(PAIR)
     page.get_by_role("region", name="Tokens").get_by_role("button", name="france").click()
@@ -73,20 +64,6 @@ def test_pointing_at_the_matrix(open_page, explorer):
     expect(page.get_by_role("heading", name="One weight: from paris (1) to france (4)")).to_be_visible()
     share = told.inner_text().rsplit(": ", 1)[1]
     expect(page.locator(".steps li").last).to_contain_text(share)
-
-
-def test_the_mask_hides_padding(open_page):
-    page = open_page(f"{PAIR}&padding=2")
-    page.get_by_role("button", name="with the mask added", exact=True).click()
-    cells = matrix(page).locator(".cells")
-    cells.focus()
-    cells.press("End")
-    expect(matrix(page).get_by_role("status")).to_have_text(re.compile(r"to \[PAD\] \(13\): \u2212(9\d|10)\d\d\d?$"))
-    cells.press("Enter")
-    expect(page.locator(".steps")).to_contain_text("(padding)")
-    expect(page.locator(".steps li").last).to_contain_text("0.00 %")
-    page.reload()
-    expect(page.get_by_role("button", name="with the mask added", exact=True)).to_have_attribute("aria-pressed", "true")
 
 
 def test_the_keyboard_alone(page):
@@ -194,25 +171,6 @@ def test_two_sentences_side_by_side(open_page, explorer):
     expect(pair.locator(".heat-map .above").first.locator("span > span")).to_have_text(
         ["[CLS]", "[MASK]", ".", "[SEP]"]
     )
-
-
-def test_from_section_to_section_with_the_keyboard(open_page):
-    page = open_page("#sentence")
-    sections = page.get_by_role("group", name="Sections").get_by_role("button")
-    expect(sections).to_have_count(8)
-    sections.first.focus()
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("heading", name="All heads at a glance")).to_be_focused()
-    strips = page.locator("#block .stack").first.locator(".strip-cells")
-    strips.nth(0).focus()
-    page.keyboard.press("ArrowDown")
-    expect(strips.nth(0)).not_to_be_focused()
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("ArrowUp")
-    assert page.locator("[tabindex='0']:visible, a:visible, select:visible").count() < 70
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,11 @@ import urllib.parse
 import numpy as np
 import pytest
 from command_lines import ROOT
+from explorer_model import unpack
 from werkzeug.test import Client
 
-from bert_tf2.explorer import server, trace
-from bert_tf2.explorer.opened import pack, unpack
+from bert_tf2.explorer import server
+from bert_tf2.explorer.opened import pack
 from bert_tf2.support.errors import UserError
 
 TEXT = {"text": "Paris is the [MASK] of France.", "text_b": "It rains"}
@@ -120,22 +121,6 @@ def test_a_sentence(post):
     assert answer["words"] == [["paris", "is", "the", "[MASK]", "of", "france", "."], ["it", "rains"]]
 
 
-def test_the_steps_of_a_sentence(post, explorer):
-    """Their shapes; tests/explorer/test_trace.py has the numbers."""
-    count = len(post("/api/sentence", **TEXT)[1]["tokens"])
-    vectors = post("/api/embeddings", **TEXT, token=4)[1]["vectors"]
-    assert {name: unpack(vector).shape for name, vector in vectors.items()} == dict.fromkeys(
-        trace.EmbeddingSteps._fields, (16,)
-    )
-    attention = post("/api/attention", **TEXT, layer=1, head=1)[1]
-    assert unpack(attention["query"]).shape == (count, 8) and len(attention["heads"]) == 2
-    assert unpack(attention["probabilities"]).sum(axis=1) == pytest.approx([1.0] * count, abs=1e-5)
-    block = post("/api/block", **TEXT, layer=0, token=4)[1]
-    assert unpack(block["activated"]).shape == (32,) and unpack(block["context"]).shape == (16,)
-    entering = post("/api/block", **TEXT, layer=1, token=4)[1]["states"]
-    np.testing.assert_allclose(unpack(entering), unpack(block["output_norm"]), rtol=1e-5, atol=2e-6)
-
-
 def test_the_first_look_is_at_the_head_that_looks_most_at_a_word(post, explorer):
     answer = post("/api/sentence", **TEXT)[1]
     (mask,) = answer["masks"]
@@ -149,13 +134,6 @@ def test_the_first_look_is_at_the_head_that_looks_most_at_a_word(post, explorer)
     for text in ("paris is a city", "a [MASK] city", "[MASK]"):
         without = post("/api/sentence", text=text, text_b="")[1]
         assert (without["layer"], without["head"]) == (0, 0)
-
-
-def test_the_last_layer_s_guess_is_the_answer(post, explorer):
-    found = post("/api/words", **TEXT, token=4)[1]
-    assert len(found["layers"]) == 1 + explorer.bert.config.num_hidden_layers
-    assert [word["token"] for word in found["layers"][-1]] == [word["token"] for word in found["words"][:3]]
-    assert found["layers"][0] != found["layers"][-1]
 
 
 def test_the_words_are_those_of_predict_masked(post, explorer):

@@ -125,11 +125,6 @@ def test_a_pair_is_one_array(tokenizer):
     assert sentence.input_ids[-2:] == (0, 0) and sentence.input_ids[0] == tokenizer.vocab["[CLS]"]
 
 
-def test_no_text_and_an_empty_second_text(tokenizer):
-    assert read(tokenizer, "").tokens == ("[CLS]", "[SEP]")
-    assert read(tokenizer, "paris", "  ").segment_ids == (0, 0, 0)
-
-
 @pytest.mark.parametrize(
     ("given", "problem"),
     [

@@ -36,7 +36,7 @@ def open_file(browser, path):
     assert pages.problems == []
 
 
-@pytest.mark.parametrize(("width", "color_scheme"), [(1600, "light"), (1024, "dark"), (390, "light")])
+@pytest.mark.parametrize(("width", "color_scheme"), [(1600, "light"), (390, "dark")])
 def test_everything_is_within_the_file(open_file, width, color_scheme, explorer):
     page = open_file(width, color_scheme)
     assert axe_violations(page) == [] and too_wide(page) == 0
@@ -83,9 +83,7 @@ def test_a_model_without_the_head_gets_a_sentence_without_a_blank(tuned, tmp_pat
     assert written.EXAMPLE_WITHOUT_BLANK in (tmp_path / "page.html").read_text()
 
 
-@pytest.mark.parametrize(
-    "name", ["Attention, after the softmax", "Lines of layer", "Attention of all heads", "Embeddings of"]
-)
+@pytest.mark.parametrize("name", ["Attention, after the softmax", "Embeddings of"])
 def test_pictures_as_svg(page, name, tmp_path):
     with page.expect_download() as saved:
         page.get_by_role("button", name=f"Save as SVG: {name}").click()
@@ -94,5 +92,4 @@ def test_pictures_as_svg(page, name, tmp_path):
     root = ElementTree.parse(tmp_path / "picture.svg").getroot()
     texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
     assert len([*root.iter()]) > 20
-    expected = {"Attention of all heads": "layer 1", "Embeddings of": "= sum"}.get(name, "[MASK]")
-    assert expected in texts
+    assert {"Embeddings of": "= sum"}.get(name, "[MASK]") in texts

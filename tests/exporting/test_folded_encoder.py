@@ -69,13 +69,6 @@ def test_any_mask_gives_the_models_numbers(model, graph, mask):
         np.testing.assert_allclose(found, right, atol=1e-5, rtol=0)
 
 
-def test_one_trace_serves_all_shapes(model, graph):
-    for rows, length in ((1, 1), (5, 3), (2, 16)):
-        inputs = make_inputs(np.ones([rows, length]))
-        check(graph(*inputs), model, inputs)
-    assert graph.experimental_get_tracing_count() == 1
-
-
 def test_padding_is_not_read(graph):
     ids, mask, segments = make_inputs(MASKS["holes"])
     other = np.where(mask > 0, ids, (ids + 1) % small_models.VOCAB)
@@ -100,22 +93,6 @@ def test_an_empty_batch(graph):
 def test_kinds_of_models(changes):
     model, inputs = make_model(**changes), make_inputs(MASKS["all lengths"])
     check(tf.function(folded_encoder.Encoder(model))(*inputs), model, inputs)
-
-
-def test_bfloat16(model):
-    """As near the numbers of float32 as the model itself comes in that precision, with weights of half the size."""
-    inputs = make_inputs(MASKS["all lengths"])
-    encoder = folded_encoder.Encoder(model, "bfloat16")
-    outputs = tf.function(encoder)(*inputs)
-    assert {output.dtype for output in outputs} == {tf.float32}
-    assert encoder.word_embeddings.dtype == encoder.blocks[1].query_key_value.kernel.dtype == tf.bfloat16
-    exact, own = model(*inputs), make_model(dtype="mixed_bfloat16")(*inputs)
-    real = inputs[1] > 0
-    pairs = [(outputs[0][real], own.sequence_output[real], exact.sequence_output[real])]
-    pairs += [(outputs[1], own.pooled_output, exact.pooled_output)]
-    for output, of_the_model, right in pairs:
-        error, allowed = (np.abs(np.float32(value) - right).max() for value in (output, of_the_model))
-        assert 1e-5 < error < 2 * allowed
 
 
 def test_the_weights_are_its_own(model):

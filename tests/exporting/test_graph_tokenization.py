@@ -115,23 +115,13 @@ VARIED += [*range(0x1B000, 0x20000), *range(0x20000, 0x110000, 97), *range(0xE00
 
 
 @pytest.mark.slow
-def test_every_code_point(lower_pair):
-    """Those of a page of 256 in which one is assigned, and every 31st of the others, each in a word of its own."""
-    by_page = [range(first, first + 256) for first in range(0, 0x110000, 256)]
-    codes = [code for page in by_page for code in (page if any(map(is_assigned, page)) else page[::31])]
-    assert len(codes) > 180_000
-    lower_pair.assert_equal(pages(codes, "a{0}b"))
-
-
-@pytest.mark.slow
-def test_every_code_point_in_cased_text(cased_pair):
-    cased_pair.assert_equal(pages(VARIED, "a{0}B"))
-
-
-@pytest.mark.parametrize("context", ["ΔΣ{0}Σ{0}", "{0}\u302e{0}\u1b44"], ids=["sigma", "marks"])
-@pytest.mark.slow
-def test_every_code_point_beside_what_looks_at_its_neighbors(lower_pair, context):
-    lower_pair.assert_equal(pages(VARIED, context))
+@pytest.mark.parametrize(
+    ("pair", "context"),
+    [("lower", "a{0}b"), ("cased", "a{0}B"), ("lower", "ΔΣ{0}Σ{0}"), ("lower", "{0}\u302e{0}\u1b44")],
+)
+def test_every_code_point(request, pair, context):
+    """In a word of its own, and beside what looks at its neighbors: capital sigmas, marks in another order."""
+    request.getfixturevalue(f"{pair}_pair").assert_equal(pages(VARIED, context))
 
 
 def random_text(source: random.Random) -> str:
@@ -154,34 +144,6 @@ def test_rows_of_the_reference(path):
     pair = Pair(GOLDEN / "vocab" / (rows[0]["vocab"] + ".txt"), rows[0]["do_lower_case"])
     assert len(rows) > 10
     assert pair.ids([row["text"] for row in rows]) == [row["ids"] for row in rows]
-
-
-def test_final_sigma_by_hand(tmp_path):
-    a, o, s = "\u03b1", "\u03bf", "\u03c3"  # alpha, omicron, sigma
-    letters = [*"δφςι'.-北a", a, o, s]
-    pair = Pair(tmp_path / "vocab.txt", True, SPECIAL + letters + ["##" + letter for letter in letters])
-    for text, words in {
-        "ΟΔΟΣ ΣΟΦΙΑ ΟΔΟΣ-Σ": ["οδος", "σοφια", "οδος", "-", s],
-        "ΟΣ'": ["ος", "'"],  # sees past an apostrophe, to the end
-        "ΟΣ'Δ ΔΟ.Σ": [o + s, "'", "δ", "δο", ".", "ς"],
-        "ΟΣ\u200bΔ ΟΣ\u0301 ΟΣ\u00ad": ["οσδ", "ος", "ος"],  # what is dropped does not count
-        "Σ ΔΣ1 北Σ ΟΣ北": [s, "[UNK]", "北", s, "ος", "北"],
-        "ΟΣΣ": ["οσς"],
-    }.items():
-        pieces = pair.tokens(text)
-        found = " ".join(pieces).replace(" ##", "").split()
-        assert found == words, text
-
-
-def test_marks_in_another_order_by_hand(tmp_path):
-    high, low = "\u302e", "\u1b44"  # combining classes 224 and 9
-    barrier = "\u034f"  # an accent of class 0, which is dropped afterwards
-    pair = Pair(tmp_path / "vocab.txt", True, [*SPECIAL, "a", "##" + high, "##" + low])
-    assert pair.tokens("a" + high + low) == pair.tokens("a" + low + high) == ["a", "##" + low, "##" + high]
-    assert pair.tokens("a" + high + barrier + low) == ["a", "##" + high, "##" + low]
-    assert pair.tokens("a" + high + "\u200b" + low) == ["a", "##" + low, "##" + high]
-    cased = Pair(tmp_path / "vocab.txt", False)
-    assert cased.tokens("a" + high + low) == ["a", "##" + high, "##" + low]
 
 
 @pytest.mark.slow
@@ -215,11 +177,6 @@ def test_vocabularies_with_oddities(tmp_path, do_lower_case):
     texts = ["ab abb b # ## ##b #b a,b a##b A AB É aÉ é aé [UNK] [PAD] b,", "", " ", "##", "a b"]
     pair.assert_equal(texts)
     assert pair.ids(["a"]) == [[entries.index("a") + 2]]  # the later of two
-
-
-def test_a_vocabulary_without_continuations(tmp_path):
-    pair = Pair(tmp_path / "vocab.txt", True, [*SPECIAL, "a", "b"])
-    pair.assert_equal(["a b ab ba \x11a a\x11"])
 
 
 def test_longest_entry(tmp_path):
@@ -353,25 +310,6 @@ def test_kept_lengths_equal_the_truncation_of_pairs():
             del tokens_a[longest - 2 :]
         kept = graph_tokenization.kept_lengths(tf.constant(first), tf.constant(second), longest)
         assert tuple(map(int, kept)) == (len(tokens_a), len(tokens_b)), (first, second, longest)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("longest", [3, 5, 64])
-def test_combine_equals_the_features_of_a_classifier(small, longest):
-    lengths = [*itertools.product((0, 1, 2, 5, 9), repeat=2)]
-    texts = [("x " * first, "the " * second) for first, second in lengths]
-    firsts, seconds = (encoded(list(column)) for column in zip(*texts, strict=True))
-    graph = tf.function(lambda a, b: small.graph.combine(small.graph.tokenize(a), small.graph.tokenize(b), longest))
-    inputs = graph(firsts, seconds)
-    width = inputs.input_ids.shape[1]
-    assert width == max(map(sum, inputs.input_mask.numpy().tolist())) <= longest
-    for row, (first, second) in enumerate(texts):
-        example = classification.InputExample("", first, second, "0")
-        features = classification.convert_single_example(5, example, ["0"], longest, small.python)
-        for name in ("input_ids", "input_mask", "segment_ids"):
-            expected = getattr(features, name)
-            assert getattr(inputs, name)[row].numpy().tolist() == expected[:width], (row, name)
-            assert not any(expected[width:])
 
 
 def test_combine_keeps_places(small):

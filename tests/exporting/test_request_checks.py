@@ -1,7 +1,4 @@
-"""Requests that are not well-formed: the error names the input, the row and the remedy.
-
-test_c_api.py has those of texts, for every task.
-"""
+"""Requests that are not well-formed: the error names the input, the row and the remedy."""
 
 from __future__ import annotations
 
@@ -79,11 +76,35 @@ def test_nothing_without_a_mask_is_answered(exported):
     assert kept["positions"].tolist() == [[2]]
 
 
-def test_pairs_must_be_pairs(exported):
-    message = raw(exported("classifier"), "serving_text_pair", text_a=["a", "b"], text_b=["c"])
-    assert "text_b has the shape [1], but text_a the shape [2]" in message
-    message = raw(exported("classifier"), "serving_text_pair", text_a=["", "b"], text_b=["c", ""])
-    assert "row 0 of text_a is empty" in message
+BAD_TEXTS = [
+    (["good", ""], "row 1 of {} is empty"),
+    (["good", " \t\n\u200b"], "row 1 of {} is empty: it holds nothing but blanks"),
+    (["good", b"b\xffd"], "row 1 of {} is not valid UTF-8"),
+    ([b"caf\xc3"], "row 0 of {} is not valid UTF-8"),
+    (["good", "x" * (4 * 2**20 + 1)], "row 1 of {} has 4194305 bytes; 4194304 are allowed"),
+    (np.zeros([0], object), "the batch is empty: {} has no row"),
+    ([["good"]], "{} has 2 dimensions; a vector is needed"),
+    ("good", "{} has 0 dimensions"),
+]
+
+
+@pytest.mark.parametrize(("texts", "message"), BAD_TEXTS)
+def test_bad_texts(exported, texts, message):
+    assert message.format("text_a") in raw(exported("classifier"), "serving_text", text_a=texts)
+    found = raw(exported("squad"), "serving_text", context=texts, question=np.full(np.shape(texts), "good"))
+    assert message.format("context") in found or message.format("question") in found
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (["a", "b"], ["c"], "text_b has the shape [1], but text_a the shape [2]"),
+        (["", "b"], ["c", ""], "row 0 of text_a is empty"),
+        (["a"], [b"\xff"], "row 0 of text_b is not valid UTF-8"),
+    ],
+)
+def test_bad_pairs(exported, first, second, message):
+    assert message in raw(exported("classifier"), "serving_text_pair", text_a=first, text_b=second)
 
 
 def test_a_text_of_a_megabyte_is_cut(exported):

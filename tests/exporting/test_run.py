@@ -159,13 +159,6 @@ def test_settings_that_do_not_fit(exported, tmp_path, task, change, message):
     assert not (tmp_path / "export").exists()
 
 
-@pytest.mark.slow
-def test_default_lengths(exported, tmp_path):
-    made = exported("features")
-    folder = run(make_options(tmp_path, "features", made.weights, max_seq_length=None, text_signatures=False))
-    assert json.loads(pathlib.Path(folder, "model_info.json").read_text())["max_seq_length"] == POSITIONS < 128
-
-
 # From the command line
 
 

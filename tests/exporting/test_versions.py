@@ -78,16 +78,6 @@ def test_what_a_killed_export_of_this_machine_left_is_removed(tmp_path, log_line
     assert any(f"Removed {left}, a partial" in line for line in log_lines)
 
 
-def test_two_exports_write_to_different_folders(tmp_path):
-    def write(folder: str) -> None:
-        other = saved_model_files.write_version(str(tmp_path), lambda beside: pathlib.Path(beside, "other").touch())
-        assert os.listdir(folder) == [] and os.listdir(other) == ["other"]
-        pathlib.Path(folder, "one").touch()
-
-    path = saved_model_files.write_version(str(tmp_path), write)
-    assert (sorted(os.listdir(tmp_path)), os.listdir(path)) == (["1", "2"], ["one"])
-
-
 def test_a_full_disk(exported, tmp_path, monkeypatch):
     def fail(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -104,12 +104,8 @@ function sharing({ copies, parameters }, context) {
 
 // The learned table, whose directions mean nothing by themselves
 
-function positions({ positions: count, trained, shown, cosines }, context) {
+function positions({ shown, cosines }, context) {
   const step = shown.length > 1 ? shown[1] - shown[0] : 1;
-  const untrained = trained
-    ? `The rows from ${trained} on look as they were before training: their norms are equal, and no row is ` +
-      "more like its neighbor than random numbers are."
-    : "No row is more like its neighbor than random numbers are: this table looks untrained.";
   return section(
     "How alike is each position to each other?",
     {
@@ -117,7 +113,6 @@ function positions({ positions: count, trained, shown, cosines }, context) {
         "Each cell is the cosine of two rows of the table; position 0 is at the top and at the left. A " +
           "diagonal that fades to both sides means that neighbors are " +
           `alike.${step > 1 ? ` One of ${step} positions is shown.` : ""}`,
-        ...(trained < count ? [untrained] : []),
       ],
       codes: [context.codeLink("embeddings.positions", "where the positions are added")],
     },

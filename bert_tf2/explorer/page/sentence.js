@@ -233,7 +233,7 @@ class View {
       clearTimeout(waiting);
     }
     if (now !== this.asked) return;
-    this.told(read);
+    this.status.replaceChildren();
     this.results.hidden = false;
     const start = read.masks[0] ?? Math.min(1, read.tokens.length - 1);
     const number = (name, most, fallback) => {
@@ -264,23 +264,7 @@ class View {
     const waiting = this.wait();
     await this.update(changes);
     clearTimeout(waiting);
-    this.told(this.look.read);
-  }
-
-  // What to know about all that is below.
-  told({ tokens, trained_positions: trained }) {
-    const beyond = tokens.length > trained;
-    this.status.replaceChildren(
-      ...(beyond
-        ? [
-            notice(
-              "hint",
-              `The sentence has ${tokens.length} tokens, but only the first ${trained} positions look ` +
-                "trained: the model saw no longer texts, so do not trust what it says of this one.",
-            ),
-          ]
-        : []),
-    );
+    this.status.replaceChildren();
   }
 
   // Says so where it takes longer: a large model needs seconds for a long text.
