@@ -1,14 +1,14 @@
 """The signatures of models whose answers are parts of a text: of questions (task squad), and taggers (task ner).
 
 squad: a long paragraph is divided into windows, the model scores the spans of each window, and the best span over all
-windows is the answer, by the rules of run_squad.py as graph operations. ner: words with their labels, and the entities
-that these labels form.
+windows is the answer, by the rules of run_squad.py as graph operations. ner: words with their labels.
 
 Dimensions: B questions or texts, W windows of all questions, F positions, N pieces of all paragraphs, L labels.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,8 +19,7 @@ from bert_tf2.exporting.graph_tokenization import Inputs, Pieces, character_offs
 from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.request_checks import Rows, SpecialIds, checked_texts, require_none
 from bert_tf2.exporting.signatures import Outputs, Setting, Task, fill_rows
-from bert_tf2.finetuning import ner, squad
-from bert_tf2.finetuning.ner import scores as ner_scores
+from bert_tf2.finetuning import squad
 
 # Windows per paragraph. More would keep a server busy for minutes with a request of about a megabyte.
 MAX_WINDOWS = 64
@@ -215,14 +214,13 @@ class SpanFinder(Task):
 class Tagger(Task):
     """For tokens label, string [B, F], and probability [B, F].
 
-    For texts words, labels, probabilities, starts, ends [B, W] and entities, entity_labels, entity_starts, entity_ends
-    [B, E]; offsets are in characters of the text, the end exclusive. The first piece of a word determines its label, as
-    in ner.py. Words after max_seq_length pieces are omitted.
+    For texts words, labels, probabilities, starts, ends [B, W]; offsets are in characters of the text, the end
+    exclusive. The first piece of a word determines its label, as in ner.py. Words after max_seq_length pieces are
+    omitted.
     """
 
     def __init__(self, setting: Setting, head: heads.OutputLayer, labels: Sequence[str]):
         super().__init__(setting, head)
-        self._tags = labels
         self._labels = tf.constant([*labels, ""])
 
     def from_rows(self, rows: Rows) -> Outputs:
@@ -241,17 +239,16 @@ class Tagger(Task):
         before = tf.pad(inputs.words[:, :-1], [[0, 0], [1, 0]], constant_values=-1)
         places = tf.where((inputs.words >= 0) & tf.not_equal(inputs.words, before))  # of first pieces: [words, 2]
         probabilities = tf.nn.softmax(self.head(tf.gather_nd(self.encode(inputs)[0], places)))  # [words, L]
-        labels = tf.argmax(probabilities, axis=-1, output_type=tf.int32)
-        words = _Spans(text, places[:, 0], tf.gather_nd(inputs.starts, places), self._ends(pieces, inputs, places))
-        first, last = group_entities(self._tags, labels, words.rows)
-        entities = _Spans(text, *(tf.gather(part, first) for part in words[1:3]), tf.gather(words.ends, last))
-        types = tf.gather([ner_scores.split_tag(tag)[1] for tag in self._tags], tf.gather(labels, first))
+        labels = tf.gather(self._labels, tf.argmax(probabilities, axis=-1))
+        starts, ends = tf.gather_nd(inputs.starts, places), self._ends(pieces, inputs, places)  # bytes
+        words = tf.strings.substr(tf.gather(text, places[:, 0]), starts, ends - starts)
+        filled = functools.partial(fill_rows, rows=places[:, 0], count=tf.size(text))
         return {
-            **words.outputs("words", "starts", "ends"),
-            "labels": words.filled(tf.gather(self._labels, labels), ""),
-            "probabilities": words.filled(tf.reduce_max(probabilities, axis=-1), 0.0),
-            **entities.outputs("entities", "entity_starts", "entity_ends"),
-            "entity_labels": entities.filled(types, ""),
+            "words": filled(words, default=""),
+            "labels": filled(labels, default=""),
+            "probabilities": filled(tf.reduce_max(probabilities, axis=-1), default=0.0),
+            "starts": character_offsets(text, filled(starts, default=-1)),
+            "ends": character_offsets(text, filled(ends, default=-1)),
         }
 
     @staticmethod
@@ -263,41 +260,3 @@ class Tagger(Task):
         ends = tf.boolean_mask(pieces.ends.values, is_last)  # of all words of the batch
         words_before = tf.gather(tf.cumsum(tf.cast(is_last, tf.int32), exclusive=True), pieces.words.row_starts())
         return tf.gather(ends, tf.gather(words_before, places[:, 0]) + tf.gather_nd(inputs.words, places))
-
-
-class _Spans(NamedTuple):
-    """Parts of texts: the texts [B]; the row, and the first and the last byte (exclusive) of each part, all [n]."""
-
-    texts: tf.Tensor
-    rows: tf.Tensor
-    starts: tf.Tensor
-    ends: tf.Tensor
-
-    def filled(self, values: tf.Tensor, default: str | float) -> tf.Tensor:
-        """Returns values [n] as [B, longest row]."""
-        return fill_rows(values, self.rows, tf.size(self.texts), default)
-
-    def outputs(self, content: str, starts: str, ends: str) -> Outputs:
-        """Returns the parts as written in their texts, and their character offsets, under these names."""
-        parts = tf.strings.substr(tf.gather(self.texts, self.rows), self.starts, self.ends - self.starts)
-        return {
-            content: self.filled(parts, ""),
-            starts: character_offsets(self.texts, self.filled(self.starts, -1)),
-            ends: character_offsets(self.texts, self.filled(self.ends, -1)),
-        }
-
-
-def group_entities(tags: Sequence[str], labels: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The first and last word of each entity, by the rules of `ner_scores`.
-
-    `labels`, `rows`: the number of the tag, and the text, of each word of a batch; int [words].
-    """
-    # Whether a tag begins an entity after another one; the last row is for no other.
-    begins_after = tf.constant([[ner_scores.begins(tag, before) for tag in tags] for before in [*tags, ner.OUTSIDE]])
-    is_same_row = tf.concat([[False], tf.equal(rows[1:], rows[:-1])], 0)
-    before = tf.where(is_same_row, tf.concat([[0], labels[:-1]], 0), len(tags))
-    begins = tf.gather_nd(begins_after, tf.stack([before, labels], axis=1))
-    inside = tf.where(tf.gather([tag != ner.OUTSIDE for tag in tags], labels))[:, 0]
-    entity = tf.gather(tf.cumsum(tf.cast(begins, tf.int32)) - 1, inside)
-    first = tf.where(begins)[:, 0]
-    return first, tf.math.unsorted_segment_max(inside, entity, tf.size(first))

@@ -24,10 +24,7 @@ Text = str | tuple[str, str]
 _FILLED = {
     "classifier": {"labels": ("labels",)},  # for a multi-label model
     "features": {"tokens": ("tokens", "sequence_output")},
-    "ner": {
-        "starts": ("words", "labels", "probabilities", "starts", "ends"),
-        "entity_starts": ("entities", "entity_labels", "entity_starts", "entity_ends"),
-    },
+    "ner": {"starts": ("words", "labels", "probabilities", "starts", "ends")},
     "masked_lm": {"positions": ("positions", "tokens", "scores")},
 }
 

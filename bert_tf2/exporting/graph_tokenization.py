@@ -1,8 +1,8 @@
 """Converts text to ids inside a TensorFlow graph: `tokenization.py` for a saved model, which has no Python.
 
 A server that takes raw text must split it exactly as in training. For every valid UTF-8 text, `GraphTokenizer` returns
-the ids of `tokenization.FullTokenizer`, and the bytes of the text that each id represents, so that an answer or an
-entity can be shown as written.
+the ids of `tokenization.FullTokenizer`, and the bytes of the text that each id represents, so that an answer or a
+word can be shown as written.
 
 `character_tables` applies `tokenization.py` to every character when the graph is built; the graph contains the tables.
 The graph operates on the concatenated code points of the whole batch, with a line break after each row:

@@ -8,7 +8,7 @@
 The first axis of every output is the batch. Rows of unequal lengths are padded with "", -1 or 0 to one size, so that a
 server can combine requests and split their outputs.
 
-Letters as in modeling.py, and L labels, W words of a text, E entities, M masks, K predictions for each.
+Letters as in modeling.py, and L labels, W words of a text, M masks, K predictions for each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answers of an exported model of questions, against run_squad.py; and a tagger's entities, against run_ner.py."""
+"""Answers of an exported model of questions, against run_squad.py; and a tagger's words, against run_ner.py."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ import tensorflow as tf
 import toy_data
 from export_cases import TAGS, Exported, make_options, raw
 
-from bert_tf2.exporting import answers as exported_answers
 from bert_tf2.exporting import load, signatures
 from bert_tf2.exporting.run import run
 from bert_tf2.finetuning import ner, squad
-from bert_tf2.finetuning.ner import scores as ner_scores
 
 pytest.importorskip("tensorflow_text")
 
@@ -124,7 +122,7 @@ def expected_tags(made: Exported, words: list[list[str]]) -> list[list[str]]:
 
 
 @pytest.mark.slow
-def test_words_and_entities_are_those_of_run_ner(exported):
+def test_words_are_those_of_run_ner(exported):
     made = exported("ner")
     draw = random.Random(4)
     letters = [*toy_data.PLACES, *toy_data.NAMES, *toy_data.OTHERS[:12], "Playing", "Zoë", "北", "."]
@@ -134,15 +132,9 @@ def test_words_and_entities_are_those_of_run_ner(exported):
     answers = load(made.folder)(texts)
     assert [answer["words"] for answer in answers] == words
     assert [answer["labels"] for answer in answers] == tags
-    entities = [ner_scores.entities(sentence) for sentence in tags]
-    assert sum(first < last for sentence in entities for _, first, last in sentence) > 5
     assert any(tag == "O" for sentence in tags for tag in sentence)
-    for text, answer, found in zip(texts, answers, entities, strict=True):
+    for text, answer in zip(texts, answers, strict=True):
         assert [text[a:b] for a, b in zip(answer["starts"], answer["ends"], strict=True)] == answer["words"]
-        spans = [(answer["starts"][first], answer["ends"][last]) for _, first, last in found]
-        assert list(zip(answer["entity_starts"], answer["entity_ends"], strict=True)) == spans
-        assert answer["entities"] == [text[a:b] for a, b in spans]
-        assert answer["entity_labels"] == [kind for kind, _, _ in found]
         assert ((answer["probabilities"] > 1 / len(TAGS)) & (answer["probabilities"] < 1)).all()
 
 
@@ -151,25 +143,3 @@ def test_a_word_that_is_cut_keeps_its_end(exported):
     answer = load(exported("ner").folder)("a " * 20 + "film playing now")
     assert answer["words"][-2:] == ["film", "playing"]
     assert len(answer["words"]) == 22
-
-
-@pytest.mark.parametrize(
-    ("labels", "tags"),
-    [
-        (("O", "B-X", "I-X", "E-X", "S-X", "I-Y", "S-Y"), ("O", "B-X", "I-X", "E-X", "S-X", "I-Y", "S-Y")),
-        (("O", "X", "Y-Z"), ("O", "I-X", "I-Y-Z")),
-    ],
-)
-def test_entities_are_grouped_as_for_the_scores(labels, tags):
-    draw = random.Random(1)
-    sentences = [draw.choices(range(len(tags)), k=draw.randrange(1, 9)) for _ in range(300)]
-    given = tf.constant([label for sentence in sentences for label in sentence])
-    rows = tf.repeat(tf.range(300), [len(sentence) for sentence in sentences])
-    first, last = (part.numpy().tolist() for part in exported_answers.group_entities(labels, given, rows))
-    wanted, begin = [], 0
-    for sentence in sentences:
-        found = ner_scores.entities([tags[label] for label in sentence])
-        wanted += [(begin + start, begin + end, kind) for kind, start, end in found]
-        begin += len(sentence)
-    kinds = [ner_scores.split_tag(label)[1] for label in labels]
-    assert [(a, b, kinds[given[a]]) for a, b in zip(first, last, strict=True)] == wanted

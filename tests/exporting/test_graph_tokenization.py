@@ -258,22 +258,6 @@ def test_places_are_those_of_answers_by_offsets(unicode_pair, random_texts):
         assert spans == [*zip(starts, ends, strict=True)], ascii(word)
 
 
-def test_places_by_hand(tmp_path):
-    pieces = ["the", "cafe", "'", "s", "北", "x", "##e", "##x", "\u1112", "##\u1161", "##\u11ab"]
-    pair = Pair(tmp_path / "vocab.txt", True, SPECIAL + pieces)
-    for text, tokens, parts in [
-        ("The Café's 北", ["the", "cafe", "'", "s", "北"], ["The", "Café", "'", "s", "北"]),
-        ("\u0301xe\u0301\u0327\u0301x\u0301", ["x", "##e", "##x"], ["x", "e\u0301\u0327\u0301", "x\u0301"]),
-        ("\u200bx\u200bE\u200b\x00 \ufeffthe\ufeff", ["x", "##e", "the"], ["x", "E", "the"]),
-        ("한", ["\u1112", "##\u1161", "##\u11ab"], ["한"] * 3),  # one character, three letters
-        ("xé", ["x", "##e"], ["x", "é"]),
-    ]:
-        found = pair.tokenize(encoded([text]))
-        data, starts, ends = text.encode(), found.starts.to_list()[0], found.ends.to_list()[0]
-        assert pair.tokens(text) == pair.python.tokenize(text) == tokens
-        assert [data[start:end].decode() for start, end in zip(starts, ends, strict=True)] == parts
-
-
 def test_rows_are_apart(small):
     """Texts that end and begin in the middle of something, empty ones, and no text at all."""
     texts = ["", "em", "bed", "\u0301", "the [MA", "SK]", "", "x\u1b44", "\u302ex", "[MASK]", ""]

@@ -82,23 +82,12 @@ def test_several_labels(tmp_path):
     np.testing.assert_allclose(ask(made, inputs)["probabilities"], wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"hidden_act": "relu"},
-        {"hidden_act": "gelu_erf"},
-        {"hidden_act": "tanh", "layer_norm_eps": 1e-5},
-        {"hidden_act": "linear"},
-    ],
-    ids=lambda changes: changes["hidden_act"],
-)
-def test_kinds_of_models(tmp_path, changes):
-    config = BertConfig.from_dict({**CONFIG.to_dict(), **changes})
+@pytest.mark.parametrize("name", ["relu", "gelu_erf", "tanh", "linear"])
+def test_kinds_of_models(tmp_path, name):
+    config = BertConfig.from_dict({**CONFIG.to_dict(), "hidden_act": name, "layer_norm_eps": 1e-5})
     made = export(tmp_path, "masked_lm", heads.PretrainingModel(config))
     inputs = rows()
-    found, wanted = named(ask(made, inputs)), expected_outputs(made, inputs)
-    np.testing.assert_array_equal(found["tokens"], wanted["tokens"])
-    np.testing.assert_allclose(found["scores"], wanted["scores"], atol=1e-5)
+    assert_outputs(named(ask(made, inputs)), expected_outputs(made, inputs))
 
 
 @pytest.mark.parametrize("do_lower_case", [True, False])
