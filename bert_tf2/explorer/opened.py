@@ -41,8 +41,6 @@ class Explorer:
         if options.max_seq_length is not None:
             self.bert.config.check_sequence_length(options.max_seq_length)
         self.max_seq_length = options.max_seq_length or self.bert.config.max_position_embeddings
-        if self.max_seq_length < 3:
-            raise UserError(f"{options.model}: reads {self.max_seq_length} tokens; [CLS], a piece and [SEP] need 3")
 
     def describe(self) -> dict[str, Any]:
         """The facts about the model that every view shows, for /api/model."""

@@ -24,7 +24,7 @@ from werkzeug.wrappers import Request, Response
 from bert_tf2.explorer import code_lines, inventory, sentence, written
 from bert_tf2.explorer.opened import Explorer, Handler, to_json
 from bert_tf2.explorer.options import ExplorerOptions
-from bert_tf2.support import process
+from bert_tf2.support import console, process
 from bert_tf2.support.errors import UserError
 
 VIEWS: list[Callable[[Explorer], dict[str, Handler]]] = [code_lines.routes, sentence.routes, inventory.routes]
@@ -46,8 +46,8 @@ _HEADERS = {
 def run(options: ExplorerOptions) -> None:
     """Shows the page until a signal asks to stop; or writes the file of --write."""
     if options.write:
-        written.run(options, PAGE)
-        return
+        written.write_page(options.write, Explorer(options), PAGE)
+        return console.summary([options.write])
     listening = listen(options.port)  # before the model is loaded, which takes longer
     explorer = Explorer(options)
     port = listening.getsockname()[1]

@@ -16,18 +16,11 @@ from typing import Any
 
 from bert_tf2.explorer import code_lines, masked_words, sentence
 from bert_tf2.explorer.opened import Explorer, Handler, to_json
-from bert_tf2.explorer.options import ExplorerOptions
-from bert_tf2.support import console, files
+from bert_tf2.support import files
 
 EXAMPLE = "The capital of France is [MASK]."
 EXAMPLE_WITHOUT_BLANK = "The capital of France is Paris."
 _MODULES = "bert_tf2/"  # stands for the folder of the modules, which have no address in a single file
-
-
-def run(options: ExplorerOptions, page: pathlib.Path) -> None:
-    """Writes the file of --write; `page` is the folder with the files of the page. See write_page."""
-    write_page(options.write, Explorer(options), page)
-    console.summary([options.write])
 
 
 def write_page(path: str, explorer: Explorer, page: pathlib.Path) -> None:

@@ -91,7 +91,9 @@ BAD_TEXTS = [
 @pytest.mark.parametrize(("texts", "message"), BAD_TEXTS)
 def test_bad_texts(exported, texts, message):
     assert message.format("text_a") in raw(exported("classifier"), "serving_text", text_a=texts)
-    found = raw(exported("squad"), "serving_text", context=texts, question=np.full(np.shape(texts), "good"))
+    found = raw(
+        exported("squad"), "serving_text", context=texts, question=np.full(np.array(texts, object).shape, b"good")
+    )
     assert message.format("context") in found or message.format("question") in found
 
 
