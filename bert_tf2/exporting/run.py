@@ -18,7 +18,6 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import tensorflow as tf
 from absl import logging
 
 from bert_tf2 import __version__, heads, modeling, tokenization
