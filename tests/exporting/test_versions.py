@@ -82,8 +82,8 @@ def test_a_full_disk(exported, tmp_path, monkeypatch):
     def fail(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(saved_model_files, "save", fail)
     options = make_options(tmp_path, "classifier", exported("classifier").weights, text_signatures=False)
+    monkeypatch.setattr(saved_model_files, "save", fail)
     with pytest.raises(UserError, match=r"export: cannot be written: No space left on device"):
         run(options)
     assert os.listdir(tmp_path / "export") == []
