@@ -17,7 +17,7 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights import checkpoint, sources
 from bert_tf2.weights.base import Weights
-from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
+from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, UNKNOWN_TASK, LabelMap, load_label_map, numbered
 
 Batches = Iterator[Mapping[str, np.ndarray]]
 
@@ -139,7 +139,7 @@ def known_labels(options: FineTuneOptions, tagging: bool = False, opened: Weight
     if flag is None:
         return None
     if flag == "--output_dir":
-        folder, label_map = options.output_dir, sources.label_map_in(options.output_dir)
+        folder, label_map = options.output_dir, load_label_map(options.output_dir)
     else:
         source = opened or sources.open_weights(options.init_checkpoint)
         folder, label_map = source.folder, sources.label_map_of(source)

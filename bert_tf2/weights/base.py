@@ -33,10 +33,7 @@ class Place(NamedTuple):
 
 
 class Weights:
-    """Named arrays that are read one at a time.
-
-    A reader gives `_hold` the places of the variables, and has a method `_read` for one of them.
-    """
+    """Named arrays that are read one at a time: a reader gives `_hold` their places, and `_read` reads one."""
 
     kind = ""  # the kind of checkpoint, for messages
 
@@ -53,7 +50,6 @@ class Weights:
         self.do_lower_case: bool | None = None  # whether text is lower-cased, if the source contains it
 
     def _hold(self, places: Mapping[str, Place]) -> None:
-        """Sets the variables, by their names here, and adds a remark on each other dtype than float32."""
         self._places = dict(places)
         self.shapes = {name: place.shape for name, place in self._places.items()}
         self.dtypes = {name: place.dtype for name, place in self._places.items()}
@@ -61,11 +57,11 @@ class Weights:
         self.remarks += [f"Numbers that are {dtype} in the file are read as float32." for dtype in others]
 
     def get(self, name: str) -> np.ndarray:
-        """Returns one variable in the reference's shape, floats as float32; a KeyError for a name that is not there."""
+        """Returns one variable in the reference's shape, floats as float32."""
         return as_float32(self._read(name))
 
     def _read(self, name: str) -> np.ndarray:
-        """Returns one variable in the reference's shape, and in any dtype."""
+        """Returns it in any dtype."""
         raise NotImplementedError
 
     @property
@@ -121,10 +117,8 @@ def as_float32(value: np.ndarray) -> np.ndarray:
 
 def check_finite(path: str, name: str, value: np.ndarray) -> None:
     """Raises UserError if a float array contains NaN or infinity."""
-    if value.dtype.kind in "iubOSU" or np.isfinite(value).all():
-        return
-    bad = int(value.size - np.isfinite(value).sum())
-    raise UserError(
-        f"{path}: {bad} of the {value.size} numbers of {name} are NaN or infinite; a model with them answers nothing"
-        " but NaN. Take an earlier checkpoint of that training"
-    )
+    if value.dtype.kind not in "iubOSU" and (bad := value.size - np.count_nonzero(np.isfinite(value))):
+        raise UserError(
+            f"{path}: {bad} of the {value.size} numbers of {name} are NaN or infinite; a model with them answers"
+            " nothing but NaN. Take an earlier checkpoint of that training"
+        )

@@ -1,11 +1,9 @@
 """TensorFlow checkpoint files, `PREFIX.index` and `PREFIX.data-0000N-of-0000M`, and checkpoint folders.
 
 A data file contains the bytes of the tensors, one after the other; the index is a table of their offsets, shapes and
-checksums (`bundle_index`). This module reads and writes both without TensorFlow, whose import alone takes
-longer than the conversion of BERT-Large, and whose operations write only tensors that are all in memory into one file.
-
-TensorFlow 1 and TensorFlow 2 use the same container. In the reference's checkpoints the keys are variable names, which
-`Checkpoint` reads; in TensorFlow 2 checkpoints they are paths through Python objects (`model_garden`).
+checksums (`bundle_index`). This module reads and writes both without TensorFlow, whose import alone takes longer than
+the conversion of BERT-Large. TensorFlow 1 and 2 use the same container. In the reference's checkpoints the keys are
+variable names, in TensorFlow 2's they are paths through Python objects (`model_garden`).
 """
 
 from __future__ import annotations
@@ -16,14 +14,14 @@ import os
 import re
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import google_crc32c
 import numpy as np
 from absl import logging
 
-from bert_tf2.support import file_kinds, files
+from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import bundle_index, names
 from bert_tf2.weights.base import Place, Weights, numpy_dtype
@@ -80,11 +78,10 @@ class Checkpoint(Weights):
         """Opens a checkpoint. `path`: its prefix, one of its files, or its folder."""
         super().__init__(find_prefix(path))
         path = self.path + ".index"
-        with self._explained(), files.open_binary(path) as stream:
-            index = stream.read()
-        if problem := file_kinds.mismatch(index[: file_kinds.HEAD_BYTES], path, "the index of a checkpoint"):
-            raise UserError(f"{path}: {problem}")
+        files.expect_kind(path, "the index of a checkpoint")
         with self._explained():
+            with files.open_binary(path) as stream:
+                index = stream.read()
             table = bundle_index.read_table(index)
             self._num_shards = bundle_index.parse("Header", table.pop(b"", b"")).num_shards or 1
             entries = {key.decode(): Entry.parse(value) for key, value in table.items()}
@@ -101,20 +98,19 @@ class Checkpoint(Weights):
 
     def _check_sizes(self) -> None:
         """Raises UserError if a damaged index requests too much memory, or an incomplete copy has too few bytes."""
-        entries = {name: place.where for name, place in self._places.items()}
-        sizes = {}
-        for file in {self._data_file(entry) for entry in entries.values()}:
-            if not files.exists(file):
+        sizes: dict[str, int] = {}
+        for name, place in self._places.items():
+            entry, file = place.where, self._data_file(place.where)
+            if file not in sizes and not files.exists(file):
                 raise self._damaged(f"{file}: no such file, so the checkpoint is damaged or incomplete")
-            sizes[file] = files.size(file)
-        for name, entry in entries.items():
-            file, asked = self._data_file(entry), entry.size
+            size = sizes[file] if file in sizes else sizes.setdefault(file, files.size(file))
+            asked = entry.size
             if entry.dtype != "string":
                 asked = math.prod(entry.shape) * numpy_dtype(entry.dtype).itemsize
-            if asked != entry.size or entry.offset + entry.size > sizes[file]:
+            if asked != entry.size or entry.offset + entry.size > size:
                 raise self._damaged(
                     f"{file}: the tensor {name} cannot be read: it should be {asked} bytes at {entry.offset}, and the"
-                    f" file has {sizes[file]}; the checkpoint is damaged or incomplete"
+                    f" file has {size}; the checkpoint is damaged or incomplete"
                 )
 
     @contextlib.contextmanager
@@ -153,21 +149,16 @@ class Checkpoint(Weights):
 
 def save(prefix: str, variables: Mapping[str, tf.Variable | np.ndarray], global_step: int | None = None) -> None:
     """Writes values as a checkpoint for TensorFlow 1 and 2; see `write`."""
-
-    def arrays() -> Iterator[tuple[str, np.ndarray]]:
-        for name, variable in variables.items():
-            yield name, variable if isinstance(variable, np.ndarray) else variable.numpy()
-        if global_step is not None:
-            yield names.GLOBAL_STEP, np.array(global_step, np.int64)
-
-    write(prefix, arrays())
+    values = (
+        dict(variables) if global_step is None else {**variables, names.GLOBAL_STEP: np.array(global_step, np.int64)}
+    )
+    write(prefix, ((name, v if isinstance(v, np.ndarray) else v.numpy()) for name, v in values.items()))
 
 
 def write(prefix: str, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
-    """Writes `prefix.data-00000-of-00001` and `prefix.index`, which TensorFlow 1 and 2 can read.
+    """Writes `prefix.data-00000-of-00001` and `prefix.index`, with one array in memory at a time.
 
-    Takes the arrays one at a time, so that they need not be in memory together. Writes temporary files and renames
-    them, the index last: a checkpoint that has an index is complete.
+    Writes temporary files and renames them, the index last: a checkpoint that has an index is complete.
     """
     data, index = f"{prefix}.data-00000-of-00001", f"{prefix}.index"
     header = bundle_index.new("Header", num_shards=1, version=bundle_index.new("Version", producer=1))
@@ -217,10 +208,7 @@ def _newest_first(folder: str) -> list[str]:
 
 
 def _way_back(folder: str, damaged: str = "") -> str:
-    """Returns how to continue from the newest checkpoint in a folder, or from the one before a damaged one, or "".
-
-    It is not read, which could take minutes: if it is damaged too, its error names the one before it.
-    """
+    """Returns how to continue from the newest checkpoint, or from the one before a damaged one (neither is read)."""
     found = _newest_first(folder)
     if damaged in found:
         found = found[found.index(damaged) + 1 :]
@@ -249,9 +237,8 @@ def recover(output_dir: str) -> None:
     A kill can come between the first checkpoint of a training and the file `checkpoint`. Without that file, a single
     checkpoint is therefore taken for the newest one; several are not, because someone must have removed the file.
 
-    Reads all of the newest one. If it is damaged, a warning names it, and the file `checkpoint` then names the intact
-    one; the files of the damaged one stay, until the training comes to its step again. If none is intact, nothing is
-    changed: `latest_checkpoint`, or whoever reads the checkpoint, says so.
+    If the newest one is damaged, a warning names it; its files stay, until the training comes to its step again. If
+    none is intact, nothing is changed: `latest_checkpoint`, or whoever reads the checkpoint, says so.
     """
     state = os.path.join(output_dir, _STATE_FILE)
     folder = CheckpointFolder(output_dir, keep_checkpoint_max=sys.maxsize)  # nothing is dropped here

@@ -1,10 +1,10 @@
 """The index of a TensorFlow checkpoint: a table of what it contains, read and written without TensorFlow.
 
 The format is LevelDB's (its doc/table_format.md): blocks of entries whose keys omit the prefix that they share with the
-previous key, an index of the blocks, and a footer. TensorFlow does not compress these tables. A key is the name of a
-tensor; its entry is a protocol buffer of TensorFlow's tensor_bundle.proto. The graph of objects of a TensorFlow 2
-checkpoint is one of trackable_object_graph.proto. The messages are declared here with the fields that are used;
-TensorFlow's own classes take seconds to import. The bytes of a tensor are little-endian; strings have their own layout.
+previous key, an index of the blocks, and a footer. A key is the name of a tensor; its entry is a protocol buffer of
+TensorFlow's tensor_bundle.proto. The graph of objects of a TensorFlow 2 checkpoint is one of
+trackable_object_graph.proto. The messages are declared here with the fields that are used; TensorFlow's own classes
+take seconds to import. The bytes of a tensor are little-endian; strings have their own layout.
 """
 
 from __future__ import annotations
@@ -98,9 +98,8 @@ class Entry(NamedTuple):
 
     dtype: str  # as a numpy name; "string" for bytes objects
     shape: list[int]  # its sizes
-    # shard, offset, size: the number of the data file, and the place of the bytes in it
-    shard: int
-    offset: int
+    shard: int  # the number of the data file
+    offset: int  # the place of the bytes in it
     size: int
     checksum: int  # a masked CRC-32C of the bytes
 
@@ -148,11 +147,7 @@ def _read_varints(data: bytes, place: int, count: int) -> tuple[list[int], int]:
 
 
 def read_table(data: bytes) -> dict[bytes, bytes]:
-    """Returns all entries of a table.
-
-    Raises:
-      DamagedTable: it is truncated, a checksum does not match, or it is another kind of file.
-    """
+    """Returns all entries of a table. Raises DamagedTable if it is truncated, changed, or another kind of file."""
     if len(data) < _FOOTER or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
         raise DamagedTable("it does not end as such a file does")
     # The footer has the offset and size of the metaindex block, which is empty here, and of the index of the blocks.
@@ -189,7 +184,6 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def write_table(entries: Mapping[bytes, bytes]) -> bytes:
-    """Returns a table of these entries."""
     table = bytearray()
     index: list[tuple[bytes, bytes]] = []
     block: list[tuple[bytes, bytes]] = []
@@ -206,10 +200,7 @@ def write_table(entries: Mapping[bytes, bytes]) -> bytes:
 
 
 def _append_block(table: bytearray, entries: list[tuple[bytes, bytes]]) -> bytes:
-    """Appends a block and returns its encoded offset and size.
-
-    Every key is written in full as a restart point: the index of a checkpoint is small.
-    """
+    """Appends a block, with every key in full as a restart point; returns its encoded offset and size."""
     block, restarts = bytearray(), []
     for key, value in entries:
         restarts.append(len(block))

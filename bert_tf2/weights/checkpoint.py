@@ -8,7 +8,7 @@ files, and `sources` selects the readers of other files.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import keras
@@ -48,21 +48,13 @@ def trained_variables(model: keras.Model) -> dict[str, tf.Variable]:
     return {name: variable for name, variable in used_variables(model).items() if id(variable) in trainable}
 
 
-def _problems(source: Weights, variables: Mapping[str, tf.Variable], needed: Callable[[str], bool]) -> list[str]:
-    """Returns a phrase for each variable that weights lack, if it is needed, or have in another shape."""
-    problems = [f"{name} is missing" for name in variables if name not in source.shapes and needed(name)]
-    for name, variable in variables.items():
-        found, wanted = source.shapes.get(name), variable.shape.as_list()
-        if found not in (None, wanted):
-            more = name == names.POSITIONS.reference and found[1:] == wanted[1:] and found < wanted
-            remedy = f" (convert_checkpoint.py --extend_positions={wanted[0]} makes it longer)" if more else ""
-            problems.append(f"{name} is {found} in the checkpoint and {wanted} in the model{remedy}")
-    return problems
-
-
 def _refuse(source: Weights, problems: list[str], advice: str) -> None:
     if problems:
         raise UserError(f"{source.path}: does not fit the model: {and_more(problems, 3, '; ')}. {advice}")
+
+
+def _shapes(variables: Mapping[str, tf.Variable]) -> dict[str, list[int]]:
+    return {name: variable.shape.as_list() for name, variable in variables.items()}
 
 
 def initialize(model: keras.Model, init_checkpoint: str | Weights) -> str:
@@ -76,7 +68,7 @@ def initialize(model: keras.Model, init_checkpoint: str | Weights) -> str:
     names.check_encoder(source.path, source.shapes)
     variables = tf1_variables(model)
     fresh = [name for name in variables if name not in source.shapes]
-    problems = _problems(source, variables, needed=names.is_encoder)
+    problems = [*names.misfits(_shapes(variables), source.shapes, names.is_encoder)]
     _refuse(source, problems, "Is it a checkpoint of this configuration, and of this task?")
     for sentence in metadata.check_config(source, model.config):
         logging.warning("%s", sentence)
@@ -101,16 +93,13 @@ def restore(
     config: BertConfig | None = None,
     allow_missing: Collection[str] = (),
 ) -> int:
-    """Loads every one of `variables` from a checkpoint and returns its global step.
+    """Loads every one of `variables` from a checkpoint, or what has opened it, and returns its global step.
 
-    Args:
-      path: the checkpoint, or what has opened it.
-      config: the model's configuration, which is compared with the bert_config.json beside the checkpoint.
-      allow_missing: names of variables that keep their values if the checkpoint has none.
+    `config` is compared with the bert_config.json beside it. Variables in `allow_missing` may keep their values.
     """
     source = Checkpoint(path) if isinstance(path, str) else path
     variables = {name: variables[name] for name in variables if name not in allow_missing or name in source.shapes}
-    problems = _problems(source, variables, needed=lambda name: True)
+    problems = [*names.misfits(_shapes(variables), source.shapes, lambda name: True)]
     if any(map(names.is_encoder, variables)):  # a continued training run would omit more from its next checkpoint
         others = [name for name in source.shapes if names.is_encoder(name) and name not in variables]
         problems += [f"{name} is not in the model" for name in names.without_optimizer(others)]
@@ -124,10 +113,7 @@ def restore(
 
 
 def weights_in_use(output_dir: str, init_checkpoint: str | None, will_train: bool = False) -> Weights | None:
-    """Opens the weights that a call starts from: the newest checkpoint in output_dir, else init_checkpoint.
-
-    Returns the weights, or None if there are none and training starts from random ones.
-    """
+    """Opens the newest checkpoint in output_dir, else init_checkpoint; None if training starts from random weights."""
     path = latest_checkpoint(output_dir) or init_checkpoint
     if path:
         return open_weights(path)
@@ -149,10 +135,7 @@ def weights_in_use(output_dir: str, init_checkpoint: str | None, will_train: boo
 
 
 def check_trained(model: keras.Model, source: Weights, allow_missing: tuple[str, ...] = ()) -> None:
-    """Checks that a model's outputs come from trained weights.
-
-    `allow_missing`: name prefixes of variables that may be missing.
-    """
+    """Checks that a model's outputs come from trained weights, except what begins with one of `allow_missing`."""
     missing = [
         name for name in used_variables(model) if name not in source.shapes and not name.startswith(allow_missing)
     ]
@@ -166,10 +149,8 @@ def check_trained(model: keras.Model, source: Weights, allow_missing: tuple[str,
 def make_model(source: Weights, config: BertConfig, labels: LabelMap | None = None, **kwargs: Any) -> keras.Model:
     """Creates the model with the heads that the weights contain, or a BertModel; its variables are not loaded.
 
-    Args:
-      labels: the meaning of a classifier's or tagger's outputs, from sources.label_map_of. Defaults to a classifier's,
-        since both have the same variable names.
-      **kwargs: for the model's constructor.
+    `labels`: from sources.label_map_of; a classifier's and a tagger's weights have the same names. Without them, a
+    classifier is made. `**kwargs` are for the model's constructor.
     """
     present = {head for head, rows in names.HEADS.items() if rows[0].reference in source.shapes}
     labeled = labels.labeled if labels else "texts"
@@ -184,8 +165,5 @@ def make_model(source: Weights, config: BertConfig, labels: LabelMap | None = No
         return heads.MaskedLMModel(config, has_pooler=pooler, **kwargs)
     if model.labeled:
         kwargs["num_labels"] = source.num_labels
-        if labels and labels.regression:
-            kwargs["regression"] = True
-        if labels and labels.multi_label:
-            kwargs["multi_label"] = True
+        kwargs |= {kind: True for kind in ("regression", "multi_label") if labels and getattr(labels, kind)}
     return model(config, **kwargs)

@@ -145,9 +145,8 @@ class _Conversion:
     def _problems(self) -> Iterator[str]:
         """Yields a phrase for each way in which the weights do not fit the configuration."""
         shapes, rows = self.source.shapes, names.known(self.config.num_hidden_layers)
-        known = {row.reference for row in rows}
-        optional = {name for name in known if not names.is_encoder(name)}
-        yield from names.misfits(rows, shapes, self.config, optional)
+        known = names.shapes_of(rows, self.config, self.source.num_labels)
+        yield from names.misfits(known, shapes, names.is_encoder)
         for name in shapes:
             slot = names.is_optimizer_state(name) or name.rpartition("/")[0] in known
             if names.is_encoder(name) and name not in known and not slot:
@@ -269,16 +268,12 @@ class _Conversion:
 
 
 def _unknown_to_the_reference(config: BertConfig) -> Iterator[str]:
-    """Yields a message for each value in a bert_config.json that google-research/bert does not read as it is meant."""
-    if config.hidden_act == "gelu_erf":
+    """Yields a message if google-research/bert does not read the bert_config.json as it is meant."""
+    if config.hidden_act == "gelu_erf" or config.layer_norm_eps != LAYER_NORM_EPSILON:
         yield (
-            'Its bert_config.json says "gelu_erf", the exact function, which google-research/bert does not know;'
-            " --hidden_act=gelu writes the approximation it has (the two differ by less than 5e-4)."
-        )
-    if config.layer_norm_eps != LAYER_NORM_EPSILON:
-        yield (
-            f"Its bert_config.json says layer_norm_eps {json.dumps(config.layer_norm_eps)}, which google-research/bert"
-            " does not know: it computes something else with these weights."
+            f'Its bert_config.json says hidden_act "{config.hidden_act}" and layer_norm_eps {config.layer_norm_eps};'
+            " google-research/bert knows no gelu_erf, the exact function (--hidden_act=gelu writes its approximation;"
+            " the two differ by less than 5e-4), and no other layer_norm_eps than 1e-12."
         )
 
 

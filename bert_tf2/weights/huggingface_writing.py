@@ -53,7 +53,8 @@ def write_folder(
     )
     pooler = there.pooler and (bool(there.heads) or names.POOLER[0].reference in shapes)
     rows = [*names.encoder(config.num_hidden_layers, pooler), *names.of_heads(there.heads)]
-    if problems := [*names.misfits(rows, shapes, config)]:
+    wanted = names.shapes_of(rows, config, names.num_labels(shapes))
+    if problems := [*names.misfits(wanted, shapes, lambda name: True)]:
         raise UserError(f"these weights do not make a {architecture}: {and_more(problems, 3, '; ')}")
     contents = {"config.json": _config_content(architecture, config, vocabulary, labels, shapes)}
     if vocabulary is not None:

@@ -7,6 +7,7 @@ import os
 
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.weights import task_file
 
 LABEL_MAP_FILE = "label_map.json"
 THRESHOLD = 0.5
@@ -24,8 +25,7 @@ class LabelMap:
     task: str  # the name of the task that it was trained for
     labels: tuple[str, ...]  # in the order of the outputs; empty for a regression
     regression: bool  # whether the single output is a score
-    # whether a text may have several labels, or none; each output is then an independent probability
-    multi_label: bool = False
+    multi_label: bool = False  # whether each output is an independent probability: a text may have several labels
 
     @property
     def num_labels(self) -> int:
@@ -61,23 +61,23 @@ def save_label_map(output_dir: str, label_map: LabelMap) -> None:
     files.write_json(os.path.join(output_dir, LABEL_MAP_FILE), content)
 
 
-def load_label_map(output_dir: str) -> LabelMap | None:
+def load_label_map(folder: str) -> LabelMap | None:
     """Reads label_map.json; returns None if it does not exist (the reference did not write one)."""
-    path = files.companion(output_dir, LABEL_MAP_FILE)
-    return read_label_map(path) if path else None
+    path = files.companion(folder, LABEL_MAP_FILE)
+    found = read_label_map(path) if path else None
+    if found:
+        task_file.check(path, {"labels": list(found.labels)})
+    return found
 
 
 def read_label_map(path: str) -> LabelMap:
     """Reads a file in the format of label_map.json."""
     content = {"multi_label": False, **files.read_json(path)}
     kinds = {"task": str, "labels": list, "regression": bool, "multi_label": bool}
-    is_right = all(isinstance(content.get(name), kind) for name, kind in kinds.items())
     task, labels, regression, multi_label = map(content.get, kinds)
-    if (
-        not is_right
-        or not all(isinstance(label, str) and files.is_utf8(label) for label in labels)
-        or (labels if regression else len(labels) < 2)
-    ):
+    is_right = all(isinstance(content.get(name), kind) for name, kind in kinds.items())
+    is_right = is_right and all(isinstance(label, str) and files.is_utf8(label) for label in labels)
+    if not is_right or (labels if regression else len(labels) < 2):
         raise UserError(
             f"{path}: must have 'task' (a text), 'labels' (two or more texts; none for a regression),"
             " 'regression' and 'multi_label' (true or false); put back the file that the training wrote, or train again"

@@ -6,13 +6,11 @@ affect any shape. With a wrong value the weights silently compute something else
     bert_config.json, config.json                       the configuration
     vocab.txt                                           the vocabulary
     tokenizer_config.json, tokenizer.json               do_lower_case and more, for Hugging Face models
-    tokenization.json                                   do_lower_case, tokens that are never split and the vocabulary's
-                                                        hash, for this project's
+    tokenization.json                                   the same and the vocabulary's hash, for this project's
     task.json                                           what a model was fine-tuned for
 
-Training writes them beside its checkpoints (`write`), and scripts that get no other files take these (`model_files`).
-All code that loads weights compares with them: `checkpoint` calls `check_config`, every task that reads text calls
-`load_tokenizer`, and fine-tuning calls `check_task`.
+Training writes them beside its checkpoints (`write`), scripts that get no other files take these (`model_files`), and
+all code that loads weights compares with them.
 """
 
 from __future__ import annotations
@@ -40,10 +38,7 @@ _MOST_ROUNDED_UP = 128  # by how much vocab_size is commonly rounded up, for the
 
 
 def model_files(path: str) -> dict[str, str]:
-    """Returns the configuration and the vocabulary in the folder of a model, by the names of their flags.
-
-    `path`: the folder, or weights in it.
-    """
+    """Returns the configuration and the vocabulary in a folder, or beside weights, by the names of their flags."""
     folder = path if files.is_directory(path) else os.path.dirname(path)
     configs = ("config.json", CONFIG_FILE) if huggingface.recognizes(path) else (CONFIG_FILE, "config.json")
     found = {
@@ -54,10 +49,7 @@ def model_files(path: str) -> dict[str, str]:
 
 
 def files_in_use(output_dir: str | None, init_checkpoint: str | None) -> dict[str, str]:
-    """Returns the model_files of the weights that a call starts from, as checkpoint.weights_in_use chooses them.
-
-    What output_dir lacks, as trainings of TensorFlow 1 do, is taken from init_checkpoint.
-    """
+    """Returns model_files of checkpoint.weights_in_use; what output_dir lacks is taken from init_checkpoint."""
     found = model_files(init_checkpoint) if init_checkpoint else {}
     return {**found, **(model_files(output_dir) if output_dir and bundle.latest_checkpoint(output_dir) else {})}
 
@@ -85,8 +77,7 @@ def decisive(config: BertConfig) -> dict[str, Any]:
 def check_config(source: Weights, config: BertConfig) -> list[str]:
     """Compares a configuration with that of the weights, in the fields that no shape shows.
 
-    Returns messages about differences that may be intentional: fewer layers than the weights have, so that only the
-    first ones are used; another activation function, if the stated one is uncertain (Weights.uncertain).
+    Returns messages about differences that may be intentional: fewer layers, or one of Weights.other_activations.
     """
     found = stated_config(source)
     if found is None:
@@ -149,10 +140,8 @@ def load_tokenizer(
 ) -> tokenization.FullTokenizer:
     """Creates the tokenizer after checking that its ids are those that the model was trained with.
 
-    Args:
-      do_lower_case: the flag; None, if it was not given, means True.
-      vocab_size: the number of embeddings of the model; None if there is no model yet.
-      init_checkpoint: the flag's value, for the reference's check of its release names.
+    `do_lower_case`: None, if it was not given, means True. `vocab_size`: the model's, if there is one.
+    `init_checkpoint`: the flag's value, for the reference's check of its release names.
     """
     lower = do_lower_case is not False
     for path in {init_checkpoint, source.path if source else None}:
@@ -180,7 +169,6 @@ def load_tokenizer(
 
 
 def _check_rows(tokenizer: tokenization.FullTokenizer, vocab_file: str, vocab_size: int | None) -> None:
-    """Compares the number of entries with that of embeddings, and looks where [PAD] is."""
     if tokenizer.vocab["[PAD]"] != 0:
         logging.warning(
             "%s: [PAD] is on line %d, but padding has the id 0, as in the reference: that of %r here. It is masked",
@@ -201,8 +189,8 @@ def _check_rows(tokenizer: tokenization.FullTokenizer, vocab_file: str, vocab_si
 def check_vocabulary(source: Weights, vocab_file: str, ours: Sequence[str] | None = None) -> None:
     """Compares a vocabulary, whose entries are `ours`, with the one that the weights were trained with, if it is known.
 
-    If the vocabulary itself is beside the weights, entries may be appended, be missing at the end, or replace [unused]
-    entries, as happens when words are added. If only its hash is known, all entries must be equal.
+    If it is beside the weights, entries may be appended, be missing at the end, or replace [unused] ones, as happens
+    when words are added. If only its hash is known, all entries must be equal.
     """
     ours = _entries(vocab_file) if ours is None else ours
     path, digest = source.text.record if source.text else ("", "")
@@ -249,10 +237,7 @@ def _hash(entries: Sequence[str]) -> str:
 def check_task(source: Weights, task: Mapping[str, str | bool], flag: str, other_task: bool = False) -> None:
     """Compares what weights were fine-tuned for, as task.json states it, with what they are used for.
 
-    Args:
-      task: what they are used for: "task", its name, and facts about its data.
-      flag: the one that names the weights.
-      other_task: whether a difference is meant; it is a warning then.
+    `task`: "task", its name, and facts about its data. `flag` names the weights. A meant difference is a warning.
     """
     stated = task_file.read(source.folder)
     if not (different := [name for name in task if stated.get(name, task[name]) != task[name]]):
@@ -267,21 +252,17 @@ def check_task(source: Weights, task: Mapping[str, str | bool], flag: str, other
 
 def check_output_dir(output_dir: str, config: BertConfig, vocab_file: str | None) -> None:
     """Checks, before a training run, that `write` would not replace another model's configuration or vocabulary."""
-    theirs = os.path.join(output_dir, VOCABULARY_FILE)
-    if vocab_file and files.exists(theirs) and _entries(theirs) != _entries(vocab_file):
-        raise UserError(
-            f"{theirs}: is another vocabulary than --vocab_file={vocab_file}, which would take its place there; give"
-            " another --output_dir, or move the file away"
-        )
+    problem = "and would take its place there; give another --output_dir, or move the file away"
+    path = os.path.join(output_dir, VOCABULARY_FILE)
+    if vocab_file and files.exists(path) and _entries(path) != _entries(vocab_file):
+        raise UserError(f"{path}: is another vocabulary than --vocab_file={vocab_file}, {problem}")
     path = os.path.join(output_dir, CONFIG_FILE)
     if not files.exists(path) or bundle.latest_checkpoint(output_dir):  # check_config compares that of a training run
         return
     stated = BertConfig.from_json_file(path)
     if different := decisive_differences(stated, config):
-        raise UserError(
-            f"{path}: states {_listed(stated, different)}, but --bert_config_file says {_listed(config, different)},"
-            " and would take its place there; give another --output_dir, or move the file away"
-        )
+        ours = _listed(config, different)
+        raise UserError(f"{path}: states {_listed(stated, different)}, but --bert_config_file says {ours}, {problem}")
 
 
 def write(
@@ -293,11 +274,7 @@ def write(
 ) -> None:
     """Writes bert_config.json, vocab.txt, tokenization.json and task.json beside the checkpoints of a training run.
 
-    Args:
-      config: the model's configuration. An existing file that describes the same model is kept.
-      tokenizer, vocab_file: for vocab.txt and tokenization.json, which are not written without them. An equal
-        vocabulary is kept, too.
-      task: see task_file.content.
+    Files that say the same are kept. `tokenizer`, `vocab_file`: both or none. `task`: see task_file.content.
     """
     path = os.path.join(folder, CONFIG_FILE)
     if not files.exists(path) or decisive_differences(BertConfig.from_json_file(path), config):
@@ -316,8 +293,7 @@ def record_of(
     do_lower_case: bool | None, vocabulary: Sequence[str] | None, rules: Mapping[str, Any] | None = None
 ) -> str:
     """Returns the text of a tokenization.json; `rules` are FullTokenizer's, and None is a case that nobody stated."""
-    content: dict = {} if do_lower_case is None else {"do_lower_case": do_lower_case}
-    content |= rules or {}
+    content = {**({} if do_lower_case is None else {"do_lower_case": do_lower_case}), **(rules or {})}
     if vocabulary is not None:
         entries = [entry.strip() for entry in vocabulary]
         content |= {"vocab_entries": len(entries), "vocab_sha256": _hash(entries)}

@@ -3,14 +3,12 @@
 This single table serves all directions. The reference's name is the key throughout this project, and shapes are the
 reference's. `{i}` is the index of a block, from 0. The letters of the shapes are those of FIELDS, and L for the labels
 of the head; a digit is a literal size.
-
-The classes in `heads` list the heads of each model as keys of HEADS.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bert_tf2.config import BertConfig
@@ -116,7 +114,7 @@ _OPTIMIZER_STATE = re.compile(
 
 
 def encoder(num_hidden_layers: int, pooler: bool = True) -> Iterator[Variable]:
-    """Yields every variable of an encoder, in the order in which they are written. `pooler`: whether it has one."""
+    """Yields every variable of an encoder, in the order in which they are written."""
     yield from EMBEDDINGS
     for index in range(num_hidden_layers):
         for row in BLOCK:
@@ -126,7 +124,6 @@ def encoder(num_hidden_layers: int, pooler: bool = True) -> Iterator[Variable]:
 
 
 def of_heads(heads: Iterable[str]) -> list[Variable]:
-    """Returns the variables of heads, which are keys of HEADS."""
     return [row for head in heads for row in HEADS[head]]
 
 
@@ -155,14 +152,14 @@ def _attribute(model, path: str):
     return model.value
 
 
-def shape(row: Variable, config: BertConfig, num_labels: int | None = None) -> list[int]:
-    """Returns the shape of a variable for a configuration. Only the head "labels" requires `num_labels`."""
+def shapes_of(rows: Iterable[Variable], config: BertConfig, num_labels: int | None = None) -> dict[str, list[int]]:
+    """Returns reference name -> shape for a configuration. Only the head "labels" requires `num_labels`."""
     sizes = {letter: getattr(config, field) for letter, field in FIELDS.items()} | {"L": num_labels}
-    return [int(letter) if letter.isdigit() else sizes[letter] for letter in row.shape]
+    return {row.reference: [int(axis) if axis.isdigit() else sizes[axis] for axis in row.shape] for row in rows}
 
 
 def num_labels(shapes: Mapping[str, Sequence[int]]) -> int | None:
-    """Returns the number of outputs of a classifier or tagger with these weights, or None if they have no such head."""
+    """Returns the number of outputs of a classifier or tagger, or None if the weights have no such head."""
     return next(iter(shapes.get(LABELS[0].reference, ())), None)
 
 
@@ -172,16 +169,16 @@ def num_layers(found: Iterable[str]) -> int:
     return max((int(match[1]) + 1 for match in numbers if match), default=0)
 
 
-def misfits(
-    rows: Iterable[Variable], shapes: Mapping[str, Sequence[int]], config: BertConfig, optional: Container[str] = ()
-) -> Iterator[str]:
-    """Yields a phrase for each variable that weights with these shapes lack (if not `optional`) or have otherwise."""
-    for row in rows:
-        found, wanted = shapes.get(row.reference), shape(row, config, num_labels(shapes))
-        if found is None and row.reference not in optional:
-            yield f"{row.reference} is missing"
-        elif found is not None and [*found] != wanted:
-            yield f"{row.reference} is {[*found]}, not {wanted}"
+def misfits(wanted: Mapping[str, Sequence[int]], found: Mapping[str, Sequence[int]], needed: Callable) -> Iterator[str]:
+    """Yields a phrase for each variable that weights lack, though needed(name), or have in another shape."""
+    for name, size in wanted.items():
+        there = found.get(name)
+        if there is None and needed(name):
+            yield f"{name} is missing"
+        elif there is not None and [*there] != [*size]:
+            more = name == POSITIONS.reference and [*there[1:]] == [*size[1:]] and there[0] < size[0]
+            remedy = f" (convert_checkpoint.py --extend_positions={size[0]} makes it longer)" if more else ""
+            yield f"{name} is {[*there]} in the checkpoint and {[*size]} in the model{remedy}"
 
 
 def common_prefix(found: Iterable[str], anchor: str) -> str:
@@ -208,7 +205,7 @@ def is_transposed(name: str) -> bool:
 
 
 def is_optimizer_state(name: str) -> bool:
-    """Returns whether this is an optimizer variable: the reference's (`/adam_m`, `/adam_v`) or TensorFlow's."""
+    """Returns whether this is an optimizer's variable, the reference's or TensorFlow's."""
     return bool(_OPTIMIZER_STATE.search(name))
 
 

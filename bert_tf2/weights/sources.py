@@ -12,9 +12,9 @@ from bert_tf2.config import BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
-from bert_tf2.weights import bundle, huggingface, keras_files, metadata, model_garden, task_file
+from bert_tf2.weights import bundle, huggingface, keras_files, metadata, model_garden
 from bert_tf2.weights.base import Weights
-from bert_tf2.weights.labels import LABEL_MAP_FILE, LabelMap, load_label_map
+from bert_tf2.weights.labels import LabelMap, load_label_map
 
 Model = TypeVar("Model")
 
@@ -102,15 +102,7 @@ def _keras_files_in(path: str) -> list[str]:
 
 def label_map_of(source: Weights) -> LabelMap | None:
     """The meaning of a classifier's or tagger's outputs, from label_map.json or else the weights; None if not known."""
-    return label_map_in(source.folder) or source.labels()
-
-
-def label_map_in(folder: str) -> LabelMap | None:
-    """Returns the labels in a folder's label_map.json, if there is one."""
-    found = load_label_map(folder)
-    if found:
-        task_file.check(os.path.join(folder, LABEL_MAP_FILE), {"labels": list(found.labels)})
-    return found
+    return load_label_map(source.folder) or source.labels()
 
 
 _ATTEMPTS = 10

@@ -24,7 +24,7 @@ _SETTINGS, _MADE_WITH = "settings", "made_with"
 
 
 def content(purpose: Mapping[str, Any], kept: Mapping[str, Any], made_with: Mapping[str, Any]) -> dict[str, Any]:
-    """What a training writes: facts for metadata.check_task, settings by the names of their flags, and `check`'s."""
+    """What a training writes: facts for metadata.check_task, settings by their flags' names, and what `check` gets."""
     return {**purpose, _SETTINGS: dict(kept), _MADE_WITH: dict(made_with)}
 
 
@@ -72,14 +72,10 @@ def take(
     is_trained: bool = True,
     only: Collection[str] | None = None,
 ) -> None:
-    """Gives settings that were not given the values of the training, from the task.json of the weights in use.
+    """Gives settings that were not given, which are None, the values of the training, from task.json.
 
-    Args:
-      given: the settings of a script; those that task.json keeps are None if they were not given.
-      weights: a folder with weights, or the path of weights in it.
-      output_dir: a folder whose checkpoints, if there are any, are used instead.
-      is_trained: whether trained weights are used; a training takes the defaults of the flags.
-      only: the names of the settings to take; None for all.
+    `weights`, or what is in output_dir if it has checkpoints, are used; if they are not trained, the defaults count.
+    `only`: the names of the settings to take; None for all.
     """
     kinds = {name: settings_of(type(given))[name][1] for name in kept(given) if only is None or name in only}
     stated = {}

@@ -41,15 +41,10 @@ class Stated(NamedTuple):
     do_lower_case: bool | None  # None if no file states it
     rules: dict[str, Any]  # of FullTokenizer
     remark: str  # what is not the same here, for the user; "" if nothing
-    # the path of tokenization.json and the vocabulary's hash in it, "" for those that are not there
-    record: tuple[str, str] = ("", "")
+    record: tuple[str, str] = ("", "")  # the path of tokenization.json and the vocabulary's hash in it
 
 
-def _read_record(folder: str) -> Stated | None:
-    """Returns what a folder's tokenization.json states."""
-    path = files.companion(folder, TOKENIZATION_FILE)
-    if path is None:
-        return None
+def _read_record(path: str) -> Stated:
     content = files.read_json(path)
     said = {name: content.get(name) for name in ("never_split", "strip_accents", "tokenize_chinese_chars")}
     rules = {name: value for name, value in said.items() if value is not None}
@@ -66,7 +61,8 @@ def _read_record(folder: str) -> Stated | None:
 
 def stated_in(folder: str) -> Stated | None:
     """Returns what the files of this project in a folder say about how text is split, or else those of transformers."""
-    record = _read_record(folder)
+    path = files.companion(folder, TOKENIZATION_FILE)
+    record = _read_record(path) if path else None
     if record and record.do_lower_case is not None:
         return record
     theirs = in_huggingface(folder)
@@ -170,8 +166,6 @@ def vocabulary(folder: str) -> list[str] | None:
             count += index not in by_id
             if by_id.setdefault(index, token).strip() != token.strip():
                 raise UserError(f"{path}: entry {index} is {by_id[index]!r}, and {token!r} in another file beside it")
-    if not files.is_utf8("".join(by_id.values())):
-        raise UserError(f"{path}: an entry holds half a character (one of a pair of \\u...); give a vocab.txt")
     if len(by_id) != count or {*by_id} != {*range(count)}:
         raise UserError(f"{path}: the ids of its {count} entries are not 0, 1, 2, ...; give a vocab.txt")
     return [by_id[index] for index in range(count)]

@@ -42,21 +42,14 @@ def _look_alike(vocab: Mapping[str, int]) -> str:
 
 
 def unreachable_in_lower_case(vocab: Iterable[str]) -> list[str]:
-    """The entries that no lower-cased text gives, because they have capitals or accents; no special tokens.
-
-    A vocabulary that was learned from lower-cased text has none.
-    """
+    """The entries with capitals or accents, which no lower-cased text gives; no special tokens."""
     return [
         entry
         for entry in vocab
         if not (entry.isascii() and entry == entry.lower())  # for speed: most entries
-        and entry != _without_accents(entry.lower())
+        and entry != "".join(c for c in unicodedata.normalize("NFD", entry.lower()) if unicodedata.category(c) != "Mn")
         and not _SPECIAL.fullmatch(entry)
     ]
-
-
-def _without_accents(text: str) -> str:
-    return "".join(char for char in unicodedata.normalize("NFD", text) if unicodedata.category(char) != "Mn")
 
 
 def is_cased(vocab: Collection[str]) -> bool:

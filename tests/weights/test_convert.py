@@ -205,7 +205,7 @@ def test_extend_vocab_checks_what_there_was(tmp_path, vocab_size):
     (tmp_path / "new.txt").write_text("fresh\nand\nmore\n")
     (tmp_path / "other.json").write_text(small_config(vocab_size=vocab_size).to_json_string())
     options = {"input": tmp_path / "in", "output": tmp_path / "out", "to": "tf1", "extend_vocab": tmp_path / "new.txt"}
-    assert f"word_embeddings is [{VOCAB}, 8], not [{vocab_size}, 8]" in message_of(
+    assert f"word_embeddings is [{VOCAB}, 8] in the checkpoint and [{vocab_size}, 8] in" in message_of(
         **options, bert_config_file=tmp_path / "other.json"
     )
     (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in [*WORDS, "one", "two"]))
@@ -279,7 +279,9 @@ def test_what_does_not_fit_the_configuration(tmp_path):
 
     assert "layer_2/attention/self/query/kernel is missing" in message(num_hidden_layers=3)
     assert "layer_1/attention/output/LayerNorm/beta has no place in 1 layers" in message(num_hidden_layers=1)
-    assert "intermediate/dense/kernel is [8, 12], not [8, 16]" in message(intermediate_size=16)
+    assert "intermediate/dense/kernel is [8, 12] in the checkpoint and [8, 16] in the model" in message(
+        intermediate_size=16
+    )
     (folder / "vocab.txt").write_text("word\n" * (VOCAB + 1))
     assert f"{VOCAB + 1} entries, but the model's configuration says vocab_size {VOCAB};" in message()
     (folder / "bert_config.json").unlink()

@@ -130,7 +130,7 @@ def refused_writings():
     no_pooler = {name: value for name, value in values.items() if "pooler" not in name}
     return [
         (without, {}, "bert/encoder/layer_1/output/dense/kernel is missing"),
-        (misshapen, {}, "bert/pooler/dense/bias is [3], not [8]"),
+        (misshapen, {}, "bert/pooler/dense/bias is [3] in the checkpoint and [8] in the model"),
         (no_pooler, {}, "bert/pooler/dense/kernel is missing"),
         (values, {"labels": LabelMap("tsv", ("a", "b"), regression=False)}, "3 outputs"),
     ]
