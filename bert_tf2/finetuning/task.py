@@ -17,7 +17,8 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights import checkpoint, sources
 from bert_tf2.weights.base import Weights
-from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, UNKNOWN_TASK, LabelMap, load_label_map, numbered
+from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
+from bert_tf2.weights.metadata import load_label_map
 
 Batches = Iterator[Mapping[str, np.ndarray]]
 

@@ -7,7 +7,6 @@ import os
 
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.weights import task_file
 
 LABEL_MAP_FILE = "label_map.json"
 THRESHOLD = 0.5
@@ -59,15 +58,6 @@ def save_label_map(output_dir: str, label_map: LabelMap) -> None:
     if not label_map.multi_label:
         del content["multi_label"]
     files.write_json(os.path.join(output_dir, LABEL_MAP_FILE), content)
-
-
-def load_label_map(folder: str) -> LabelMap | None:
-    """Reads label_map.json; returns None if it does not exist (the reference did not write one)."""
-    path = files.companion(folder, LABEL_MAP_FILE)
-    found = read_label_map(path) if path else None
-    if found:
-        task_file.check(path, {"labels": list(found.labels)})
-    return found
 
 
 def read_label_map(path: str) -> LabelMap:

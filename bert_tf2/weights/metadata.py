@@ -29,6 +29,7 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import bundle, huggingface, task_file
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
+from bert_tf2.weights.labels import LABEL_MAP_FILE, LabelMap, read_label_map
 from bert_tf2.weights.text_rules import TOKENIZATION_FILE, Stated, stated_in
 from bert_tf2.weights.vocabulary import check_case_of_vocabulary, check_never_split, check_special_tokens, is_cased
 
@@ -248,6 +249,15 @@ def check_task(source: Weights, task: Mapping[str, str | bool], flag: str, other
     if not other_task:
         raise UserError(f"{problem}; give another {flag}, or --other_task if that is meant")
     logging.warning("%s", problem)
+
+
+def load_label_map(folder: str) -> LabelMap | None:
+    """Reads label_map.json, and compares it with task.json; None if it does not exist, as the reference wrote none."""
+    path = files.companion(folder, LABEL_MAP_FILE)
+    found = read_label_map(path) if path else None
+    if found:
+        task_file.check(path, {"labels": list(found.labels)})
+    return found
 
 
 def check_output_dir(output_dir: str, config: BertConfig, vocab_file: str | None) -> None:

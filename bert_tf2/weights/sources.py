@@ -14,7 +14,8 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights import bundle, huggingface, keras_files, metadata, model_garden
 from bert_tf2.weights.base import Weights
-from bert_tf2.weights.labels import LabelMap, load_label_map
+from bert_tf2.weights.labels import LabelMap
+from bert_tf2.weights.metadata import load_label_map
 
 Model = TypeVar("Model")
 

@@ -12,7 +12,7 @@ from refused import message_of
 
 import bert_tf2
 from bert_tf2.weights import convert, huggingface, metadata, text_rules
-from bert_tf2.weights.labels import load_label_map
+from bert_tf2.weights.metadata import load_label_map
 from bert_tf2.weights.options import ConversionOptions
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
