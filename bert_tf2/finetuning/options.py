@@ -221,6 +221,12 @@ class SquadOptions(PredictionOptions, FineTuneOptions):
 
         check_lengths(self.max_seq_length, self.max_query_length, self.doc_stride)
 
+    def check_inputs(self) -> None:
+        if self.do_eval or self.evaluates_during_training:
+            from bert_tf2.finetuning.squad.scores import check_answers  # late: as above
+
+            check_answers(self.predict_file, self.version_2_with_negative)
+
 
 @options
 class NerOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):

@@ -41,6 +41,13 @@ def pack(parts: Sequence[Sequence[str]]) -> tuple[list[str], list[int]]:
     return tokens, segment_ids
 
 
+def check_blanks(text: str, where: str) -> None:
+    """Raises UserError if there is no `[MASK]`, or one is not in capitals."""
+    check_spelling(text, where)
+    if MASK not in text:
+        raise UserError(f"{where}: holds no {MASK}; write {MASK} where a word is to be found")
+
+
 def check_spelling(text: str, where: str) -> None:
     """Raises UserError if a `[MASK]` is not in capitals."""
     # As text, "[mask]" would become three tokens, which is rarely intended ("[ mask ]" gives the same tokens).

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 
+from bert_tf2.support import files
 from bert_tf2.support.settings import (
     ANSWERS,
     DATA,
@@ -293,6 +294,11 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
         low=1,
     )
 
+    def check_inputs(self) -> None:
+        self.config.check_sequence_length(self.max_seq_length)
+        for names in filter(None, (self.input_file, self.eval_input_file)):
+            files.match_files(names)
+
 
 @options
 class MaskedLMOptions(VocabularyOptions, PrecisionOptions, ModelOptions):
@@ -321,6 +327,13 @@ class MaskedLMOptions(VocabularyOptions, PrecisionOptions, ModelOptions):
     output_format: str = setting(
         "text for people, or json for one JSON object per line.", "text", group=ANSWERS, choices=("text", "json")
     )
+
+    def check_inputs(self) -> None:
+        from bert_tf2.pretraining.blanks import check_blanks  # late: --help needs no tokenizer
+
+        for number, text in enumerate(self.sentence or (), 1):
+            if text.strip():
+                check_blanks(text, f"--sentence, line {number}")
 
 
 @options

@@ -13,6 +13,7 @@ import pytest
 from bad_calls import BASE, arguments, check
 from command_lines import ROOT, Done
 
+from bert_tf2 import commands
 from bert_tf2.commands import COMMANDS, find
 from bert_tf2.finetuning import squad
 from bert_tf2.support import settings
@@ -276,6 +277,23 @@ def test_a_wrong_file(script, change, message, folder, command_lines, tmp_path):
     assert all(re.match(r"\d\d:\d\d:\d\d ", line) for line in logged if not line.startswith(" ")), logged
     assert not any("Training on" in line for line in logged)  # found before the first step
     assert not [path for path in tmp_path.rglob("*.tf_record")]
+
+
+# Told in a second or two, and not after the fifteen that TensorFlow takes to load on a busy machine.
+@pytest.mark.parametrize(
+    ("script", "change", "message"),
+    [
+        ("run_pretraining.py", "--input_file=none*", r"none\*: no file matches this pattern"),
+        ("run_pretraining.py", "--max_seq_length=1024", "--max_seq_length=1024 is more than the model can read"),
+        ("predict_masked.py", "--input_file= --sentence=blank", r"--sentence, line \d: holds no \[MASK\]"),
+        ("run_classifier.py", "--data_dir=gone", "gone"),
+        ("run_squad.py", "--do_eval --predict_file=squad2.json", "has no answer to score against"),
+        ("extract_features.py", "--layers=-99", "-99"),
+    ],
+)
+def test_told_before_tensorflow_is_loaded(script, change, message, folder, command_lines, monkeypatch):
+    monkeypatch.setattr(commands, "load_tensorflow", lambda: pytest.fail("TensorFlow is loaded"))
+    assert check(command_lines.run(script, *arguments(script, change), cwd=folder), script, message, folder) == []
 
 
 def test_ids_of_questions_may_repeat_where_nothing_is_kept_by_them(folder):

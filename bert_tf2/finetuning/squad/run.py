@@ -51,8 +51,6 @@ class SquadTask(Task):
         if part == "train":
             examples = squad.read_squad_examples(options.train_file, True, options.version_2_with_negative)
             return squad.shuffled_for_training(examples)
-        if options.do_eval or options.evaluates_during_training:
-            squad_scores.check_answers(options.predict_file, options.version_2_with_negative)
         return squad.read_squad_examples(options.predict_file, False, options.version_2_with_negative)
 
     def make_model(self, dtype: str) -> heads.SpanModel:
