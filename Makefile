@@ -146,7 +146,7 @@ PRECISIONS ?= float32 bfloat16
 accelerators: $(VENV)/installed .venv-accelerators/installed
 	for precision in $(PRECISIONS); do \
 	  $(BENCH)/hlo_on_gpu.py --write=bench_output/$$precision --no_answers --precision=$$precision $(SMALL) || exit 1; \
-	  echo "$$precision" && .venv-accelerators/bin/python benchmarks/accelerators.py bench_output/$$precision \
+	  .venv-accelerators/bin/python benchmarks/accelerators.py bench_output/$$precision \
 	    $(if $(TARGETS),--targets="$(TARGETS)") || exit 1; \
 	done
 

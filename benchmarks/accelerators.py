@@ -11,7 +11,7 @@ rate, or its bytes at the bandwidth of the memory.
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -123,7 +123,9 @@ def main() -> None:
     if len(names) == 1:
         print(compiled_row(flags.folder, *names), flush=True)
         return
-    print("| target | seconds to compile | GFLOP | GB moved | GB at once | roofline, ms |\n|-|-|-|-|-|-|", flush=True)
+    work = json.loads((flags.folder / "work.json").read_text(encoding="utf-8"))
+    print(work["batch_size"], "x", work["max_seq_length"], work["precision"], "jax", importlib.metadata.version("jax"))
+    print("\n| target | seconds to compile | GFLOP | GB moved | GB at once | roofline, ms |\n|-|-|-|-|-|-|", flush=True)
     for name in names:  # each in a process of its own: a compiler reads its settings once
         subprocess.run([sys.executable, __file__, str(flags.folder), f"--targets={name}"], check=True)
 

@@ -25,22 +25,24 @@ PLANS = {"padded": Plan(), "groups": Plan("groups", recompute=True, share_graph=
 
 
 @functools.cache
-def kernels_of(operation: str) -> list[dict[str, set[int]]]:
+def kernels_of(operation: str, device: str) -> list[dict[str, set[int]]]:
     """For each kernel the types that it takes, by attribute. `DEFAULT` ones are for all devices."""
     found = kernels.get_registered_kernels_for_op(operation).kernel
-    limits = (kernel.constraint for kernel in found if kernel.device_type in ("GPU", "DEFAULT"))
+    limits = (kernel.constraint for kernel in found if kernel.device_type in (device, "DEFAULT"))
     return [
         {one.name: {*one.allowed_values.list.type} for one in some if one.allowed_values.list.type} for some in limits
     ]
 
 
-def without_kernel(graph: graph_pb2.GraphDef) -> set[str]:
+def without_kernel(graph: graph_pb2.GraphDef, device: str = "GPU") -> set[str]:
     """The operations without a kernel in a graph and its functions, with the type of what they compute."""
     nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
     found = set()
     for node in nodes:
         types = {name: {value.type} if value.type else {*value.list.type} for name, value in node.attr.items()}
-        takes = (all(types[name] <= allowed for name, allowed in kernel.items()) for kernel in kernels_of(node.op))
+        takes = (
+            all(types[name] <= allowed for name, allowed in kernel.items()) for kernel in kernels_of(node.op, device)
+        )
         if node.op not in CALLS and not any(takes):
             of = {*types.get("T", ()), *types.get("Tparams", ())} if node.op != "StringFormat" else ()
             found.add(" of ".join([node.op, *(tf.as_dtype(kind).name for kind in of)]))
@@ -51,14 +53,31 @@ CASES = [("span", "float16"), ("pretraining", "bfloat16")]
 CASES += [pytest.param(kind, "float32", marks=pytest.mark.slow) for kind in MAKERS]
 
 
+def graph_of_a_step(kind: str, precision: str, plan: Plan) -> graph_pb2.GraphDef:
+    config = {"num_hidden_layers": 2, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    trainer = make_trainer("", kind, config=config, precision=precision, plan=plan)
+    batch = {name: tf.constant(value) for name, value in batch_for(kind).items()}
+    step = trainer.step.compiled(jit_compile=False).get_concrete_function(batch, tf.constant(3, tf.int64))
+    return step.graph.as_graph_def()
+
+
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize(("kind", "precision"), CASES)
 def test_a_training_step(kind, precision, plan):
-    config = {"num_hidden_layers": 2, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-    trainer = make_trainer("", kind, config=config, precision=precision, plan=PLANS[plan])
-    batch = {name: tf.constant(value) for name, value in batch_for(kind).items()}
-    step = trainer.step.compiled(jit_compile=False).get_concrete_function(batch, tf.constant(3, tf.int64))
-    assert without_kernel(step.graph.as_graph_def()) == set()
+    assert without_kernel(graph_of_a_step(kind, precision, PLANS[plan])) == set()
+
+
+def test_what_has_no_kernel_is_named():
+    text = tf.function(lambda: tf.strings.format("{}", [1])).get_concrete_function()
+    assert without_kernel(text.graph.as_graph_def(), "XLA_GPU_JIT") == {"StringFormat"}
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize(("kind", "precision"), CASES)
+def test_a_training_step_for_xla(kind, precision):
+    """The usual package does not list XLA's kernels for TPUs; all but a few are the same for all devices."""
+    tf.function(lambda: tf.constant(0.0), jit_compile=True)()  # the first compilation registers them
+    assert without_kernel(graph_of_a_step(kind, precision, Plan()), "XLA_GPU_JIT") == set()
 
 
 @pytest.mark.slow
