@@ -64,15 +64,12 @@ class Ragged:
 
 
 def encode(columns: Mapping[str, np.ndarray | Ragged]) -> list[bytes]:
-    """Serializes rows, each to the bytes of `Example.SerializeToString(deterministic=True)`.
+    """Serializes B rows, each to the bytes of `Example.SerializeToString(deterministic=True)`.
 
     `columns`: feature name -> array [B, L] of integers or of float32, or Ragged. L >= 1 may differ between features.
 
-    Returns:
-      B records.
-
     Raises:
-      ValueError: an array is not [B, L] with the same B, has no values, or has another type; or a ragged row is empty.
+      ValueError: an array has another shape or type, or a ragged row is empty.
     """
     rows = _Rows(len(next(iter(columns.values()))))
     for name in sorted(columns, key=str.encode):  # by the bytes of the name, as protobuf sorts
@@ -144,13 +141,10 @@ def encode_varints(values: np.ndarray, used: np.ndarray | None = None) -> tuple[
     A varint has 7 bits of the number in each byte, the lowest first; the highest bit tells that another byte follows. A
     negative number is that of 64 bits with the same bits.
 
-    Args:
-      values: the integers, of any type.
-      used: bool [B, L], false for those to leave out; None for all.
+    `used`, bool [B, L], is false for those to leave out; None for all.
 
-    Returns:
-      A table of bytes, uint8 [B, W], and which of them belong to the varints, bool [B, W], or None for all. Those of a
-      row are its varints, one after the other.
+    Returns a table of bytes, uint8 [B, W], and which of them belong to the varints, bool [B, W], or None for all. Those
+    of a row are its varints, one after the other.
     """
     count, length = values.shape
     smallest, largest = (int(values.min()), int(values.max())) if values.size else (0, 0)
@@ -210,10 +204,7 @@ def _message() -> type[Message]:
 
 
 def parse(data: bytes) -> dict[str, np.ndarray]:
-    """Parses one Example of any valid form.
-
-    Returns:
-      Feature name -> its values, int64 or float32 [L]; an empty array of bytes for a feature that has no numbers.
+    """The features of an Example: name -> its values, int64 or float32 [L]; an empty array if they are no numbers.
 
     Raises:
       NotAnExample: the bytes are not valid.

@@ -1,8 +1,7 @@
 """The `config.json` of Hugging Face's `transformers`, translated from and to the keys of a `bert_config.json`.
 
-The two formats differ in important details. `"hidden_act": "gelu"` is the exact function there, computed with erf; the
-reference's is the tanh approximation. Omitted keys have different defaults. Both directions preserve the function that
-the weights were trained with. `config.BertConfig` reads either file.
+`"hidden_act": "gelu"` is the exact function there, computed with erf; the reference's is the tanh approximation.
+Omitted keys have different defaults. Both directions preserve the function that the weights were trained with.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def from_huggingface(values: Mapping[str, Any]) -> dict[str, Any]:
     """Converts the content of a config.json to the keys of a bert_config.json; drops other keys."""
     for problem in _foreign_parts(values):
         raise UserError(f"this configuration of transformers {problem}")
-    known = {**_DEFAULTS, **{name: values[name] for name in _DEFAULTS if name in values}}
+    known = {name: values.get(name, default) for name, default in _DEFAULTS.items()}
     hidden_act = values.get("hidden_act", "gelu")
     if not isinstance(hidden_act, str) or hidden_act not in _FROM_THEIRS:
         raise UserError(
@@ -108,9 +107,8 @@ def to_huggingface(
     hidden_act = values["hidden_act"].lower()
     content = {
         **{name: values[name] for name in _DEFAULTS},
-        **{
-            name: values[name] or 0.0 for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")
-        },  # null is not allowed there
+        "hidden_dropout_prob": values["hidden_dropout_prob"] or 0.0,  # null is not allowed there
+        "attention_probs_dropout_prob": values["attention_probs_dropout_prob"] or 0.0,
         "hidden_act": {"gelu": "gelu_pytorch_tanh", "gelu_erf": "gelu"}.get(hidden_act, hidden_act),
         "architectures": [architecture],
         "model_type": "bert",

@@ -1,11 +1,4 @@
-"""Batches with little padding: cut to their longest row, or of rows of like length.
-
-    cut_to_longest:  a batch -> without the columns that are padding in every row
-    batches:         windows of some batches, sorted by length -> batches
-    put_back:        what was computed for them -> the batches that the order of the files makes
-
-`training.forward.in_order` does this for rows that come one by one; here it is a part of a tf.data pipeline.
-"""
+"""Batches with little padding, in a tf.data pipeline: cut to their longest row, or of rows of like length."""
 
 from __future__ import annotations
 
@@ -44,15 +37,13 @@ def rows_of_window(batch_size: int) -> int:
 def batches(windows, batch_size: int):
     """Divides windows into batches of like length, the longest rows first.
 
-    The shorter the rows of a batch, the more it has: as many tokens as `batch_size` rows of the full length. Small
-    batches of short rows would be too little work for each operation.
-
     Args:
       windows: a dataset of dicts of [rows, ...] with `input_mask`.
-      batch_size: the least number of rows in a batch, B; the last one of a window may have fewer.
+      batch_size: the least number of rows in a batch; the last one of a window may have fewer. The shorter its rows,
+        the more a batch has: as many tokens as `batch_size` rows of the full length.
 
     Returns:
-      A dataset of dicts of [B or more, ...] with the further feature PLACES.
+      A dataset of dicts with the further feature PLACES.
     """
     import tensorflow as tf
 
@@ -64,14 +55,10 @@ def batches(windows, batch_size: int):
         longest, count = tf.gather(lengths, order), tf.size(order)
         rows = {name: tf.gather(values, order) for name, values in window.items()}
         rows[PLACES] = tf.stack([tf.fill([count], tf.cast(number, tf.int32)), order], axis=1)
-
-        # The tokens of a batch, in int64: both factors may be large.
-        rows_at_least = tf.minimum(tf.constant(batch_size, tf.int64), tf.cast(count, tf.int64))
-        budget = rows_at_least * tf.cast(width, tf.int64)
+        budget = tf.minimum(min(batch_size, 1 << 20), count) * width  # the tokens of a batch
 
         def end(start: tf.Tensor) -> tf.Tensor:
-            fitting = budget // tf.cast(longest[start], tf.int64)
-            return start + tf.cast(tf.minimum(fitting, tf.cast(count - start, tf.int64)), tf.int32)
+            return tf.minimum(start + budget // longest[start], count)
 
         _, _, ends = tf.while_loop(
             lambda start, *_: start < count,

@@ -1,17 +1,16 @@
 """Where the records of TFRecord files are: in runs of 1024, at which reading can begin; kept in a file.
 
-`.records-index.npz` stands beside the records, or in the output folder if nothing can be written there, so that neither
-a later start nor another worker reads the records for it. A file of records counts as known while its size and time of
-change are those of when it was read. Its checksums were verified then; a training verifies them again as it reads.
+`.records-index.json` stands beside the records, or in the output folder if nothing can be written there, so that
+neither a later start nor another worker reads the records for it. A file of records counts as known while its size and
+time of change are those of when it was read. A training verifies the checksums again as it reads.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
+import json
 import os
-import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -26,12 +25,12 @@ from bert_tf2.support.errors import UserError
 
 RUN = 1024
 """The records of a run; the last one of a file may have fewer."""
-NAME = ".records-index.npz"
+NAME = ".records-index.json"
 SMALLEST = 100_000_000
 """Records of fewer bytes are read anew: that takes a second at most, and leaves no file in the user's folder."""
 _READERS = 8
 _STATE_READERS = 32  # a store of objects answers slowly
-_VERSION = 3
+_VERSION = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +71,19 @@ class _Runs(NamedTuple):
     checksum: int  # of the checksums that stand behind the records
     packed: bool  # whether it is an archive of gzip
 
+    def as_numbers(self) -> list[int]:
+        return [int(self.counts.sum()), self.form, self.checksum, int(self.packed), *self.sizes.tolist()]
+
+    @classmethod
+    def of_numbers(cls, numbers: Sequence[int]) -> _Runs:
+        """The inverse: all runs but the last are full, and an archive is a single run."""
+        total, form, checksum, packed, *sizes = numbers
+        counts = np.full(len(sizes), RUN)
+        counts[-1:] += total - counts.sum()
+        return cls(counts, np.array(sizes, np.int64), form, checksum, bool(packed))
+
+
+_DAMAGE = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 
 _State = tuple[int, float]
 """The size of a file and its time of change, 0 where that is unknown, which makes the file unknown."""
@@ -140,25 +152,16 @@ def read(
     return _assemble(paths, known), fresh
 
 
-def written(path: str) -> str:
+def written(path: str) -> list[int]:
     """What `keep` has to know of a file."""
-    runs = runs_of(path)
-    return " ".join(map(str, [runs.form, runs.checksum, int(runs.packed), *runs.sizes]))
+    return runs_of(path).as_numbers()
 
 
-def keep(known: Mapping[str, tuple[str, int]]) -> None:
-    """Keeps the index of records that were just made, if their folder allows it.
-
-    `known`: for the path of each file, what `written` returned, and its records.
-    """
-
-    def runs(text: str, total: int) -> _Runs:
-        form, checksum, packed, *sizes = map(int, text.split())
-        return _counted(np.array(sizes, np.int64), total, form, checksum, bool(packed))
-
-    with contextlib.suppress(UserError, OSError, ValueError):
+def keep(known: Mapping[str, list[int]]) -> None:
+    """Keeps the index of new records, if their folder allows it; `known`: path -> what `written` returned."""
+    with contextlib.suppress(UserError, OSError, *_DAMAGE):
         states = _states([*known])
-        rows = {path: (states[path], runs(*row)) for path, row in known.items()}
+        rows = {path: (states[path], _Runs.of_numbers(row)) for path, row in known.items()}
         _save(rows, [os.path.join(os.path.dirname(next(iter(known))), NAME)])
 
 
@@ -176,14 +179,7 @@ def runs_of(path: str) -> _Runs:
         count, size = count + len(block), int(ends[-1])
     if packed:
         begins = begins[:1]
-    return _counted(np.diff([*begins, size]), count, form, checksum, packed)
-
-
-def _counted(sizes: np.ndarray, total: int, form: int, checksum: int, packed: bool) -> _Runs:
-    """Runs of these bytes and of `total` records; all but the last are full, and an archive is a single run."""
-    counts = np.full(len(sizes), RUN)
-    counts[-1:] += total - counts.sum()
-    return _Runs(counts, sizes, form, checksum, packed)
+    return _Runs.of_numbers([count, form, checksum, packed, *np.diff([*begins, size])])
 
 
 def _key(path: str) -> str:
@@ -228,18 +224,15 @@ def _load(place: str) -> dict[str, tuple[_State, _Runs]]:
         if not files.exists(place):
             return {}
         with files.open_binary(place) as stream:
-            found = np.load(io.BytesIO(stream.read()), allow_pickle=False)
-            if int(found["version"]) != _VERSION:
-                return {}
-            ends = np.cumsum(found["runs"])[:-1]
-            states = zip(found["file_sizes"].tolist(), found["times"].tolist(), strict=True)
-            counts, sizes = np.split(found["counts"], ends), np.split(found["sizes"], ends)
-            facts = (found[name].tolist() for name in ("forms", "checksums", "packed"))
-            runs = map(_Runs, counts, sizes, *facts)
-            names = found["names"].tobytes().decode().split("\0")
-            return dict(zip(names, zip(states, runs, strict=True), strict=True))
-    except (UserError, OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            head, rows = stream.readline(), stream.read()
+        known = json.loads(rows) if head == _head(rows) else {}
+        return {name: ((size, time), _Runs.of_numbers(row)) for name, (size, time, *row) in known.items()}
+    except (UserError, OSError, *_DAMAGE):
         return {}
+
+
+def _head(rows: bytes) -> bytes:
+    return f"{_VERSION} {google_crc32c.value(rows)}\n".encode()
 
 
 def _save(known: dict[str, tuple[_State, _Runs]], places: Sequence[str]) -> None:
@@ -252,26 +245,8 @@ def _save(known: dict[str, tuple[_State, _Runs]], places: Sequence[str]) -> None
             files.make_directory(os.path.dirname(place))
             # Other records of the folder are known there; those that are gone would stay forever.
             others = {name: row for name, row in _load(place).items() if files.is_remote(name) or os.path.exists(name)}
+            every = {name: [*state, *runs.as_numbers()] for name, (state, runs) in (others | mine).items()}
+            rows = json.dumps(every).encode()
             with files.complete_or_absent(place) as (beside,), files.open_binary(beside, "wb") as stream:
-                stream.write(_packed(others | mine))
+                stream.write(_head(rows) + rows)
             return logging.info("Kept the index of %d record files: %s", len(known), place)
-
-
-def _packed(rows: Mapping[str, tuple[_State, _Runs]]) -> bytes:
-    states, runs = zip(*rows.values(), strict=True)
-    sizes, times = zip(*states, strict=True)
-    content = io.BytesIO()
-    np.savez(
-        content,
-        version=np.int64(_VERSION),
-        names=np.frombuffer("\0".join(rows).encode(), np.uint8),
-        file_sizes=np.array(sizes, np.int64),
-        times=np.array(times, np.float64),
-        forms=np.array([each.form for each in runs], np.int64),
-        checksums=np.array([each.checksum for each in runs], np.int64),
-        packed=np.array([each.packed for each in runs], bool),
-        runs=np.array([len(each.counts) for each in runs], np.int64),
-        counts=np.concatenate([each.counts for each in runs]),
-        sizes=np.concatenate([each.sizes for each in runs]),
-    )
-    return content.getvalue()

@@ -29,7 +29,6 @@ WINDOW = 16 * RUN
 
 
 def _compressions(packed: Iterable[bool]) -> list[str]:
-    """What `_opened` needs to know of each file."""
     return ["GZIP" if is_archive else "" for is_archive in packed]
 
 
@@ -85,7 +84,7 @@ def _end_of_file():
 
 
 def _numbered(records, epoch, file, start):
-    """Several records of a file at a time, with their origins; `start` is the number of the first one."""
+    """Several records of a file at a time, with their origins; the first one has the number `start`."""
     import tensorflow as tf
 
     def number(part, data):

@@ -111,13 +111,10 @@ class Block:
 
 
 def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[Block]:
-    """Yields the records of a TFRecord file in blocks.
+    """Yields the records of a TFRecord file, which gzip may have compressed, in blocks.
 
-    All records before a damaged one are yielded before the error is raised.
-
-    Args:
-      path: the file, local or remote; it may be compressed by gzip.
-      block_bytes: how much to read at a time. A longer record makes its block as large as necessary.
+    All records before a damaged one are yielded before the error is raised. A record that is longer than `block_bytes`
+    makes its block as large as necessary.
     """
     lengths_of_headers: dict[bytes, int] = {}
     number, rest, wanted = 1, b"", block_bytes
@@ -137,7 +134,7 @@ def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[Block]:
 
 
 def _read(stream: BinaryIO, wanted: int, path: str, number: int) -> bytes:
-    """Reads `wanted` bytes, or those that are left. `number`: the first record that is not complete yet."""
+    """`number`: the first record that is not complete yet."""
     try:
         return stream.read(wanted)
     except gzip_files.DAMAGE as error:
@@ -145,14 +142,11 @@ def _read(stream: BinaryIO, wanted: int, path: str, number: int) -> bytes:
 
 
 def _walk(data: bytes, known: dict[bytes, int]) -> tuple[list[int], list[int], int, str | None]:
-    """Finds the records in bytes.
+    """Finds the records in bytes, of which the first one begins at the first byte.
 
-    Args:
-      data: the bytes; a record begins at the first one.
-      known: the lengths of headers that were read before, as most records of a file have one of few lengths.
+    `known`: the lengths of headers that were read before, as most records of a file have one of few lengths.
 
-    Returns:
-      The places and lengths of the complete records' data, the place of the rest, and what is wrong there or None.
+    Returns the places and lengths of the complete records' data, the place of the rest, and what is wrong there.
     """
     starts: list[int] = []
     lengths: list[int] = []

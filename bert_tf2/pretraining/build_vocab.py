@@ -1,15 +1,15 @@
 """Learns a WordPiece vocabulary from a text, to pretrain on another language or domain.
 
-The reference has no program for this. tensorflow-text implements the learning in four iterations: it counts the
-substrings of all words, keeps those as entries that are frequent enough without the occurrences inside longer entries,
-and splits the words at these entries. This module passes it exactly the words that the tokenizer produces, searches for
-the frequency threshold at which the vocabulary is just full, and orders the entries as in the released vocabularies:
-`[PAD]`, unused entries, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`, single characters, then pieces from frequent to rare.
+The reference has no program for this. tensorflow-text does the learning. This module passes it exactly the words that
+the tokenizer produces, searches for the frequency threshold at which the vocabulary is just full, and orders the
+entries as in the released vocabularies: `[PAD]`, unused entries, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`, characters, then
+pieces from frequent to rare.
 """
 
 from __future__ import annotations
 
 import collections
+import itertools
 import math
 from collections.abc import Iterable
 
@@ -27,7 +27,6 @@ from bert_tf2.support.settings import DATA, VOCABULARY, options, setting
 # Each of its steps iterates four times over all words.
 _SLACK = 0.05
 _MOST_WORDS = 1_000_000  # the most frequent ones; the learner keeps all their substrings in memory
-_MOST_RESERVED = 1_000_000
 _LONGEST_PIECE = 50  # in characters; longer words are ignored
 
 
@@ -52,7 +51,7 @@ class BuildVocabOptions(CorpusOptions):
     do_lower_case: bool = setting(
         "Whether to lower-case and strip accents; must match the model's setting.", True, group=VOCABULARY
     )
-    num_unused: int = setting("Number of [unusedN] entries to reserve.", 99, group=VOCABULARY, low=0)
+    num_unused: int = setting("Number of [unusedN] entries to reserve.", 99, group=VOCABULARY, low=0, high=1_000_000)
     min_count: int = setting("Minimum number of occurrences of a piece.", 2, group=VOCABULARY, low=1)
 
 
@@ -73,25 +72,16 @@ def build_vocab(
     """Learns a vocabulary; the same texts and arguments give the same entries in every run.
 
     Every character of the texts becomes an entry, so that none of their words becomes [UNK]. If there is no room for
-    all characters, the rarest are dropped with a warning.
-
-    Args:
-      texts: the text in parts of any size; a word must not extend across parts.
-      vocab_size: the maximum number of entries. A small text gives fewer.
-      do_lower_case: the tokenizer's setting.
-      num_unused: the number of `[unusedN]` entries after [PAD], which can later be replaced by words. With the default,
-        [UNK] gets id 100, [CLS] 101, [SEP] 102 and [MASK] 103, as in the reference's models.
-      min_count: the minimum number of occurrences of a piece of several characters.
+    all characters, the rarest are dropped with a warning. For the arguments see BuildVocabOptions; a word must not
+    extend across two texts. With the default `num_unused`, [UNK] gets id 100, [CLS] 101, [SEP] 102 and [MASK] 103, as
+    in the reference's models.
     """
-    num_reserved = len(reserved_entries(0)) + num_unused
-    if vocab_size <= num_reserved:
+    reserved = reserved_entries(num_unused)
+    if vocab_size <= len(reserved):
         raise UserError(
-            f"--vocab_size={vocab_size} leaves no room for words beside the {num_reserved} special and unused entries;"
+            f"--vocab_size={vocab_size} leaves no room for words beside the {len(reserved)} special and unused entries;"
             f" raise it or lower --num_unused={num_unused}"
         )
-    if num_reserved > _MOST_RESERVED:
-        raise UserError(f"--num_unused={num_unused}: no vocabulary has as many; {_MOST_RESERVED} are allowed")
-    reserved = reserved_entries(num_unused)
     counts = count_words(texts, do_lower_case)
     if not counts:
         raise UserError("the input has no words to learn a vocabulary from; look at --input_file")
@@ -109,10 +99,7 @@ def reserved_entries(num_unused: int) -> list[str]:
 def count_words(texts: Iterable[str], do_lower_case: bool = True) -> collections.Counter[str]:
     """Counts the words, as BasicTokenizer passes them to WordpieceTokenizer."""
     tokenizer = tokenization.BasicTokenizer(do_lower_case)
-    counts: collections.Counter[str] = collections.Counter()
-    for text in texts:
-        counts.update(tokenizer.tokenize(text))
-    return counts
+    return collections.Counter(itertools.chain.from_iterable(map(tokenizer.tokenize, texts)))
 
 
 def _character_entries(word_counts: collections.Counter[str], room: int) -> list[str]:
@@ -142,9 +129,8 @@ def _character_entries(word_counts: collections.Counter[str], room: int) -> list
 def _learn_pieces(word_counts: collections.Counter[str], room: int, min_count: int) -> list[str]:
     """Returns at most `room` entries of more than one character, the most frequent first.
 
-    The learner returns all pieces above a frequency threshold; this function searches for the threshold that gives just
-    enough. The search bisects the ratio of its bounds, not their difference, because the number of pieces is roughly
-    proportional to 1 / frequency. (The learner's own search may stop at a list that is too long, or far too short.)
+    The learner returns all pieces above a frequency threshold, of which roughly 1 / frequency are there, so the search
+    bisects the ratio of its bounds. (The learner's own search may stop at a list that is too long, or far too short.)
     """
     learner = _learner()
     # The learner's defaults; the settings that only its own search uses are None.
@@ -176,7 +162,7 @@ def _learner():
         from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib  # loads TensorFlow
     except ImportError as error:
         raise UserError(
-            f"learning a vocabulary needs tensorflow-text, which cannot be imported here ({error}); install it with"
-            f" pip install tensorflow-text (it has no Windows version)"
+            f"learning a vocabulary needs tensorflow-text, which cannot be imported ({error}): pip install"
+            " tensorflow-text (it has no Windows version)"
         ) from error
     return wordpiece_tokenizer_learner_lib

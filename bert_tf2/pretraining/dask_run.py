@@ -32,16 +32,10 @@ from bert_tf2.support.settings import WrongSetting
 _AGAIN = "finished shards are kept, so run the same command again"
 _SECONDS_TO_ANSWER = 5
 _SECONDS_BETWEEN_LOOKS = 0.05
-_SECONDS_BETWEEN_CHECKS = 2.0
-_SECONDS_WITHOUT_WORKERS = 20.0
 
 
 def read_options(runner: str, words: Sequence[str]) -> str | None:
-    """The address of the scheduler from the words after `--`; None for a cluster on this machine.
-
-    Raises:
-      WrongSetting: there are other words.
-    """
+    """The address of the scheduler from the words after `--`; None for a cluster on this machine."""
     match " ".join(words).replace("=", " ").split():
         case []:
             return None
@@ -53,10 +47,7 @@ def read_options(runner: str, words: Sequence[str]) -> str | None:
 
 
 def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
-    """Makes shards on the cluster of the options; yields each with its result as soon as that is there, in any order.
-
-    Close this generator if you do not exhaust it: that takes back the shards that no worker has begun.
-    """
+    """Like `shard_workers.make`, on the cluster of the options."""
     with _connect(read_options(job.options.runner, job.options.runner_options)) as client:
         try:
             yield from _submit(client, wanted, job)
@@ -71,7 +62,6 @@ def _submit(client: distributed.Client, wanted: Sequence[Shard], job: Job) -> It
     tasks = client.map(_task(), [shard.number for shard in wanted], version=bert_tf2.__version__, sent=sent, pure=False)
     shard_of = dict(zip(tasks, wanted, strict=True))
     waiting = distributed.as_completed(tasks, loop=client.loop)
-    watch = _watch(client)
     while shard_of:
         done = waiting.next_batch(block=False)
         for task in done:
@@ -80,7 +70,8 @@ def _submit(client: distributed.Client, wanted: Sequence[Shard], job: Job) -> It
                 continue
             yield _take(task, shard_of.pop(task))
             task.release()
-        next(watch)
+        if client.status != "running":
+            raise _without_scheduler()
         if not done:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
@@ -89,15 +80,12 @@ def _submit(client: distributed.Client, wanted: Sequence[Shard], job: Job) -> It
 def _connect(address: str | None) -> Iterator[distributed.Client]:
     """A connection to the scheduler at an address, or to a cluster that ends with it."""
     with contextlib.ExitStack() as opened:
-        if (
-            not logging.level_debug()
-        ):  # Dask's log of lost connections, with tracebacks; a line tells what matters of it
-            for name in [*python_logging.root.manager.loggerDict]:
-                if name.partition(".")[0] in ("distributed", "tornado", "bokeh"):
-                    python_logging.getLogger(name).disabled = True
+        # Dask's log of lost connections, with tracebacks; a line tells what matters of it.
+        for name in [*python_logging.root.manager.loggerDict]:
+            if name.partition(".")[0] in ("distributed", "tornado", "bokeh"):
+                python_logging.getLogger(name).disabled = True
         if address is None:
-            if not logging.level_debug():
-                os.environ["DASK_LOGGING__DISTRIBUTED"] = "critical"  # also of workers that replace dead ones
+            os.environ["DASK_LOGGING__DISTRIBUTED"] = "critical"  # also of workers that replace dead ones
             with shard_workers.starting_processes():
                 address = opened.enter_context(distributed.LocalCluster(threads_per_worker=1, silence_logs="CRITICAL"))
         where = address if isinstance(address, str) else "this machine"
@@ -109,40 +97,19 @@ def _connect(address: str | None) -> Iterator[distributed.Client]:
             raise UserError(
                 f"--dask_client_address={address}: no scheduler answers ({_line(error)}); to start one: dask scheduler"
             ) from error
-        logging.info(
-            "Dask: %s, %d workers; its dashboard: %s", where, len(client.nthreads()), client.dashboard_link or "none"
-        )
+        logging.info("Dask: %s, %d workers; its dashboard: %s", where, len(client.nthreads()), client.dashboard_link)
+        if not client.nthreads():
+            logging.warning("no worker is connected; to start some: dask worker %s --nworkers=auto", address)
         yield client
-
-
-def _watch(client: distributed.Client) -> Iterator[None]:
-    """Looks at the cluster whenever a step is taken; logs that no worker is connected."""
-    checked = worked = time.monotonic()
-    while True:
-        if client.status != "running":
-            raise _without_scheduler()
-        now = time.monotonic()
-        if now - checked >= _SECONDS_BETWEEN_CHECKS:
-            checked = now
-            with contextlib.suppress(OSError, asyncio.TimeoutError):  # the status changes soon
-                if client.nthreads():
-                    worked = now
-            if now - worked > _SECONDS_WITHOUT_WORKERS:
-                worked = now
-                address = client.scheduler.address
-                logging.warning("no worker is connected; to start some: dask worker %s --nworkers=auto", address)
-        yield
 
 
 def _take(task: distributed.Future, shard: Shard) -> tuple[Shard, Result]:
     """A shard with its result, whose reason for a failure names the worker."""
     if task.status == "finished":
         worker, result = task.result()
-        if isinstance(result, str):
-            result = Result(error=result)
-        if result.error:
-            result = dataclasses.replace(result, error=f"worker {worker}, {shard.output}: {result.error}")
-        return shard, result
+        result = Result(error=result) if isinstance(result, str) else result
+        error = result.error and f"worker {worker}, {shard.output}: {result.error}"
+        return shard, dataclasses.replace(result, error=error)
     if task.status == "cancelled":
         raise _without_scheduler()
     error = task.exception()

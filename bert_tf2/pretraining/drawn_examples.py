@@ -41,7 +41,6 @@ class DrawnExamples:
 
     Attributes:
       order: the order in which the examples are written.
-      truncated: the number of tokens that were removed from pairs that were too long.
       num_tokens: the number of tokens of all examples, without [CLS] and [SEP].
       num_masked: the number of masked tokens.
     """
@@ -54,7 +53,7 @@ class DrawnExamples:
           folder: where the temporary file is; the system's folder for such files by default, or if it is remote.
         """
         self.order: Sequence[int] = ()
-        self.truncated = self.num_tokens = self.num_masked = 0
+        self.num_tokens = self.num_masked = 0
         self._folder = None if folder is not None and files.is_remote(folder) else folder
         self._file = None
         self._row = np.dtype(
@@ -72,12 +71,11 @@ class DrawnExamples:
 
     def add(self, example: Example) -> None:
         """Adds an example of ids."""
-        start_a, length_a, start_b, length_b, is_random_next, num_truncated, masked, replacements = example
+        start_a, length_a, start_b, length_b, is_random_next, masked, replacements = example
         self._fields += _PACK(start_a, start_b, length_a, length_b, len(masked), is_random_next)
         self._masked.extend(masked)
         self._replacements.extend(replacements)
         self._ends.append(len(self._masked))
-        self.truncated += num_truncated
         self.num_tokens += length_a + length_b
         self.num_masked += len(masked)
         if len(self._ends) >= _MOST:
@@ -99,8 +97,8 @@ class DrawnExamples:
     def rows(self, numbers: np.ndarray) -> np.ndarray:
         """The examples with these numbers, which count from 0 in the order of drawing.
 
-        Returns rows with the fields of an Example but for `num_truncated`, and with `num_masked`; behind the masked
-        tokens, `masked` and `replacements` have any numbers.
+        Returns rows with the fields of an Example, and with `num_masked`; behind the masked tokens, `masked` and
+        `replacements` have any numbers.
         """
         if self._file is None:
             return self._in_memory(numbers)

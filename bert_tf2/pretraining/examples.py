@@ -45,7 +45,6 @@ class Example(NamedTuple):
     start_b: int
     length_b: int
     is_random_next: bool  # whether B is from a random place
-    num_truncated: int  # the number of tokens that were removed because the pair was too long
     # the tokens to predict, counted from the first token of A, without the delimiters, as they were drawn
     masked: Sequence[int] = ()
     replacements: Sequence[masking.Token] = ()  # for each of them what replaces it, see `masking.draw_replacements`
@@ -131,13 +130,11 @@ class ExampleMaker:
     ) -> Example:
         """Truncates a pair, and masks it unless training does."""
         num_tokens = length_a + length_b
-        num_truncated = 0
         if num_tokens > self._max_num_tokens:
-            num_truncated = num_tokens - self._max_num_tokens
             front_a, length_a, front_b, length_b = truncate(length_a, length_b, self._max_num_tokens, self._draws)
             start_a, start_b, num_tokens = start_a + front_a, start_b + front_b, self._max_num_tokens
         if self._options.dynamic_masking:
-            return Example(start_a, length_a, start_b, length_b, is_random_next, num_truncated)
+            return Example(start_a, length_a, start_b, length_b, is_random_next)
         kinds = b""
         if self._corpus.kinds:
             of_b = self._corpus.kinds[start_b : start_b + length_b]
@@ -151,7 +148,7 @@ class ExampleMaker:
             )
         masked = masking.choose(num_tokens, kinds, wanted, self._options.do_whole_word_mask, self._draws)
         replacements = masking.draw_replacements(len(masked), self._mask, self._words, self._draws)
-        return Example(start_a, length_a, start_b, length_b, is_random_next, num_truncated, masked, replacements)
+        return Example(start_a, length_a, start_b, length_b, is_random_next, masked, replacements)
 
 
 def truncate(length_a: int, length_b: int, max_num_tokens: int, draws: Draws) -> tuple[int, int, int, int]:

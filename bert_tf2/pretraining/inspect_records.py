@@ -58,29 +58,18 @@ def inspect(paths: Sequence[str], words: Sequence[str] | None = None, show: int 
 
 
 class Statistics:
-    """Counts over records of one kind. Those that only fill up a batch (is_real_example 0) count in `of_files` only.
-
-    Attributes:
-      kind: the kind of the records.
-      records: their number.
-      of_files: the number of records of each file.
-      max_seq_length: the largest number of values of input_ids.
-      lengths: the number of records with so many tokens.
-      masked: the number of records with so many masked tokens.
-      masked_ids: how often each id of the vocabulary is to be predicted.
-      unchanged: the number of masked positions that hold the token to predict.
-      replacements: how often each id stands at the other masked positions.
-      random_next: the number of records whose second text is random.
-      labels: the number of each label: of records (classification; of SQuAD "answer" and "no answer") or of tokens.
-      label_sum: the sum of the labels of a regression.
-    """
+    """Counts over records of one kind. Those that only fill up a batch (is_real_example 0) count in `of_files` only."""
 
     def __init__(self, kind: schemas.RecordKind):
         self.kind = kind
-        self.records = self.max_seq_length = self.unchanged = self.random_next = 0
-        self.label_sum = 0.0
-        self.of_files: Counter[str] = Counter()
-        self.lengths, self.masked, self.masked_ids, self.replacements, self.labels = (Counter() for _ in range(5))
+        self.records = self.random_next = 0  # the number of all, and of those whose second text is random
+        self.max_seq_length = 0  # the most values of input_ids
+        self.label_sum = 0.0  # of a regression
+        self.of_files: Counter[str] = Counter()  # records by file,
+        self.lengths, self.masked = Counter(), Counter()  # by number of tokens, and by number of masked ones
+        self.labels = Counter()  # by label; of token tagging, the tokens
+        # By id: the words to predict, and what stands at their places, without the `unchanged` ones
+        self.masked_ids, self.replacements, self.unchanged = Counter(), Counter(), 0
 
     def add(self, record: Record) -> None:
         values = record.values

@@ -182,8 +182,7 @@ class Manifest:
     def keep_index(self) -> None:
         """Keeps the index of the records beside them."""
         folder = os.path.dirname(self.path)
-        rows = self._listed()
-        record_index.keep({os.path.join(folder, row["file"]): (row["index"], row["examples"]) for row in rows})
+        record_index.keep({os.path.join(folder, row["file"]): row["index"] for row in self._listed()})
 
     def _listed(self) -> list[dict[str, Any]]:
         return [self._rows[number] for number in sorted(self._rows)]
@@ -196,7 +195,7 @@ def _remove(path: str) -> None:
 
 def is_row(row: object) -> bool:
     """Whether a value is the row of a finished shard. One that is damaged is none: its shard is made again."""
-    if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in ("file", "index", "sha256")):
+    if not isinstance(row, dict) or not isinstance(row.get("file"), str) or not isinstance(row.get("index"), list):
         return False
     return all(type(row.get(name)) is int and row[name] >= 0 for name in ("shard", "bytes", "examples"))
 

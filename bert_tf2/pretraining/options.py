@@ -53,11 +53,9 @@ class CorpusOptions(Options):
 
     input_format: str = setting(
         "lines: a sentence a line; text: a paragraph a line; in both, a blank line between documents. jsonl: a document"
-        " a line, a JSON object with its paragraphs in a field. The extra `sentences` splits paragraphs.",
-        "lines",
-        group=DATA,
-        choices=("lines", "text", "jsonl"),
-    )
+        " a line, a JSON object. text and jsonl need the extra `sentences`.",
+        "lines", group=DATA, choices=("lines", "text", "jsonl"),
+    )  # fmt: skip
     language: str = setting(
         "Language of text and jsonl, an ISO 639 code such as de or zh: where sentences end.", "en", group=DATA
     )
@@ -89,43 +87,28 @@ class PretrainingDataOptions(CorpusOptions):
         "Tokens per example, including padding.", 128, group=EXAMPLES, low=NUM_DELIMITERS + 2, high=_LONGEST
     )
     max_predictions_per_seq: int = setting(
-        "Maximum number of masked tokens per example; pass the same number to run_pretraining.py.",
-        20,
-        group=EXAMPLES,
-        low=1,
-        high=_LONGEST,
+        "Most masked tokens per example; give run_pretraining.py the same.", 20, group=EXAMPLES, low=1, high=_LONGEST
     )
     do_whole_word_mask: bool = setting("Mask either all pieces of a word or none.", False, group=EXAMPLES)
     word_boundaries: str = setting(
         "What a word is for --do_whole_word_mask: pieces, where the next ones begin with ##; or spaces, all that stands"
-        " between two spaces, for text that a word segmenter wrote.",
-        "pieces",
-        group=EXAMPLES,
-        choices=("pieces", "spaces"),
-    )
+        " between two spaces.",
+        "pieces", group=EXAMPLES, choices=("pieces", "spaces"),
+    )  # fmt: skip
     objective: str = setting(
-        "mlm_nsp for masked words and next sentences; mlm for masked words alone, in consecutive sentences without"
-        " pairs.",
-        "mlm_nsp",
-        group=EXAMPLES,
-        choices=OBJECTIVES,
-    )
+        "mlm_nsp for masked words and next sentences; mlm for masked words alone, in consecutive sentences.",
+        "mlm_nsp", group=EXAMPLES, choices=OBJECTIVES,
+    )  # fmt: skip
     dupe_factor: int = setting(
         "Number of passes over the text, each with different pairs and masks.", 10, group=EXAMPLES, low=1
     )
     masked_lm_prob: float = setting("Fraction of the tokens to predict.", 0.15, group=EXAMPLES, low=0.0, high=1.0)
     short_seq_prob: float = setting(
-        "Fraction of the documents that are cut into examples shorter than max_seq_length.",
-        0.1,
-        group=EXAMPLES,
-        low=0.0,
-        high=1.0,
+        "Fraction of the documents that are cut into shorter examples.", 0.1, group=EXAMPLES, low=0.0, high=1.0
     )
     random_seed: int = setting("The same seed gives the same examples.", 12345, group=EXAMPLES)
     dynamic_masking: bool = setting(
-        "Write examples without masks; run_pretraining.py draws new ones in every pass. Use a small dupe_factor.",
-        False,
-        group=EXAMPLES,
+        "Write examples without masks; run_pretraining.py draws new ones in every pass.", False, group=EXAMPLES
     )
 
     @property
@@ -169,25 +152,16 @@ class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptio
         reads=True,
     )
     num_shards: int | None = setting(
-        "Cut the text into this many shards, each made alone and written to OUTPUT-00000-of-00010 and so on.",
-        None,
-        group=DATA,
-        low=1,
+        "Cut the text into this many shards, written to OUTPUT-00000-of-00010 and so on.", None, group=DATA, low=1
     )
     shard_megabytes: float | None = setting(
-        "The same with shards of about this much text, in units of 1,000,000 bytes.", None, group=DATA, low=0.001
+        "The same with shards of about this much text, in 1,000,000 bytes.", None, group=DATA, low=0.001
     )
     num_workers: int | None = setting(
-        "Processes that make shards at the same time; the number of cores if not given.",
-        None,
-        group=DATA,
-        low=1,
+        "Processes that make shards; the number of cores if not given.", None, group=DATA, low=1
     )
     runner: str | None = setting(
-        "Make the shards on a cluster: DaskRunner (extra `dask`). Its own options follow after --.",
-        None,
-        group=DATA,
-        choices=RUNNERS,
+        "Make the shards on a cluster: DaskRunner (extra `dask`), options after --.", None, group=DATA, choices=RUNNERS
     )
     runner_options: Sequence[str] = ()
 
@@ -198,10 +172,9 @@ class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptio
 
     def check(self) -> None:
         """Raises WrongSetting if settings for shards are given without them, or an output that cannot be numbered."""
-        if self.num_workers is not None and not self.is_sharded:
-            raise WrongSetting(f"--num_workers={self.num_workers} needs --num_shards or --shard_megabytes")
-        if self.runner and not self.is_sharded:
-            raise WrongSetting(f"--runner={self.runner} needs --num_shards or --shard_megabytes")
+        for name in ("num_workers", "runner"):
+            if getattr(self, name) is not None and not self.is_sharded:
+                raise WrongSetting(f"--{name}={getattr(self, name)} needs --num_shards or --shard_megabytes")
         if self.runner_options and not self.runner:
             raise WrongSetting(f"{self.runner_options[0]!r} after --: options of a runner need --runner")
         if self.is_sharded and "," in self.output_file:
@@ -229,10 +202,8 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
     )
     objective: str = setting(
         "mlm_nsp for masked words and next sentences; mlm for masked words alone, also of records with both.",
-        "mlm_nsp",
-        group=MODEL,
-        choices=OBJECTIVES,
-    )
+        "mlm_nsp", group=MODEL, choices=OBJECTIVES,
+    )  # fmt: skip
     max_seq_length: int = sequence_length(
         "Tokens per example; must equal the records' value (for records without masks, at least this value).",
         low=5,
@@ -240,58 +211,38 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
     )
     max_predictions_per_seq: int = setting(
         "Masked words per example; must equal the records' value, if they have masks.",
-        20,
-        group=MODEL,
-        low=1,
-        decides="other words are masked from here on",
-    )
+        20, group=MODEL, low=1, decides="other words are masked from here on",
+    )  # fmt: skip
     masked_lm_prob: float = setting(
         "Fraction of the tokens to predict, for records of create_pretraining_data.py --dynamic_masking.",
-        0.15,
-        group=MODEL,
-        decides="other words are masked from here on",
-        low=0.0,
-        high=1.0,
-    )
+        0.15, group=MODEL, decides="other words are masked from here on", low=0.0, high=1.0,
+    )  # fmt: skip
     vocab_file: str | None = setting(
-        "The vocabulary that the records were made with; needed for records of --dynamic_masking. It is kept beside the"
-        " checkpoints. Defaults to the one beside the weights.",
-        None,
-        group=MODEL,
-        reads=True,
-    )
+        "The vocabulary that the records were made with, to keep beside the checkpoints; needed for records of"
+        " --dynamic_masking. Defaults to the one beside the weights.",
+        None, group=MODEL, reads=True,
+    )  # fmt: skip
     do_eval: bool = setting(
-        "Evaluate on eval_input_file or else on the same records, after training if do_train is set.",
-        False,
-        group=TO_DO,
+        "Evaluate on eval_input_file or else on the same records, after training if do_train.", False, group=TO_DO
     )
     eval_input_file: str | None = setting(
-        "Records to evaluate on that are not trained on: names and globs, separated by commas.",
-        None,
-        group=EVALUATION,
-        reads=True,
+        "Records to evaluate on: names and globs, separated by commas.", None, group=EVALUATION, reads=True
     )
     check_records: bool = setting(
-        "Read all records before the training and verify their checksums, also where a kept index knows them.",
-        False,
-        group=DATA,
-    )
+        "Verify the checksums of all records before the training, also of those that a kept index knows.",
+        False, group=DATA,
+    )  # fmt: skip
     eval_steps: int = setting(
         "While training, evaluate on eval_input_file every N steps and at the end, and keep the weights with the lowest"
         " masked_lm_loss in output_dir/best; 0 disables this.",
-        0,
-        group=EVALUATION,
-        low=0,
-    )
+        0, group=EVALUATION, low=0,
+    )  # fmt: skip
     num_train_steps: int = setting("Total number of training steps.", 100000, group=TRAINING, low=1)
     num_warmup_steps: int = setting(
         "Number of steps in which the learning rate rises from 0.", 10000, group=TRAINING, low=0
     )
     max_eval_steps: int = setting(
-        "Number of batches to evaluate; without eval_input_file, the records repeat if there are fewer.",
-        100,
-        group=EVALUATION,
-        low=1,
+        "Number of batches to evaluate; without eval_input_file, the records repeat.", 100, group=EVALUATION, low=1
     )
 
     def check_inputs(self) -> None:

@@ -1,10 +1,5 @@
 """Predicting masked words with a pretrained model: the implementation of predict_masked.py.
 
-    "Paris is the [MASK] of France."
-      -> [CLS] paris is the [MASK] of france . [SEP]     encode
-      -> a probability of every word for the [MASK]      heads.PretrainingModel
-      -> the k most probable words                       predict
-
 This is the pretraining task (paper, section 3.1, task 1), so no fine-tuning is needed: it is the quickest check of a
 pretrained model.
 """
@@ -84,8 +79,7 @@ class Encoded:
 def run(options: MaskedLMOptions) -> None:
     """Reads sentences from a file, the flags or standard input; prints the answers to standard output, in order.
 
-    An invalid sentence ends the run after the answers to all sentences before it. On a terminal it is reported, and
-    the run continues. Blank lines are skipped.
+    An invalid sentence ends the run after the answers to all sentences before it. Blank lines are skipped.
     """
     config = BertConfig.from_json_file(options.bert_config_file)
     source = checkpoint.open_weights(options.init_checkpoint)
@@ -94,10 +88,12 @@ def run(options: MaskedLMOptions) -> None:
     name, lines = _open(options)
     model = load_model(config, source, options.precision)
     batch_size = options.batch_size
-    if at_terminal := name == _STANDARD_INPUT and sys.stdin.isatty():
+    if name == _STANDARD_INPUT and sys.stdin.isatty():
         print(f"Type a sentence with {MASK} and press Enter; Ctrl-D ends.", file=sys.stderr, flush=True)
         batch_size = 1
-    sentences = _encode_each(_nonblank(lines, name), tokenizer, config, options.max_seq_length, forgive=at_terminal)
+    sentences = (
+        encode(text, tokenizer, config, options.max_seq_length, where) for where, text in _nonblank(lines, name)
+    )
     show = {"text": as_text, "json": as_json}[options.output_format]
     # The writer of the standard input may be waiting for an answer.
     read_ahead = 0 if name == _STANDARD_INPUT else _READ_AHEAD
@@ -113,10 +109,7 @@ def _check_size(tokenizer: tokenization.FullTokenizer, config: BertConfig, name:
 def load_model(
     config: BertConfig, init_checkpoint: str | Weights, precision: str = "float32"
 ) -> heads.PretrainingModel:
-    """Returns a model with the weights of a checkpoint, of any kind that sources.open_weights supports or has opened.
-
-    `precision` is a key of training.precision.PRECISIONS.
-    """
+    """Returns a model with the weights of a checkpoint; `precision` is a key of training.precision.PRECISIONS."""
     source = checkpoint.open_weights(init_checkpoint) if isinstance(init_checkpoint, str) else init_checkpoint
     check_head(source.path, source.shapes)
     strategy = create_strategy(DeviceOptions(precision=precision))
@@ -137,26 +130,14 @@ def check_head(path: str, variables: Container[str]) -> None:
 
 
 def _open(options: MaskedLMOptions) -> tuple[str, Iterator[str]]:
-    """Returns the name of the input, for errors, and its lines. Raises UserError if the file is missing."""
+    """Returns the name of the input, for errors, and its lines."""
     if options.sentence is not None:
         raw = (os.fsencode(text) + b"\n" for text in options.sentence)  # the bytes of the command line, UTF-8 or not
         return "--sentence", files.decode_lines(raw, "--sentence")
     if options.input_file in (None, "-"):
-        lines = _typed() if sys.stdin.isatty() else files.decode_lines(sys.stdin.buffer, _STANDARD_INPUT)
-        return _STANDARD_INPUT, lines
+        return _STANDARD_INPUT, files.decode_lines(sys.stdin.buffer, _STANDARD_INPUT)
     stream = files.open_binary(options.input_file)  # reports a wrong name before the model is loaded; may be a pipe
     return options.input_file, files.decode_lines(stream, options.input_file)
-
-
-def _typed() -> Iterator[str]:
-    """The lines of a terminal; one that is no text is reported, and blank here."""
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        text = ""
-        try:
-            text = "".join(files.decode_lines([line], _STANDARD_INPUT, first=number))
-        except UserError as error:
-            print(error, file=sys.stderr, flush=True)
-        yield text
 
 
 def _nonblank(lines: Iterable[str], name: str) -> Iterator[tuple[str, str]]:
@@ -170,23 +151,6 @@ def _nonblank(lines: Iterable[str], name: str) -> Iterator[tuple[str, str]]:
         raise UserError(f"{name}: holds no sentence; give at least one, with {MASK} where a word is to be found")
 
 
-def _encode_each(
-    named_texts: Iterable[tuple[str, str]],
-    tokenizer: tokenization.FullTokenizer,
-    config: BertConfig,
-    max_seq_length: int,
-    forgive: bool = False,
-) -> Iterator[Encoded]:
-    """Encodes (where, text) pairs; with `forgive`, invalid texts are reported and skipped."""
-    for where, text in named_texts:
-        try:
-            yield encode(text, tokenizer, config, max_seq_length, where)
-        except UserError as error:
-            if not forgive:
-                raise
-            print(error, file=sys.stderr, flush=True)
-
-
 def predict(
     model: heads.PretrainingModel,
     tokenizer: tokenization.FullTokenizer,
@@ -198,13 +162,6 @@ def predict(
 ) -> Iterator[Answer]:
     """Predicts the most probable words for every `[MASK]` of every text.
 
-    Example:
-      config = BertConfig.from_json_file("bert_config.json")
-      model = load_model(config, "bert_model.ckpt")
-      tokenizer = FullTokenizer("vocab.txt", do_lower_case=True)
-      for answer in predict(model, tokenizer, ["Paris is the [MASK] of France."]):
-          print(answer.filled, answer.masks[0].predictions[0].probability)
-
     The first call compiles the model, and later calls with the same model and top_k are fast.
 
     Args:
@@ -212,17 +169,15 @@ def predict(
       top_k: the number of words for each `[MASK]`.
       max_seq_length: the maximum number of tokens of a text, including [CLS] and [SEP].
       batch_size: the number of texts per batch, which is padded to the longest of them.
-
-    Yields:
-      An Answer for each text, in order.
     """
     check_texts(texts)
     check_type("top_k", top_k, int)
     check_type("max_seq_length", max_seq_length, int)
     check_type("batch_size", batch_size, int, low=1)
     _check_size(tokenizer, model.config, "the tokenizer's vocabulary")
-    named_texts = ((f"text {number}", text) for number, text in enumerate(texts, 1))
-    sentences = _encode_each(named_texts, tokenizer, model.config, max_seq_length)
+    sentences = (
+        encode(text, tokenizer, model.config, max_seq_length, f"text {number}") for number, text in enumerate(texts, 1)
+    )
     yield from _answer(model, tokenizer, sentences, top_k, batch_size)
 
 
@@ -231,9 +186,7 @@ def encode(
 ) -> Encoded:
     """Encodes a text with `[MASK]` as tokens and segments; ` ||| ` separates two segments, as in extract_features.py.
 
-    Only `[MASK]` is special; `[SEP]` or `[CLS]` in the text is split like other text.
-
-    `where`: names the text in errors.
+    Only `[MASK]` is special; `[SEP]` or `[CLS]` in the text is split like other text. `where` names it in errors.
     """
     if not isinstance(text, str):
         raise UserError(f"{where}: {text!r:.60} is no text")
@@ -255,8 +208,7 @@ def _answer(
     """Yields the answers in order; `read_ahead` tokens of sentences are read before the first, or one batch."""
     forward.check_process()
     # A table may have more rows than the vocabulary has entries, for a round number, and an entry may be there twice.
-    size = model.config.vocab_size
-    nameless = np.float32([0.0 if number in tokenizer.inv_vocab else -np.inf for number in range(size)])
+    nameless = np.float32([0.0 if n in tokenizer.inv_vocab else -np.inf for n in range(model.config.vocab_size)])
     if not 1 <= top_k <= np.isfinite(nameless).sum():
         raise UserError(f"--top_k={top_k}: must be from 1 to {len(tokenizer.inv_vocab)}, the size of the vocabulary")
     # One graph for batches of all sizes, cached for later calls and released together with its model.
@@ -269,11 +221,8 @@ def _answer(
         for sentence, *rows in zip(batch, *(array.numpy() for array in found), strict=False):
             yield _describe(sentence, tokenizer, *rows)
 
-    def length(sentence: Encoded) -> int:
-        return len(sentence.input_ids)
-
-    for _, answer in forward.in_order(sentences, length, compute, batch_size, read_ahead):
-        yield answer
+    answers = forward.in_order(sentences, lambda each: len(each.input_ids), compute, batch_size, read_ahead)
+    yield from (answer for _, answer in answers)
 
 
 _NAMES = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
@@ -293,10 +242,7 @@ def _features(batch: Sequence[Encoded]) -> dict[str, np.ndarray]:
 def _best_words(
     model: heads.PretrainingModel, top_k: int, nameless: tf.Tensor | None, parts: list[forward.Batch]
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Probabilities and token ids, each [B, P, top_k], the best first.
-
-    `nameless`, float32 [V], is 0 for words and -inf for rows of the model that stand for none; None if all are words.
-    """
+    """Probabilities and token ids, each [B, P, top_k], the best first; `nameless`, [V], is added to the logits."""
 
     def best(features: heads.Batch) -> tuple[tf.Tensor, tf.Tensor]:
         logits = model(features)  # [B, P, V]
@@ -311,7 +257,7 @@ def _best_words(
 
 
 def _describe(sentence: Encoded, tokenizer: tokenization.FullTokenizer, probabilities, token_ids) -> Answer:
-    """Makes an answer from two arrays [P, top_k]; rows beyond the sentence's own masks are padding."""
+    """An answer from two arrays [P, top_k]; rows beyond the sentence's own masks are padding."""
     masks = []
     rows = zip(sentence.positions, probabilities.tolist(), token_ids.tolist(), strict=False)
     for position, best_probabilities, best_ids in rows:

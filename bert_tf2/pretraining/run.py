@@ -32,9 +32,6 @@ from bert_tf2.training.workers import Team, is_chief
 from bert_tf2.weights import checkpoint, metadata, names, task_file
 from bert_tf2.weights.base import Weights
 
-# Without these a model cannot predict whether a sentence follows another; it can still predict masked words.
-_OF_NEXT_SENTENCE = (*names.POOLER, *names.NEXT_SENTENCE)
-
 
 def run(options: PretrainingOptions, export: Callable[..., str] | None = None) -> dict[str, float] | None:
     """Trains, evaluates, exports; returns the results of the evaluation, if there is one.
@@ -44,14 +41,7 @@ def run(options: PretrainingOptions, export: Callable[..., str] | None = None) -
       export: writes a SavedModel; `bert_tf2.exporting.run.export_model`. Needed with do_export.
 
     Writes into output_dir: checkpoints `model.ckpt-STEP`, TensorBoard events, `eval_results.txt`.
-
-    Raises:
-      ValueError: do_export without `export`.
     """
-    if options.do_export and export is None:
-        raise ValueError(
-            "do_export needs the function that exports: run(..., export=bert_tf2.exporting.run.export_model)"
-        )
     chief = is_chief(options)
     if not (chief or options.do_train):
         logging.info(workers.NOTHING_TO_DO)
@@ -81,11 +71,6 @@ def _tell_summary(options: PretrainingOptions, results: Mapping[str, float] | No
     written += [best_folder(options.output_dir)] if options.do_train and options.eval_steps else []
     written += [os.path.join(options.output_dir, "eval_results.txt")] if results else []
     names = ("loss", "masked_lm_accuracy", "masked_lm_perplexity", "next_sentence_accuracy")
-    if options.do_train and not (trained and "vocab_file" in metadata.model_files(options.output_dir)):
-        logging.info(
-            "%s: holds no vocabulary; with --vocab_file, it is kept there, and other scripts need no further flags",
-            options.output_dir,
-        )
     figures = {name: results[name] for name in names if name in results} if results else None
     console.summary([*written, *exported], figures)
 
@@ -116,12 +101,12 @@ def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
 
 
 def _check_objective(options: PretrainingOptions, weights: Weights | None) -> None:
-    """Raises UserError if the weights in output_dir are those of another objective.
+    """Raises UserError if the weights in output_dir, or those to evaluate, are those of another objective.
 
     Evaluating only the masked words of a model with both objectives is possible; continuing its training would lose the
     head for next sentences.
     """
-    if not checkpoint.latest_checkpoint(options.output_dir):
+    if options.do_train and not checkpoint.latest_checkpoint(options.output_dir):
         return
     with_sentences = all(row.reference in weights.shapes for row in names.NEXT_SENTENCE)
     with_words = all(row.reference in weights.shapes for row in names.MASKED_LM)
@@ -162,22 +147,9 @@ def _compute(
     )
     if not options.do_eval or not team.is_chief:
         return None
-    masked_words_only = False
     if global_step is None:
-        if options.objective == "mlm_nsp":
-            masked_words_only = any(row.reference not in weights.shapes for row in _OF_NEXT_SENTENCE)
-        global_step = start_from(
-            model,
-            options.output_dir,
-            options.init_checkpoint,
-            allow_missing=tuple(row.reference for row in _OF_NEXT_SENTENCE),
-            opened=weights,
-        )
-    results = evaluation.results()
-    if masked_words_only:
-        logging.warning("%s: has no head for next sentences: the results are of masked words only", weights.path)
-        results = {name: value for name, value in results.items() if name.startswith("masked_lm_")}
-    results["global_step"] = global_step
+        global_step = start_from(model, options.output_dir, options.init_checkpoint, opened=weights)
+    results = {**evaluation.results(), "global_step": global_step}
     write_eval_results(options.output_dir, results)
     return results
 

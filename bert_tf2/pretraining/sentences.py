@@ -214,7 +214,6 @@ def _splitter(language: str) -> Callable[[str], list[str]]:
 
 
 _LINE_ENDS = re.compile(r"[\r\n]+")
-_JSON_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
 
 
 def _of_json(lines: Iterable[str], name: str, *, split: Callable[[str], list[str]], field: str) -> Iterator[str]:
@@ -235,7 +234,7 @@ def _field_of(content: str, field: str, where: str) -> str:
             " it"
         ) from error
     if not isinstance(found, dict):
-        raise UserError(f"{where}: is {_kind(found)}, but --input_format=jsonl needs one JSON object a line")
+        raise UserError(f"{where}: is no JSON object; --input_format=jsonl needs one a line")
     if field not in found:
         held = " ".join(and_more(sorted(found), 8).split())[:200] or "none"
         raise UserError(
@@ -243,11 +242,7 @@ def _field_of(content: str, field: str, where: str) -> str:
         )
     text = found[field]
     if not isinstance(text, str):
-        raise UserError(f"{where}: its field {field!r} is {_kind(text)}, but a string is needed; see --text_field")
+        raise UserError(f"{where}: its field {field!r} is no string; see --text_field")
     if not files.is_utf8(text):  # half of a pair of \u...: no file of lines can hold it
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
-
-
-def _kind(value: object) -> str:
-    return _JSON_NAMES.get(type(value), "a number")

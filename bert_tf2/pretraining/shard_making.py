@@ -100,7 +100,6 @@ def make_shard(shard: Shard, tokenizer: FullTokenizer, options: CreatePretrainin
         "sentences": len(corpus.bounds) - 1,
         "examples": len(examples),
         "masked_tokens": examples.num_masked,
-        "truncated_tokens": examples.truncated,
         "padding": round(1 - tokens / places, 6) if places else 0.0,
         "bytes": files.size(shard.output),
         "sha256": manifest.sha256(shard.output, durable=True),

@@ -92,15 +92,12 @@ def starting_processes() -> Iterator[None]:
     """
     program = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
-    can_block = hasattr(signal, "pthread_sigmask")
-    if can_block:
-        multiprocessing.resource_tracker.ensure_running()  # its first start would allow the signals again
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+    multiprocessing.resource_tracker.ensure_running()  # its first start would allow the signals again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         yield
     finally:
-        if can_block:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         sys.modules["__main__"] = program
 
 

@@ -54,7 +54,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
         _remove_partial(folder, [*(shard.output for shard in manifest.shards), *unpacked, manifest.path])
     examples = manifest.total("examples")
     logging.info("Wrote %d examples", examples)
-    written = shards.pattern_of(options.output_file, count)
+    written = shards.name_of(options.output_file, None, count)
     example_files.tell_summary([written, manifest.path], options, examples)
 
 

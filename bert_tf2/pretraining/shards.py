@@ -96,19 +96,11 @@ def seed_of(random_seed: int, number: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{random_seed},{number}".encode()).digest()[:4], "big")
 
 
-def name_of(output_file: str, number: int, count: int) -> str:
-    """The file of a shard: NAME-00000-of-01000, or NAME-00000-of-01000.gz if `output_file` is NAME.gz."""
-    return _numbered(output_file, f"{number:05d}-of-{count:05d}")
-
-
-def pattern_of(output_file: str, count: int) -> str:
-    """The pattern that matches the files of all shards."""
-    return _numbered(output_file, f"*-of-{count:05d}")
-
-
-def _numbered(output_file: str, numbers: str) -> str:
+def name_of(output_file: str, number: int | None, count: int) -> str:
+    """The file of a shard: NAME-00000-of-01000, or NAME-00000-of-01000.gz for NAME.gz; the pattern of all for None."""
     ending = gzip_files.ENDING if tfrecords.is_compressed(output_file) else ""
-    return f"{output_file.removesuffix(ending)}-{numbers}{ending}"
+    which = "*" if number is None else f"{number:05d}"
+    return f"{output_file.removesuffix(ending)}-{which}-of-{count:05d}{ending}"
 
 
 @contextlib.contextmanager

@@ -43,14 +43,12 @@ def start_from(
     init_checkpoint: str | None,
     *,
     will_train: bool = False,
-    allow_missing: tuple[str, ...] = (),
     opened: Weights | None = None,
 ) -> int:
     """Loads the newest weights in output_dir, or else init_checkpoint, and returns their global step, there 0.
 
     Args:
       will_train: whether the model is trained before it is used; its weights may then be random.
-      allow_missing: see checkpoint.check_trained.
       opened: these weights, or others in output_dir, if they have been opened.
     """
     latest = checkpoint.latest_checkpoint(output_dir)
@@ -65,7 +63,7 @@ def start_from(
         logging.info("No checkpoint in %s and no --init_checkpoint: the weights are random", output_dir)
         return 0
     if not will_train:
-        checkpoint.check_trained(model, source, allow_missing)
+        checkpoint.check_trained(model, source)
     logging.info(checkpoint.initialize(model, source))
     return 0
 

@@ -134,11 +134,9 @@ def weights_in_use(output_dir: str, init_checkpoint: str | None, will_train: boo
     )
 
 
-def check_trained(model: keras.Model, source: Weights, allow_missing: tuple[str, ...] = ()) -> None:
-    """Checks that a model's outputs come from trained weights, except what begins with one of `allow_missing`."""
-    missing = [
-        name for name in used_variables(model) if name not in source.shapes and not name.startswith(allow_missing)
-    ]
+def check_trained(model: keras.Model, source: Weights) -> None:
+    """Checks that a model's outputs come from trained weights."""
+    missing = [name for name in used_variables(model) if name not in source.shapes]
     if missing:
         raise UserError(
             f"{source.path}: has no {and_more(missing, 3)}, so the answers would come from random weights;"

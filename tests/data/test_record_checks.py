@@ -141,7 +141,7 @@ def test_files_of_other_kinds_and_without_records(path, tmp_path):
     path.write_bytes(b"")
     assert complaint(path) == f"{path}: no records in there; was the corpus empty?"
     assert "no such file" in complaint(tmp_path / "none")
-    path.write_bytes(b"\x01\x02\x03")
+    path.write_bytes(b"\x01\x02\xff")
     assert "record 1: the file is truncated: 3 bytes of a record" in complaint(path)
     length = struct.pack("<Q", 2**40)
     path.write_bytes(length + struct.pack("<I", tfrecords.mask(google_crc32c.value(length))))

@@ -74,14 +74,10 @@ def test_two_sets_of_records_in_a_folder_share_the_kept_index(paths, tmp_path):
     assert [*record_index._load(str(tmp_path / "records" / record_index.NAME))] == paths[1:]
 
 
-def test_a_worker_that_keeps_nothing_writes_nothing(paths, tmp_path):
-    record_index.read(paths, str(tmp_path / "out"), keep=False)
-    assert not list(tmp_path.rglob(record_index.NAME))
-
-
-def test_small_records_leave_no_file(paths, tmp_path, monkeypatch):
-    monkeypatch.setattr(record_index, "SMALLEST", 10**9)
-    record_index.read(paths, str(tmp_path / "out"), keep=True)
+@pytest.mark.parametrize(("keep", "smallest"), [(False, 1), (True, 10**9)])
+def test_a_worker_that_keeps_nothing_and_small_records_leave_no_file(paths, tmp_path, monkeypatch, keep, smallest):
+    monkeypatch.setattr(record_index, "SMALLEST", smallest)
+    record_index.read(paths, str(tmp_path / "out"), keep=keep)
     assert not list(tmp_path.rglob(record_index.NAME))
 
 
@@ -109,7 +105,7 @@ def test_a_damaged_file_is_named_and_nothing_is_kept(paths, tmp_path):
     assert not list(tmp_path.rglob(record_index.NAME))
 
 
-@pytest.mark.parametrize("content", [b"", b"nonsense", b"PK\x03\x04" + b"\0" * 99, None])
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"4 0\n{}", b"4 123\n[1]", None])
 def test_a_damaged_index_is_made_again(paths, tmp_path, content):
     expected, _ = record_index.read(paths, str(tmp_path / "out"), keep=True)
     place = tmp_path / "records" / record_index.NAME

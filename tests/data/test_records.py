@@ -81,29 +81,11 @@ def test_what_is_written_is_read(tmp_path, name):
     assert fault(path, kind) is None
 
 
-def test_a_record_is_an_example_with_the_reference_s_features(tmp_path):
-    example = tf.train.Example.FromString(records.encode(records.PRETRAINING, row_of(records.PRETRAINING, 3)))
-    features = example.features.feature
-    assert set(features) == {
-        *("input_ids", "input_mask", "segment_ids", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights"),
-        "next_sentence_labels",
-    }
-    assert list(features["input_ids"].int64_list.value) == [3, 7, 7, 7, 7, 7]
-    assert list(features["masked_lm_weights"].float_list.value) == [3.5, 3.5]
-
-
 def test_a_failure_while_writing_leaves_no_file(tmp_path):
     rows = itertools.chain([row_of(records.PRETRAINING, 0)], (1 / 0 for _ in "x"))
     with pytest.raises(ZeroDivisionError):
         write(tmp_path / "file", records.PRETRAINING, rows)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_label_of_minus_one_is_read(tmp_path):
-    kind = records.TOKEN_TAGGING
-    path = write(tmp_path / "file", kind, [{**row_of(kind, 0), "label_ids": [-1, 0, 2, -1, -1, -1]}])
-    (batch,) = read([path], kind=kind)
-    np.testing.assert_array_equal(batch["label_ids"], [[-1, 0, 2, -1, -1, -1]])
 
 
 # Order.

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pathlib
 import signal
 import subprocess
 import sys
-import types
 
 import pytest
 
@@ -176,22 +174,6 @@ def test_a_worker_that_cannot_is_named(short, cluster, tmp_path, wrong, problem,
     assert done.returncode == 0 and contents(short / output) == contents(short / "plain"), done.stderr
 
 
-def test_a_cluster_on_this_machine_replaces_a_killed_worker(long):
-    with running(long, (*SLOW, DASK), 2, "here") as launcher:
-        children = [launcher.pid]
-        found = []
-        for pid in children:
-            for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):  # those of each thread
-                children += map(int, path.read_text().split())
-        for pid in children[1:]:
-            if b"spawn_main" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-        os.kill(found[0], signal.SIGKILL)
-        _, log = launcher.communicate(timeout=120)
-        assert launcher.returncode == 0, log
-    assert contents(long / "here") == contents(long / "plain")
-
-
 def test_a_shard_that_ends_every_worker_is_one_line(short, tmp_path, monkeypatch):
     (tmp_path / "ends.py").write_text(
         "import os; from bert_tf2.pretraining import shard_making; shard_making.make_shard = lambda *_: os._exit(9)"
@@ -205,19 +187,6 @@ def test_a_shard_that_ends_every_worker_is_one_line(short, tmp_path, monkeypatch
     monkeypatch.delenv("DASK_DISTRIBUTED__WORKER__PRELOAD")
     done = run(short, *FLAGS, DASK, output="ends")
     assert done.returncode == 0 and contents(short / "ends") == contents(short / "plain"), done.stderr
-
-
-def test_a_cluster_without_workers_is_told(monkeypatch, log_lines):
-    class Empty:
-        status, scheduler = "running", types.SimpleNamespace(address="tcp://here:1")
-
-        def nthreads(self):
-            return {}
-
-    monkeypatch.setattr(dask_run, "_SECONDS_WITHOUT_WORKERS", 0.0)
-    monkeypatch.setattr(dask_run, "_SECONDS_BETWEEN_CHECKS", 0.0)
-    next(dask_run._watch(Empty()))
-    assert log_lines == ["no worker is connected; to start some: dask worker tcp://here:1 --nworkers=auto"]
 
 
 def test_remote_files(short, cluster, tmp_path):

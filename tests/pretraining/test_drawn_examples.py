@@ -129,12 +129,6 @@ def test_blank_lines_end_documents_but_files_do_not(tmp_path, tokenizer):
     assert [sentences[first:last] for first, last in text.documents] == [["a b"], ["c"], ["d", "e f", "g"], ["h"]]
 
 
-def test_a_token_is_kept_once_however_often_it_comes(tmp_path, tokenizer):
-    (tmp_path / "text").write_text("xyz xyz\n")
-    tokens = corpus.read_strings([f"{tmp_path}/text"], tokenizer, PretrainingDataOptions()).tokens
-    assert tokens[:3] == ["x", "##y", "##z"] and tokens[1] is tokens[4]
-
-
 SPACES = {"do_whole_word_mask": True, "word_boundaries": "spaces"}
 
 
@@ -174,7 +168,7 @@ def filled(count, folder=None, most_masked=MOST_MASKED):
             rng.random() < 0.5,
         )
         expected.append((*row, masked, [rng.randint(-1, 30000) for _ in masked]))
-        examples.add(Example(*row, 3, *expected[-1][-2:]))
+        examples.add(Example(*row, *expected[-1][-2:]))
     return examples, expected
 
 
@@ -198,7 +192,6 @@ def test_what_was_added_is_found(tmp_path, monkeypatch, most):
     assert as_lists(examples.rows(order[:1])) == [expected[order[0]]]
     assert len(examples) == 20
     assert examples.num_tokens == sum(row[1] + row[3] for row in expected)
-    assert examples.truncated == 3 * 20
     assert examples.num_masked == sum(len(row[5]) for row in expected)
     assert [*tmp_path.iterdir()] == []
 

@@ -1,6 +1,5 @@
 """Masks that are drawn in training: the rule, number by number and in the mean; what they depend on; bad records."""
 
-import random
 from collections import Counter
 
 import numpy as np
@@ -10,7 +9,7 @@ from pretraining_text import VOCABULARY
 from unmasked_data import CLS, LENGTH, MASK, PREDICTIONS, SEP, SIZES, make, rows_of, write
 
 from bert_tf2.data import example, record_checks, record_index, record_order, records, schemas, tfrecords
-from bert_tf2.pretraining import create_masked_lm_predictions, dynamic_masking, inspect_records
+from bert_tf2.pretraining import dynamic_masking, inspect_records
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support.errors import UserError
 
@@ -140,18 +139,6 @@ def test_masks_depend_neither_on_batches_nor_on_the_order(tmp_path):
     assert first != masks(read(paths, 1, how=masker(seeds=(1, 1))))
 
 
-def test_replicas_get_the_masks_of_one_device(tmp_path, two):
-    path = make(tmp_path, num_documents=15)
-    alone = joined(read(path, 8, shuffle_seed=1, drop_remainder=True))
-    parts = two.experimental_distribute_dataset(read(path, 8, shuffle_seed=1, drop_remainder=True))
-    batches = [
-        {name: tf.concat(two.experimental_local_results(values), 0) for name, values in batch.items()}
-        for batch in parts
-    ]
-    for name, values in joined(batches).items():
-        np.testing.assert_array_equal(values, alone[name])
-
-
 def test_origins_follow_the_order_of_the_records(tmp_path):
     paths = [str(tmp_path / name) for name in "db"]
     for path, first in zip(paths, (10, 20), strict=True):
@@ -215,47 +202,12 @@ def many(tmp_path_factory):
     return path, rows
 
 
-def static_masks(rows):
-    """Masks by the functions of the static writer: for each row position -> replacement."""
-    rng = random.Random(1)
-    for row in rows:
-        tokens = [VOCABULARY[number] for number in row["input_ids"]]
-        masked, positions, _ = create_masked_lm_predictions(tokens, 0.15, PREDICTIONS, VOCABULARY, rng)
-        yield {place: VOCAB[masked[place]] for place in positions}
-
-
 def dynamic_masks(path):
     found = joined(read(path, 100))
     for positions, weights, ids in zip(
         found["masked_lm_positions"], found["masked_lm_weights"], found["input_ids"], strict=True
     ):
         yield {int(place): int(ids[place]) for place in positions[weights > 0]}
-
-
-def kinds(rows, masks) -> Counter:
-    """How many masked tokens became what."""
-    found = Counter()
-    for row, mask in zip(rows, masks, strict=True):
-        assert not {0, row["segment_lengths"][0] - 1, len(row["input_ids"]) - 1} & mask.keys()
-        for place, replacement in mask.items():
-            kept = replacement == row["input_ids"][place]
-            found["mask" if replacement == MASK else "kept" if kept else "other"] += 1
-        found["tokens"] += len(mask)
-    return found
-
-
-def test_rates_are_those_of_the_static_masks(many):
-    path, rows = many
-    drawn, static = kinds(rows, dynamic_masks(path)), kinds(rows, static_masks(rows))
-    total, same = drawn["tokens"], 1 / len(VOCABULARY)
-    within(drawn["mask"], total, 0.8 + 0.1 * same)
-    within(drawn["kept"], total, 0.1 + 0.1 * same)
-    within(drawn["other"], total, 0.1 - 0.2 * same)
-    assert drawn["tokens"] == static["tokens"]
-    assert total / sum(len(row["input_ids"]) for row in rows) == pytest.approx(0.15, abs=0.01)
-    for name in static:
-        difference = abs(drawn[name] - static[name])
-        assert difference < 5 * np.sqrt(drawn[name] + static[name] + 1), (name, drawn[name], static[name])
 
 
 def test_every_position_is_masked_alike(many):

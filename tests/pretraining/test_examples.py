@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import collections
 import random
 
-from pretraining_text import CORPUS, LETTERS, VOCABULARY, Script, document
+from pretraining_text import CORPUS, VOCABULARY, Script, document
 
 from bert_tf2 import pretraining
-from bert_tf2.pretraining import PretrainingDataOptions, examples
+from bert_tf2.pretraining import PretrainingDataOptions
 
 
 def instances_of(documents, number, rng, **settings):
@@ -66,25 +65,6 @@ def test_truncation_shortens_the_longer_segment_at_the_end_that_the_coin_says():
     assert (a, b) == (["b", "c"], ["g", "h"])
     pretraining.truncate_seq_pair(a, b, 9, rng)
     assert (a, b) == (["b", "c"], ["g", "h"])
-
-
-def test_half_of_the_pairs_are_random_and_labeled_so():
-    documents = [[[f"{x}{y}", str(number)] for number in range(40)] for x in LETTERS for y in LETTERS][:60]
-    rng = random.Random(5)
-    labels = collections.Counter()
-    for number in range(len(documents)):
-        for instance in instances_of(documents, number, rng, max_seq_length=17, short_seq_prob=0.0):
-            tokens = instance.tokens
-            (position,), (label,) = instance.masked_lm_positions, instance.masked_lm_labels
-            tokens[position] = label
-            assert tokens[0] == "[CLS]" and tokens[-1] == "[SEP]" and len(tokens) <= 17
-            a, b = (tokens[1 : (end := tokens.index("[SEP]"))], tokens[end + 1 : -1])
-            assert len(instance.segment_ids) - sum(instance.segment_ids) == len(a) + 2 and a and b
-            assert set(a) & {documents[number][0][0]}
-            same = bool(set(b) & {documents[number][0][0]})
-            assert instance.is_random_next != same or len(b) == 1
-            labels[instance.is_random_next] += 1
-    assert 0.45 < labels[True] / labels.total() < 0.56  # the last sentence of a document is always random
 
 
 def test_the_reference_s_functions_take_its_arguments(tokenizer, corpus):
@@ -146,16 +126,3 @@ def test_a_tokenizer_of_one_s_own(tmp_path):
         delimiters = [place for place, token in enumerate(instance.tokens) if token in ("[CLS]", "[SEP]")]
         assert len(delimiters) > 3
         assert instance.masked_lm_positions == [n for n in range(len(instance.tokens)) if n not in delimiters]
-
-
-def test_truncation_is_that_of_the_lists():
-    rng = random.Random(7)
-    for _ in range(200):
-        a, b, most = rng.randint(1, 30), rng.randint(1, 30), rng.randint(2, 60)
-        coins = [rng.random() for _ in range(a + b)]
-        tokens_a, tokens_b = list(range(a)), list(range(b))
-        for coin in coins[: max(0, a + b - most)]:  # the paper's procedure, token by token
-            longer = tokens_a if len(tokens_a) > len(tokens_b) else tokens_b
-            longer.pop(0 if coin < 0.5 else -1)
-        left = examples.truncate(a, b, most, examples.Draws(Script(randoms=coins)))
-        assert left == ((tokens_a or [0])[0], len(tokens_a), (tokens_b or [0])[0], len(tokens_b))

@@ -6,7 +6,6 @@ import gzip
 import hashlib
 
 import pytest
-import tensorflow as tf
 from pretraining_text import data_options
 
 from bert_tf2.data import record_index, records, tfrecords
@@ -35,20 +34,6 @@ def test_the_bytes_depend_on_the_content_alone(both):
     assert packed[:8] == b"\x1f\x8b\x08\x00\x00\x00\x00\x00"  # no name, no time
     make(both, "other_name.gz")
     assert (both / "other_name.gz").read_bytes() == packed
-
-
-def test_examples_go_to_plain_and_packed_files_in_turn(both):
-    make(both, "", output_file=f"{both}/a,{both}/b.gz")
-    with tf.io.TFRecordWriter(f"{both}/joined") as writer:
-        pairs = zip(raw(both / "a"), [*raw(both / "b.gz"), None], strict=False)
-        for record in (record for pair in pairs for record in pair if record is not None):
-            writer.write(record)
-    assert (both / "joined").read_bytes() == (both / "plain").read_bytes()
-
-
-def raw(path):
-    kind = "GZIP" if path.suffix == ".gz" else ""
-    return [record.numpy() for record in tf.data.TFRecordDataset(str(path), compression_type=kind)]
 
 
 def batches(paths, **more):

@@ -3,10 +3,9 @@
 import collections
 
 import pytest
-from pretraining_text import VOCABULARY, data_options
 
 from bert_tf2.data import records
-from bert_tf2.pretraining import example_files, inspect_records
+from bert_tf2.pretraining import inspect_records
 from bert_tf2.pretraining.options import InspectRecordsOptions
 from bert_tf2.support.errors import UserError
 
@@ -127,30 +126,6 @@ def test_another_vocabulary_is_refused(path, tmp_path):
     (tmp_path / "other.txt").write_text("\n".join(reversed(WORDS)) + "\n")
     with pytest.raises(UserError, match=r"record 1: begins with 2, which is '\.' in --vocab_file, and \[CLS\] is 11"):
         text(path, vocab_file=str(tmp_path / "other.txt"))
-
-
-def test_the_figures_are_those_of_a_plain_count(tmp_path, corpus, vocab_file):
-    """Over the files that create_pretraining_data.py writes, read by TensorFlow and counted in loops."""
-    paths = [str(tmp_path / f"{name}.tfrecord") for name in "ab"]
-    example_files.run(data_options(tmp_path, output_file=",".join(paths), max_predictions_per_seq=5, dupe_factor=20))
-    found, _ = inspect_records.inspect(paths, VOCABULARY)
-    sizes = {"max_seq_length": 24, "max_predictions_per_seq": 5, "vocab_size": len(VOCABULARY), "type_vocab_size": 2}
-    count, random_next, kept = 0, 0, 0
-    lengths, masks, masked_ids = collections.Counter(), collections.Counter(), collections.Counter()
-    for batch in records.read_records(paths, records.PRETRAINING, sizes, 1).as_numpy_iterator():
-        row = {name: values[0].tolist() for name, values in batch.items()}
-        count += 1
-        random_next += row["next_sentence_labels"]
-        lengths[sum(row["input_mask"])] += 1
-        used = [place for place in range(5) if row["masked_lm_weights"][place]]
-        masks[len(used)] += 1
-        masked_ids.update(row["masked_lm_ids"][place] for place in used)
-        kept += sum(
-            row["input_ids"][row["masked_lm_positions"][place]] == row["masked_lm_ids"][place] for place in used
-        )
-    assert count > 40
-    assert (found.records, found.random_next, found.unchanged) == (count, random_next, kept)
-    assert (found.lengths, found.masked, found.masked_ids) == (lengths, masks, masked_ids)
 
 
 LABELS = {"label_ids": [1], "is_real_example": [1]}

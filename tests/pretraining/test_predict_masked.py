@@ -293,35 +293,6 @@ def test_as_json_is_one_line():
 # A whole call
 
 
-@pytest.mark.slow
-def test_a_file_and_flags_and_standard_input_give_the_same(options, tmp_path, capsys, monkeypatch):
-    path = tmp_path / "sentences.txt"
-    path.write_text("\ufeff" + "\r\n\n".join(TEXTS) + "\n\n", encoding="utf-8")  # blank lines are passed over
-    outputs = []
-    type_in(monkeypatch, "\n".join(TEXTS))
-    for source in ({"input_file": str(path)}, {"sentence": TEXTS}, {"input_file": None}):
-        predict_masked.run(options(output_format="json", top_k=2, batch_size=2, **source))
-        outputs.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
-    assert [answer["text"] for answer in outputs[0]] == TEXTS
-    for others in outputs[1:]:
-        assert [answer["filled"] for answer in others] == [answer["filled"] for answer in outputs[0]]
-        assert probabilities(others) == pytest.approx(probabilities(outputs[0]), abs=1e-5)  # other batches, rounding
-
-
-def probabilities(answers) -> list[float]:
-    words = (word for answer in answers for mask in answer["masks"] for word in mask["predictions"])
-    return [word["probability"] for word in words]
-
-
-def test_who_types_at_a_terminal_may_err(options, capsys, monkeypatch):
-    type_in(monkeypatch, b"[MASK] is paris\nno blank\n[MASK] \xff\n%PDF-1.4\n[MASK] .\n", at_terminal=True)
-    predict_masked.run(options(input_file="-"))
-    shown = capsys.readouterr()
-    assert [text.splitlines()[0] for text in shown.out.split("\n\n") if text] == ["[MASK] is paris", "[MASK] ."]
-    assert "standard input, line 2: holds no [MASK]" in shown.err
-    assert "standard input, line 3: not UTF-8 text (byte 0xff)" in shown.err and shown.err.count("\n") == 4
-
-
 def test_faults_are_named(options, tmp_path, monkeypatch, folder):
     def fault(**values) -> str:
         with pytest.raises(UserError) as caught:

@@ -110,8 +110,8 @@ def test_names_and_numbers_of_shards():
     assert shards.name_of("out/x", 7, 1000) == "out/x-00007-of-01000"
     assert shards.name_of("x", 123456, 200000) == "x-123456-of-200000"
     assert shards.name_of("out/x.tfrecord.gz", 7, 1000) == "out/x.tfrecord-00007-of-01000.gz"
-    assert shards.pattern_of("out/x", 7) == "out/x-*-of-00007"
-    assert shards.pattern_of("out/x.gz", 7) == "out/x-*-of-00007.gz"
+    assert shards.name_of("out/x", None, 7) == "out/x-*-of-00007"
+    assert shards.name_of("out/x.gz", None, 7) == "out/x-*-of-00007.gz"
     assert [shards.count_of(size, None, 0.5) for size in (0, 1, 500_000, 500_001)] == [1, 1, 1, 2]
     assert shards.count_of(10, 7, None) == 7
     for number, megabytes, message in (

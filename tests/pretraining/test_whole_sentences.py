@@ -10,7 +10,7 @@ from pretraining_text import CORPUS, VOCABULARY, data_options
 
 from bert_tf2 import pretraining
 from bert_tf2.data import records
-from bert_tf2.pretraining import PretrainingDataOptions, example_files, examples, inspect_records
+from bert_tf2.pretraining import PretrainingDataOptions, example_files, examples
 from bert_tf2.support.errors import UserError
 
 SIZES = {"max_seq_length": 24, "max_predictions_per_seq": 4, "vocab_size": len(VOCABULARY), "type_vocab_size": 2}
@@ -101,22 +101,6 @@ def test_what_is_written(tmp_path):
         assert ((used > 0) & (used < length - 1)).all()
     with pytest.raises(UserError, match=r"record 1: has no feature next_sentence_labels.*give --objective=mlm$"):
         rows_of(tmp_path / "out", records.PRETRAINING)
-
-
-def test_inspection_knows_them(tmp_path):
-    example_files.run(data_options(tmp_path, "out.tfrecord", objective="mlm"))
-    found = inspect_records.run(
-        pretraining.options.InspectRecordsOptions(
-            input_file=f"{tmp_path}/out.tfrecord", vocab_file=f"{tmp_path}/vocab.txt", show=1
-        )
-    )
-    count = len(rows_of(tmp_path / "out.tfrecord"))
-    assert found[0].startswith(f"records   {count} pretraining (masked words only) records in 1 file")
-    assert any(line.startswith("masked ") for line in found) and any(line.startswith("replaced ") for line in found)
-    assert not any(line.startswith("next ") for line in found)
-    shown = next(line for line in found if "out.tfrecord, record 1:" in line)
-    assert shown.endswith(" masked") and "second text" not in shown
-    assert "most frequent masked words:" in found
 
 
 def test_the_reference_s_function_writes_them_too(tmp_path, tokenizer):
