@@ -323,7 +323,7 @@ def test_a_worker_that_is_killed_ends_the_run_in_one_line(data, undisturbed):
 
 
 def test_a_warning_of_a_worker_names_the_input_and_is_shown_once(data):
-    (data / "one.txt").write_bytes(b"a\rb\rc\rd\re\r\n\n" * 60)
+    (data / "one.txt").write_text("\u0434\u043e\u043c a .\n\n" * 400)  # words that no entry spells
     flags = ("--num_shards=6", "--num_workers=1", "--objective=mlm")
     done = subprocess.run(command(data, "out", *flags), capture_output=True, text=True)
     assert done.returncode == 0
