@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bert_tf2.support.settings import DATA, MODEL, TO_DO, Options, options, setting
-from bert_tf2.training.options import sequence_length
+from bert_tf2.support.settings import Options, options
+from bert_tf2.training.options import of_data, of_model, of_to_do, sequence_length
 
 DEFAULT_PORT = 8600
 
@@ -18,48 +18,31 @@ class ExplorerOptions(Options):
     The page is at http://127.0.0.1:8600 until Ctrl-C. Only this machine can open it, and it needs no internet.
     """
 
-    model: str = setting(
-        "The weights of a BERT, of any kind: a folder or a file, for example an output_dir.",
-        group=MODEL,
-        reads="weights",
+    model: str = of_model(
+        "The weights of a BERT, of any kind: a folder or a file, for example an output_dir.", reads="weights"
     )
-    bert_config_file: str | None = setting(
-        "JSON file with the model's sizes; defaults to the one beside the weights.", None, group=MODEL, reads=True
+    bert_config_file: str | None = of_model(
+        "JSON file with the model's sizes; defaults to the one beside the weights.", None, reads=True
     )
-    vocab_file: str | None = setting(
-        "The vocabulary that the model was trained with; defaults to the one beside the weights.",
-        None,
-        group=MODEL,
-        reads=True,
+    vocab_file: str | None = of_model(
+        "The vocabulary of the model; defaults to the one beside the weights.", None, reads=True
     )
-    do_lower_case: bool | None = setting(
+    do_lower_case: bool | None = of_model(
         "Lower-case the text and strip accents; defaults to what the files beside the weights, or the vocabulary, say.",
         None,
-        group=MODEL,
     )
     max_seq_length: int | None = sequence_length(
-        "Maximum number of tokens of a sentence or pair, including [CLS] and [SEP]; defaults to all that the model can"
-        " read.",
-        default=None,
+        "Maximum number of tokens of a sentence or pair; defaults to all that the model can read.", default=None
     )
-    compare_with: str | None = setting(
+    compare_with: str | None = of_data(
         "Other weights of the same sizes, for example before fine-tuning: the page shows which variables differ.",
         None,
-        group=DATA,
         reads="weights",
     )
-    text: str | None = setting("The sentence that the page begins with; may have [MASK].", None, group=DATA)
-    text_b: str | None = setting("The second sentence of a pair.", None, group=DATA)
-    other_text: str | None = setting(
-        "A sentence to show beside --text, for example with one word changed.", None, group=DATA
+    text: str | None = of_data("The sentence that the page begins with; may have [MASK].", None)
+    text_b: str | None = of_data("The second sentence of a pair.", None)
+    other_text: str | None = of_data("A sentence to show beside --text, for example with one word changed.", None)
+    write: str | None = of_to_do(
+        "File for one page with --text worked through, to be shared, in place of a server.", None, writes_file=True
     )
-    write: str | None = setting(
-        "File for one page with --text worked through, to be shared: it needs no server and no internet. Writes it,"
-        " and opens no page.",
-        None,
-        group=TO_DO,
-        writes_file=True,
-    )
-    port: int = setting(
-        "The page is http://127.0.0.1:PORT; 0 takes any free one.", DEFAULT_PORT, group=TO_DO, low=0, high=65535
-    )
+    port: int = of_to_do("The page is http://127.0.0.1:PORT; 0 takes any free one.", DEFAULT_PORT, low=0, high=65535)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from bert_tf2.config import BertConfig
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import (
-    ANSWERS,
-    EXPORT,
-    MODEL,
-    TO_DO,
-    WrongSetting,
-    kept_setting,
-    options,
-    setting,
+from bert_tf2.support.settings import ANSWERS, EXPORT, WrongSetting, kept_setting, options, setting
+from bert_tf2.training.options import (
+    ModelOptions,
+    PrecisionOptions,
+    VocabularyOptions,
+    of_model,
+    of_to_do,
+    sequence_length,
 )
-from bert_tf2.training.options import ModelOptions, PrecisionOptions, VocabularyOptions, sequence_length
 from bert_tf2.weights import task_file
 from bert_tf2.weights.labels import LabelMap
+
+of_export = functools.partial(setting, group=EXPORT)
 
 TASKS = ("features", "classifier", "squad", "ner", "masked_lm")
 
@@ -36,33 +37,27 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
           --bert_config_file=$BERT_BASE_DIR/bert_config.json --vocab_file=$BERT_BASE_DIR/vocab.txt
     """
 
-    task: str = setting("Task of the exported model.", group=TO_DO, choices=TASKS)
-    init_checkpoint: str = setting("Trained weights: a checkpoint or its folder.", group=MODEL, reads="weights")
-    export_dir: str = setting(
-        "Folder for the versions 1, 2, ...; the export becomes the next one.", group=EXPORT, writes=()
-    )
-    format: str = setting(
+    task: str = of_to_do("Task of the exported model.", choices=TASKS)
+    init_checkpoint: str = of_model("Trained weights: a checkpoint or its folder.", reads="weights")
+    export_dir: str = of_export("Folder for the versions 1, 2, ...; the export becomes the next one.", writes=())
+    format: str = of_export(
         "saved_model for TensorFlow Serving, or onnx for ONNX Runtime and others: without text signatures.",
         "saved_model",
-        group=EXPORT,
         choices=("saved_model", "onnx"),
     )
-    quantize: str = setting(
-        "onnx: int8 multiplies 8-bit integers, which is faster and less exact.", "none", group=EXPORT,
-        choices=("none", "int8"),
-    )  # fmt: skip
+    quantize: str = of_export(
+        "onnx: int8 multiplies 8-bit integers, which is faster and less exact.", "none", choices=("none", "int8")
+    )
     max_seq_length: int | None = sequence_length(
         "Maximum number of tokens per text; defaults to 128, for squad to 384.", default=None, kept=True
     )
-    label_map: str | None = setting(
-        "File with the labels, if there is no label_map.json beside the checkpoint.", None, group=MODEL, reads=True
+    label_map: str | None = of_model(
+        "File with the labels, if there is no label_map.json beside the checkpoint.", None, reads=True
     )
-    precision: str = setting(
-        "Type of the stored weights and the computations.", "float32", group=EXPORT, choices=("float32", "bfloat16")
+    precision: str = of_export(
+        "Type of the stored weights and the computations.", "float32", choices=("float32", "bfloat16")
     )
-    text_signatures: bool = setting(
-        "Also accept raw text, which requires tensorflow-text in the server.", True, group=EXPORT
-    )
+    text_signatures: bool = of_export("Also accept raw text, which requires tensorflow-text in the server.", True)
     top_k: int = setting("masked_lm: number of words for each [MASK].", 5, group=ANSWERS, low=1)
     doc_stride: int | None = _of_squad("tokens from the start of a window to the start of the next.", 128)
     max_query_length: int | None = _of_squad("tokens of a question; longer ones are cut.", 64)
