@@ -13,7 +13,7 @@ from bert_tf2 import commands, heads, modeling, optimization
 from bert_tf2.config import BertConfig
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import WrongSetting
-from bert_tf2.weights import bundle, checkpoint, convert, keras_files, names
+from bert_tf2.weights import bundle, checkpoint, convert, names
 from bert_tf2.weights.labels import TAGGING_TASK, LabelMap, save_label_map
 from bert_tf2.weights.metadata import load_label_map
 from bert_tf2.weights.options import ConversionOptions
@@ -143,18 +143,6 @@ def test_slots_of_other_optimizers(tmp_path, slot):
 # Cased or not.
 
 
-@pytest.mark.parametrize(
-    ("entries", "lower"), [(["<S>", "<T>"], True), (["[XYZ]"], True), (["##A"], False), (["["], True), (["É"], False)]
-)
-def test_the_vocabulary_tells_cased_models(tmp_path, entries, lower):
-    google_folder(tmp_path / "in")
-    words = [*WORDS[: VOCAB - len(entries)], *entries]
-    (tmp_path / "in" / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
-    report = converted(input=tmp_path / "in", output=tmp_path / "out", to="hf")
-    assert any(line.startswith(f"Taken for {'an uncased' if lower else 'a cased'} model") for line in report)
-    assert json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["do_lower_case"] is lower
-
-
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the data is not beside this checkout")
 @pytest.mark.parametrize(("name", "lower"), [("chinese", True), ("uncased", True), ("cased", False)])
 def test_released_vocabularies(tmp_path, name, lower):
@@ -183,35 +171,7 @@ def test_a_conversion_keeps_the_function(tmp_path):
     assert json.loads((tmp_path / "other" / "bert_config.json").read_text())["hidden_act"] == "gelu"
 
 
-def test_a_configuration_that_contradicts_the_input_s_own(tmp_path):
-    google_folder(tmp_path / "in")
-    converted(input=tmp_path / "in", output=tmp_path / "hf", to="hf")
-    other = tmp_path / "other.json"
-    how = {"input": tmp_path / "hf", "output": tmp_path / "out", "to": "tf1", "bert_config_file": other}
-    other.write_text(small_config(num_attention_heads=4).to_json_string())
-    assert "says num_attention_heads 4" in message_of(**how)
-    config = tmp_path / "hf" / "config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), "hidden_act": "gelu"}))
-    other.write_text(small_config().to_json_string())
-    report = converted(**how)  # "gelu" is what Google's models on the hub are called, whose it is not
-    assert any("states hidden_act gelu_erf" in line and "says hidden_act gelu: the outputs" in line for line in report)
-
-
 # New words.
-
-
-@pytest.mark.parametrize("vocab_size", [VOCAB - 1, VOCAB + 1])
-def test_extend_vocab_checks_what_there_was(tmp_path, vocab_size):
-    google_folder(tmp_path / "in")
-    (tmp_path / "new.txt").write_text("fresh\nand\nmore\n")
-    (tmp_path / "other.json").write_text(small_config(vocab_size=vocab_size).to_json_string())
-    options = {"input": tmp_path / "in", "output": tmp_path / "out", "to": "tf1", "extend_vocab": tmp_path / "new.txt"}
-    assert f"word_embeddings is [{VOCAB}, 8] in the checkpoint and [{vocab_size}, 8] in" in message_of(
-        **options, bert_config_file=tmp_path / "other.json"
-    )
-    (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in [*WORDS, "one", "two"]))
-    message = message_of(**options, vocab_file=tmp_path / "vocab.txt")
-    assert f"the vocabulary: {VOCAB + 2} entries, but the model's configuration says vocab_size {VOCAB};" in message
 
 
 def test_extend_vocab_changes_everything_together(tmp_path):
@@ -387,21 +347,3 @@ def test_nonsense(tmp_path, monkeypatch, settings, message):
     with pytest.raises((UserError, WrongSetting)) as caught:
         [*commands.call("convert_checkpoint", **settings)]
     assert message in str(caught.value) and "\n" not in str(caught.value)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["tagging", "regression"])
-def test_a_keras_file_of_a_tagger_or_a_regression_stays_one(tmp_path, kind):
-    """No shape shows it."""
-    if kind == "tagging":
-        model = MAKERS["tagging"](small_config())
-    else:
-        model = heads.ClassifierModel(small_config(), 1, regression=True)
-    randomize(model)
-    keras_files.write(str(tmp_path / "model.keras"), model)
-    converted(input=tmp_path / "model.keras", output=tmp_path / "hf", to="hf")
-    content = json.loads((tmp_path / "hf" / "config.json").read_text())
-    if kind == "tagging":
-        assert content["architectures"] == ["BertForTokenClassification"]
-    else:
-        assert (content["architectures"], content["problem_type"]) == (["BertForSequenceClassification"], "regression")

@@ -13,7 +13,6 @@ from huggingface_folders import CLASSES, CONFIG, DECODER, ENCODER, WORDS, make_f
 from refused import message_of
 
 from bert_tf2.config import BertConfig
-from bert_tf2.data.huggingface_config import from_huggingface
 from bert_tf2.weights import huggingface
 from bert_tf2.weights.labels import LabelMap
 
@@ -155,24 +154,6 @@ def test_what_is_no_bert_is_refused(tmp_path, changes, part):
     message = message_of(huggingface.HuggingFaceFolder, make_folder(tmp_path, **changes))
     assert part in message and message.startswith(str(tmp_path / "config.json"))
     assert message_of(BertConfig.from_json_file, str(tmp_path / "config.json")) == message
-
-
-def test_a_configuration_by_itself(tmp_path):
-    folder = make_folder(tmp_path)
-    assert BertConfig.from_json_file(str(tmp_path / "config.json")) == huggingface.HuggingFaceFolder(folder).config
-
-
-def test_architectures_without_model_type():
-    values = {name: value for name, value in CONFIG.items() if name != "model_type"}
-    assert from_huggingface(values)["hidden_size"] == 4
-    assert "XLNetModel" in message_of(from_huggingface, {**values, "architectures": ["XLNetModel"]})
-
-
-@pytest.mark.parametrize("text, part", [("[1]", "object"), ('{"a":\n', "line 2"), ("[" * 100_000, "config.json")])
-def test_a_damaged_configuration(tmp_path, text, part):
-    folder = make_folder(tmp_path)
-    write_json(tmp_path / "config.json", text)
-    assert part in message_of(huggingface.HuggingFaceFolder, folder)
 
 
 # Labels.

@@ -31,12 +31,12 @@ def assert_equal(source: KerasFile, model) -> None:
         np.testing.assert_array_equal(source.get(name), value, err_msg=name)
 
 
-def rewrite(path, compression=zipfile.ZIP_STORED, **members):
+def rewrite(path, **members):
     """Packs a .keras file again with other members, "_" for "." in their names; None drops one."""
     with zipfile.ZipFile(path) as archive:
         held = {name: archive.read(name) for name in archive.namelist()}
     held.update({name.replace("_", "."): value for name, value in members.items()})
-    with zipfile.ZipFile(path, "w", compression) as archive:
+    with zipfile.ZipFile(path, "w") as archive:
         for name, value in held.items():
             if value is not None:
                 archive.writestr(name, value)
@@ -99,13 +99,6 @@ def test_bfloat16_is_read_as_float32(tmp_path):
     assert len(source.remarks) == 1 and "bfloat16" in source.remarks[0]
 
 
-def test_a_packed_zip_is_read(tmp_path):
-    model, path = make("span"), str(tmp_path / "model.keras")
-    keras_files.write(path, model)
-    rewrite(path, zipfile.ZIP_DEFLATED)
-    assert_equal(KerasFile(path), model)
-
-
 # What is not there, damaged, or something else.
 
 
@@ -120,23 +113,13 @@ def damaged_number(data: bytes) -> bytes:
     return data[:-5000] + bytes([data[-5000] ^ 1]) + data[-4999:]
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda data: b"", lambda data: b"no such thing", lambda data: data[:-3000], damaged_number]
-)
+@pytest.mark.parametrize("damage", [lambda data: b"no such thing", damaged_number])
 def test_a_damaged_file(tmp_path, damage):
     path = tmp_path / "model.keras"
     keras_files.write(str(path), make())
     path.write_bytes(damage(path.read_bytes()))
     message = message_of(KerasFile, str(path))
     assert str(path) in message and ("is damaged" in message or "is text, not one of Keras' files" in message)
-
-
-@pytest.mark.parametrize("text", ["[]", "{", b"\xff", "[" * 100_000, None])
-def test_a_configuration_that_is_damaged(tmp_path, text):
-    path = str(tmp_path / "model.keras")
-    keras_files.write(path, make())
-    rewrite(path, config_json=text)
-    assert "is damaged" in message_of(KerasFile, path) or "config.json" in message_of(KerasFile, path)
 
 
 @pytest.mark.parametrize(
@@ -165,15 +148,3 @@ def test_nothing_that_a_configuration_names_is_called(tmp_path, place):
     said["config"][place] = called
     rewrite(path, config_json=json.dumps(said))
     assert path in message_of(KerasFile, path)
-
-
-def test_complete_or_not_at_all(tmp_path, monkeypatch):
-    def full(*_arguments, **_keywords):
-        raise OSError(28, "No space left on device")
-
-    path, model = tmp_path / "model.keras", make()
-    keras_files.write(str(path), model)
-    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
-    monkeypatch.setattr(model, "save", full)
-    assert "No space left" in message_of(keras_files.write, str(path), model)
-    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before

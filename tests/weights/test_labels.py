@@ -30,20 +30,13 @@ def test_label_map_in_the_file(tmp_path):
     assert content == {"task": "mrpc", "labels": ["0", "1"], "regression": False}
 
 
-def test_no_label_map(tmp_path):
-    assert load_label_map(str(tmp_path)) is None
-
-
 @pytest.mark.parametrize(
     "text",
     [
         '{"task": "x",\n',
-        '["0", "1"]',
-        '{"task": "x", "regression": false}',
         '{"task": "x", "labels": "01", "regression": false}',
         '{"task": "x", "labels": [0, 1], "regression": false}',
         '{"task": "x", "labels": [["0"], "1"], "regression": false}',
-        '{"task": "x", "labels": [], "regression": false}',
         '{"task": "x", "labels": ["0"], "regression": false}',
         '{"task": "x", "labels": ["0", "1"], "regression": true}',
         '{"task": "x", "labels": ["0", "1"], "regression": false, "multi_label": 1}',

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import pathlib
 import re
@@ -21,8 +20,7 @@ from bert_tf2.data import records
 from bert_tf2.exporting.run import export_model
 from bert_tf2.finetuning import extract_features
 from bert_tf2.finetuning.classification import run as finetune_classifier
-from bert_tf2.finetuning.options import ClassifierOptions, FeatureOptions, SquadOptions
-from bert_tf2.finetuning.squad import run as finetune_squad
+from bert_tf2.finetuning.options import ClassifierOptions, FeatureOptions
 from bert_tf2.pretraining import example_files, predict_masked
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, MaskedLMOptions, PretrainingOptions
@@ -37,20 +35,6 @@ CASED_FOLDER_CALLS = {
         FeatureOptions(input_file="text.txt", output_file="out.json", layers="-1", max_seq_length=32, **flags)
     ),
     "predict_masked": lambda flags: predict_masked.run(MaskedLMOptions(sentence=["The [MASK] ."], **flags)),
-    "run_squad": lambda flags: finetune_squad.run(
-        SquadOptions(
-            output_dir="out",
-            do_train=True,
-            train_file="gone.json",
-            max_seq_length=32,
-            doc_stride=8,
-            max_query_length=8,
-            **flags,
-        )
-    ),
-    "run_pretraining": lambda flags: pretraining.run(
-        PretrainingOptions(input_file="gone", output_dir="out", do_train=True, max_seq_length=32, **flags)
-    ),
     "create_pretraining_data": lambda flags: example_files.run(
         CreatePretrainingDataOptions(
             input_file="text.txt", output_file="out.tfrecord", vocab_file=flags["vocab_file"], do_lower_case=None
@@ -103,16 +87,6 @@ def test_the_files_of_a_model_are_found(make, settings, cased_folder, tmp_path, 
     message = message_of(make, init_checkpoint=str(tmp_path), **settings)
     missing = "bert_config.json" if make is PretrainingOptions else "vocab.txt and no bert_config.json"
     assert message.endswith(f"--bert_config_file must be given: there is no {missing} beside the weights")
-
-
-def test_a_conversion_takes_the_stated_case_along(cased_folder, tmp_path):
-    options = {"output": str(tmp_path / "tf1"), "to": "tf1"}
-    convert.run(ConversionOptions(input=str(cased_folder), **options))
-    record = json.loads((tmp_path / "tf1" / "tokenization.json").read_text())
-    assert record == json.loads(metadata.record_of(False, CASED))
-    report = convert.run(ConversionOptions(input=str(tmp_path / "tf1"), output=str(tmp_path / "hf"), to="hf"))
-    assert not any("Taken for" in line for line in report)
-    assert text_rules.in_huggingface(str(tmp_path / "hf")).do_lower_case is False
 
 
 # What a training leaves, and what is compared when it goes on
@@ -224,12 +198,6 @@ def test_a_classifier_from_hugging_face_predicts(trained, tmp_path):
     results = (tmp_path / "out" / "test_results.tsv").read_text()
     run_again(trained, do_predict=True)
     assert results == (pathlib.Path(trained["output_dir"]) / "test_results.tsv").read_text()
-
-
-def test_going_on_with_other_dropout(trained, tmp_path):
-    other = tmp_path / "other.json"
-    other.write_text(toy_data.config(num_hidden_layers=1, hidden_dropout_prob=0.3).to_json_string())
-    run_again(trained, bert_config_file=str(other), do_train=True)
 
 
 def test_fewer_layers_are_no_way_to_go_on(tmp_path):

@@ -24,7 +24,7 @@ from garden_models import (
 from refused import message_of
 from small_models import small_config
 
-from bert_tf2 import heads, modeling
+from bert_tf2 import heads
 from bert_tf2.weights import bundle, checkpoint, model_garden
 from bert_tf2.weights.sources import open_weights
 
@@ -39,11 +39,6 @@ def test_arrays(tmp_path, layout):
     assert_holds(source, as_reference(arrays))
     assert {*source.dtypes.values()} == {"float32"}
     assert source.global_step == 0 and source.do_lower_case is None and source.vocabulary() is None
-
-
-def test_every_variable_of_a_model_is_there(tmp_path):
-    source = open_weights(save(tmp_path, random_arrays(ENCODER)))
-    assert source.shapes.keys() == checkpoint.tf1_variables(modeling.BertModel(source.config)).keys()
 
 
 def loaded(model, source):
@@ -85,17 +80,6 @@ def test_step_and_counters(tmp_path):
     assert source.shapes.keys() == {*as_reference(arrays), "global_step"}
 
 
-def test_optimizer_of_keras(tmp_path):
-    """Its variables are called after those that they belong to: Adam/m/bert_encoder/word_embeddings/embeddings."""
-    arrays = random_arrays(ENCODER)
-    optimizer = tf.Module()
-    optimizer._iterations = tf.Variable(3, dtype=tf.int64)
-    optimizer._variables = [tf.Variable(value * 0, name=f"Adam/m/{name}") for name, value in arrays.items()]
-    for attribute in ("optimizer", "something"):
-        prefix = tf.train.Checkpoint(model=encoder(arrays), **{attribute: optimizer}).save(str(tmp_path / attribute))
-        assert_holds(open_weights(prefix), as_reference(arrays))
-
-
 def test_slots_of_an_optimizer(tmp_path):
     """Older optimizers hang their variables on those that they belong to."""
     arrays = random_arrays(ENCODER)
@@ -121,17 +105,6 @@ def test_prefix_file_and_folder(tmp_path):
         assert source.path == prefix and source.folder == str(tmp_path)
         assert source.vocabulary() == ["[PAD]", "the"]
         assert "Model Garden" in source.kind and "checkpoint" in source.kind
-
-
-def test_a_folder_of_several(tmp_path):
-    """The state file `checkpoint` names the latest."""
-    saver = tf.train.Checkpoint(model=encoder(random_arrays(ENCODER)))
-    manager = tf.train.CheckpointManager(saver, str(tmp_path), 3)
-    manager.save()
-    arrays = random_arrays(ENCODER, 1)
-    saver.model = encoder(arrays)
-    manager.save()
-    assert_holds(open_weights(str(tmp_path)), as_reference(arrays))
 
 
 def test_what_is_not_recognized(tmp_path):
@@ -272,19 +245,3 @@ def test_saved_model_that_normalizes_first(tmp_path):
     path = saved_model(tmp_path / "hub", random_arrays(ENCODER))
     (tmp_path / "hub" / "keras_metadata.pb").write_bytes(b'\n\x80\x01{"name": "x", "norm_first": true}\x12')
     assert "norm_first" in message_of(open_weights, path)
-
-
-def test_saved_model_of_something_else(tmp_path):
-    module = tf.Module()
-    module.kernel = tf.Variable([1.0], name="dense/kernel")
-    tf.saved_model.save(module, str(tmp_path))
-    message = message_of(open_weights, str(tmp_path))
-    assert "is not Model Garden's BERT encoder" in message and "dense/kernel" in message
-
-
-def test_saved_model_of_tensorflow_1(tmp_path):
-    """TF-Hub's modules of 2019 hold a checkpoint with the reference's names."""
-    (tmp_path / "saved_model.pb").touch()
-    bundle.save(str(tmp_path / "variables" / "variables"), {"module/bert/pooler/dense/bias": tf.Variable([1.0])})
-    message = message_of(open_weights, str(tmp_path))
-    assert "has no graph of objects" in message and str(tmp_path / "variables" / "variables") in message
