@@ -29,7 +29,7 @@ def predict(inputs: dict[str, list], signature: str, server: str = "localhost:85
             return json.load(answer)["outputs"]
     except urllib.error.HTTPError as error:  # the model's own checks are sentences among names of its graph
         text = error.read().decode(errors="replace")
-        error.msg = (re.search(r"assertion failed: \[(.*?)\]", text) or [text, text])[1]
+        error.msg = (re.search(r'assertion failed: \[(.*?)\](?=\\n|")', text) or [text, text])[1]
         raise
 
 

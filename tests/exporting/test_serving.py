@@ -32,7 +32,7 @@ class Toy(tf.Module):
 
     @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32, "input_ids")])
     def ids(self, input_ids):
-        known = tf.debugging.Assert(tf.reduce_all(input_ids < 30), ["input_ids: an id is not in the vocabulary"])
+        known = tf.debugging.Assert(tf.reduce_all(input_ids < 30), ["row 0 of input_ids: no [MASK] in it"])
         with tf.control_dependencies([known]):
             mean = tf.reduce_mean(tf.cast(input_ids, tf.float32), axis=1)
         label = tf.gather(self.labels, tf.cast(mean > 3, tf.int32))
@@ -64,7 +64,7 @@ def test_the_client(model, rest):
     np.testing.assert_allclose(found["probabilities"], wanted["probabilities"], rtol=1e-6)
     assert found["label"] == ["yes", "no"]
     assert client.predict({"text_a": ["a film"]}, "serving_text", rest.address) == pytest.approx([6 / 7])
-    with pytest.raises(urllib.error.HTTPError, match="input_ids: an id is not in the vocabulary") as caught:
+    with pytest.raises(urllib.error.HTTPError, match=r"row 0 of input_ids: no \[MASK\] in it$") as caught:
         client.predict({"input_ids": [[99]]}, "serving_ids", rest.address)
     assert "\n" not in str(caught.value)
     rest.plan = [5.0]
