@@ -278,16 +278,6 @@ def test_what_a_training_was_for_is_recorded_and_another_use_must_be_meant(optio
     assert content == {"task": "tsv", "pairs": True, "settings": {"max_seq_length": 32}}
 
 
-def test_questions_without_answers_are_another_task(tmp_path):
-    out = save(heads.SpanModel(toy_data.config(num_hidden_layers=1)), tmp_path / "out")
-    (tmp_path / "out" / "task.json").write_text('{"task": "squad", "version_2_with_negative": false}')
-    files = {"predict_file": toy_data.write_squad(tmp_path / "dev.json", 6, 2), "output_dir": out}
-    model = toy_data.write_model(tmp_path, num_hidden_layers=1)
-    wanted = SquadOptions(**model, **files, **LENGTHS, do_predict=True, version_2_with_negative=True)
-    message = message_of(finetune_squad.run, wanted)
-    assert "this call is for version_2_with_negative true; give another --output_dir" in message
-
-
 def test_going_on_with_other_tags_is_refused(tmp_path):
     """The weights would fit: there are as many tags as before."""
     out = save(heads.TaggingModel(toy_data.config(num_hidden_layers=1), num_labels=3), tmp_path / "out", TAGS)

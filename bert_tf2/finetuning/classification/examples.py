@@ -74,7 +74,7 @@ class TaskProcessor(DataProcessor):
         """
         task, table = self.task, self.task.tables[part]
         path = os.path.join(data_dir, table.file)
-        if table.label is None and not part.startswith("predict"):
+        if table.label is None and part != "predict":
             raise UserError(f"the task {task.name} has no label column, which is needed to train and evaluate")
         labels = self._labels if part == "train" else self.get_labels()
         examples: dict[int, InputExample] = {}  # by the row
@@ -99,7 +99,7 @@ class TaskProcessor(DataProcessor):
             self._labels = _collected(path, rows)
         if task.regression:
             _warn_of_scores(path, examples)
-        if part.startswith("predict") and table.id is not None:
+        if part == "predict" and table.id is not None:
             _warn_of_doubles(path, examples)
         return [*examples.values()]
 
