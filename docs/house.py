@@ -81,20 +81,14 @@ def arrows() -> dict[str, set[str]]:
 
 
 def draw() -> str:
-    """The picture, in the language of https://mermaid.js.org, which GitHub shows as a drawing."""
-    told = arrows()
-    rooms: dict[str, list[str]] = {}
-    for module in modules():
-        if module not in told:  # a folder's own __init__
-            rooms.setdefault(folder(module), []).append(module.partition(".")[2] if "." in module else module)
-    boxes = []
-    for name, inside in rooms.items():
-        inner = sorted({entry.split(".")[0] for entry in inside})
-        lines = [" ".join(inner[start : start + 4]) for start in range(0, len(inner), 4)]
-        boxes.append(f'  {name.replace(" ", "_")}["<b>{name}</b><br>{"<br>".join(lines)}"]')
-    told = direct(told)
-    lines = [f"  {a.replace(' ', '_')} --> {b.replace(' ', '_')}" for a in sorted(told) for b in sorted(told[a])]
-    return "\n".join(["```mermaid", "flowchart TD", *boxes, *lines, "```"])
+    """The picture: a line for each folder, those that import it above it."""
+    told = direct(arrows())
+    lines = []
+    while told:
+        top = sorted(told.keys() - set().union(*told.values()))
+        lines += [f"{name:<12}-> {', '.join(sorted(told[name]))}" for name in top if told[name]]
+        told = {name: below for name, below in told.items() if name not in top}
+    return "\n".join(["```text", *lines, "```"])
 
 
 def direct(graph: dict[str, set[str]]) -> dict[str, set[str]]:
@@ -116,7 +110,7 @@ def main() -> None:
         print(picture)
         return
     text = DESIGN.read_text(encoding="utf-8")
-    DESIGN.write_text(re.sub(r"```mermaid\n.*?\n```", lambda _: picture, text, flags=re.DOTALL), encoding="utf-8")
+    DESIGN.write_text(re.sub(r"```text\n.*?\n```", lambda _: picture, text, count=1, flags=re.DOTALL), encoding="utf-8")
 
 
 if __name__ == "__main__":

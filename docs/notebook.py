@@ -1,4 +1,4 @@
-"""Writes examples/how_bert_works.ipynb, docs/how_bert_works.md as a notebook: `python docs/notebook.py`."""
+"""Writes pages of this folder as notebooks, examples/how_bert_works.ipynb for example: `python docs/notebook.py`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 import pathlib
 import re
 
-PAGE = pathlib.Path(__file__).with_name("how_bert_works.md")
-NOTEBOOK = PAGE.parents[1] / "examples" / "how_bert_works.ipynb"
+DOCS = pathlib.Path(__file__).resolve().parent
+NOTEBOOKS = {name: DOCS.parent / "examples" / f"{name}.ipynb" for name in ("how_bert_works", "own_data")}
 START = """\
 import os, pathlib
 import bert_tf2
@@ -16,13 +16,13 @@ os.chdir(pathlib.Path(bert_tf2.__file__).parents[1])  # the checkout, whose file
 """
 
 
-def made() -> str:
-    """The notebook: a cell of code for each block of snippets, without what they print, and the text between them."""
+def made(name: str) -> str:
+    """The notebook of a page: a cell of code for each block of snippets, without its output, and the text between."""
     cells: list[tuple[str, str]] = []
-    for piece in doctest.DocTestParser().parse(PAGE.read_text(encoding="utf-8")):
+    for piece in doctest.DocTestParser().parse((DOCS / f"{name}.md").read_text(encoding="utf-8")):
         if isinstance(piece, doctest.Example):
             before = cells.pop()[1] if cells[-1][0] == "code" else START if len(cells) == 1 else ""
-            cells.append(("code", before + piece.source))
+            cells.append(("code", before + re.sub(r" *# doctest: .*", "", piece.source)))
         elif piece.strip():
             text = re.sub(r"\]\((?=[\w.])(?!https?:)", "](../docs/", piece.strip())
             cells.append(("markdown", text.replace("../docs/../", "../")))
@@ -41,4 +41,5 @@ def made() -> str:
 
 
 if __name__ == "__main__":
-    NOTEBOOK.write_text(made(), encoding="utf-8")
+    for name, path in NOTEBOOKS.items():
+        path.write_text(made(name), encoding="utf-8")

@@ -5,12 +5,14 @@ A hook of MkDocs, see mkdocs.yml and https://www.mkdocs.org/user-guide/configura
 
 from __future__ import annotations
 
+import json
 import pathlib
 import posixpath
 import re
 import urllib.parse
 
 from mkdocs.exceptions import PluginError
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -19,13 +21,15 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 API = {
     "Loading": ["commands.loading"],
     "Texts into Keras": ["commands.text_models", "commands.tag_models", "exporting.tokenize_layer"],
-    "Config and tokenization": ["config", "tokenization", "vocabulary"],
+    "Config and tokenization": ["config", "tokenization"],
     "The model": ["modeling", "layers", "heads", "masked_lm", "losses"],
     "Training": ["optimization", "training.keras_optimizer"],
     "Weights": ["weights.checkpoint"],
     "Records": ["data.records"],
 }
 _OTHERS = "repository/"  # the folder of the site with files from outside of this folder
+# What people look for; each stands in a guide.
+SEARCHED = "tfhub", "fp16", "TextVectorization", "class weight", "learning rate", "multi-label", "freezing"
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)\s#]+)")
 
 
@@ -52,6 +56,8 @@ def on_files(files, config):
 def on_page_markdown(markdown: str, page, config, files) -> str:
     """Turns links between files of the repository into links between pages of the site."""
     uri = page.file.src_uri
+    if uri.startswith(("api/", "design.md", f"{_OTHERS}C")):  # in a search, guides come first
+        page.meta["search"] = {"boost": 0.01}
     if uri.startswith("api/"):
         return markdown
     source = uri.removeprefix(_OTHERS) if uri.startswith(_OTHERS) else f"docs/{uri}"
@@ -68,15 +74,25 @@ def on_page_markdown(markdown: str, page, config, files) -> str:
     return _LINK.sub(in_site, markdown)
 
 
+@event_priority(-100)  # after the index of the search
 def on_post_build(config) -> None:
-    """Every link within the site leads to a file. (MkDocs does not check those to files that are no pages.)"""
-    site, broken = pathlib.Path(config.site_dir), []
+    """Every link within the site leads to a file, pages load nothing from elsewhere, and the search finds what it must.
+
+    (MkDocs does not check links to files that are no pages.)
+    """
+    site, wrong = pathlib.Path(config.site_dir), []
     for page in site.rglob("index.html"):
-        for link in re.findall(r'(?:href|src)="(?![a-z]+:|//)([^"#?]+)', page.read_text(encoding="utf-8")):
+        text = page.read_text(encoding="utf-8")
+        for link in re.findall(r'(?:href|src)="(?![a-z]+:|//)([^"#?]+)', text):
             if not (page.parent / urllib.parse.unquote(link)).exists():
-                broken.append(f"{page.relative_to(site)} links to {link}")
-    if broken:
-        raise PluginError("; ".join(broken[:5]))
+                wrong.append(f"{page.relative_to(site)} links to {link}")
+        loaded = re.findall(r'(?:src|<link rel="stylesheet" href)="((?:https?:)?//[^"]+)|class="(mermaid)', text)
+        wrong += [f"{page.relative_to(site)} loads {''.join(what)}" for what in loaded]
+    entries = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]
+    guides = " ".join(entry["title"] + " " + entry["text"] for entry in entries if entry.get("boost", 1) == 1).lower()
+    wrong += [f"no guide has {words}" for words in SEARCHED if words.lower() not in guides]
+    if wrong:
+        raise PluginError("; ".join(wrong[:5]))
 
 
 def _resolved(source: str, link: str) -> str:

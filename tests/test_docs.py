@@ -37,7 +37,7 @@ def text_of(document: str) -> str:
     return (ROOT / document).read_text(encoding="utf-8")
 
 
-_LONG = [pytest.param(name, marks=pytest.mark.slow) for name in ("how_bert_works.md", "python.md")]
+_LONG = [pytest.param(name, marks=pytest.mark.slow) for name in ("how_bert_works.md", "python.md", "own_data.md")]
 
 
 @pytest.mark.parametrize("name", [*_LONG, "migrating.md", "tokenization.md"])

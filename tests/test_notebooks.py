@@ -21,6 +21,7 @@ from command_lines import ROOT
 from demo_like import demo_like_model, shorten
 
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+MADE = runpy.run_path(str(ROOT / "docs" / "notebook.py"))
 
 
 def cells_of(path: pathlib.Path, kind: str) -> list[str]:
@@ -38,7 +39,7 @@ def test_a_notebook_is_stored_without_outputs_in_one_form(path):
         assert cell["id"] == f"cell-{number:02}" and cell["metadata"] == {}
         if cell["cell_type"] == "code":
             assert (cell["outputs"], cell["execution_count"]) == ([], None)
-    assert max(len(line) for line in text.splitlines()) <= 140 or path.stem == "how_bert_works"  # the page has tables
+    assert max(map(len, text.splitlines())) <= 140 or path.stem in MADE["NOTEBOOKS"]  # the pages have tables
     code = "\n".join(cells_of(path, "code"))
     assert not [line for line in code.splitlines() if line.startswith(("%", "!"))]
 
@@ -78,11 +79,12 @@ def run(path: pathlib.Path) -> types.ModuleType:
     return module
 
 
-def test_how_bert_works():
-    """It is made from the page, whose code test_docs runs, all of it."""
-    made = runpy.run_path(str(ROOT / "docs" / "notebook.py"))
-    assert made["NOTEBOOK"].read_text(encoding="utf-8") == made["made"](), "python docs/notebook.py writes it anew"
-    for number, code in enumerate(cells_of(made["NOTEBOOK"], "code"), 1):
+@pytest.mark.parametrize("name", MADE["NOTEBOOKS"])
+def test_what_is_made_from_a_page(name):
+    """test_docs runs the code of the page, all of it."""
+    path = MADE["NOTEBOOKS"][name]
+    assert path.read_text(encoding="utf-8") == MADE["made"](name), "python docs/notebook.py writes it anew"
+    for number, code in enumerate(cells_of(path, "code"), 1):
         compile(code, f"code cell {number}", "exec")
 
 
