@@ -56,7 +56,10 @@ def test_classify(tmp_path):
 @pytest.mark.parametrize("pooling", ["mean", "max"])
 def test_windows_of_long_texts(tmp_path, pooling, log_lines):
     """A long text has the mean or the maximum over its parts; a pair keeps its first text in each of them."""
-    save(tmp_path, heads.ClassifierModel(toy_data.config(), 2), LabelMap("cola", ("0", "1"), False))
+    flags = save(tmp_path, heads.ClassifierModel(toy_data.config(), 2), LabelMap("cola", ("0", "1"), False))
+    del flags["output_dir"]
+    flags |= {"task": "classifier", "stride": 3, "max_seq_length": 6, "export_dir": tmp_path / "served"}
+    served = tf.saved_model.load(commands.call("export_saved_model", pooling=pooling, **flags)).signatures
     bert = bert_tf2.load(tmp_path)
     words = "the film was good and bad or lovely in paris".split()
     parts = [" ".join(words[start : start + 4]) for start in (0, 3, 6)]  # windows of 6 tokens, 4 of them words
@@ -66,6 +69,15 @@ def test_windows_of_long_texts(tmp_path, pooling, log_lines):
         found = bert.classify([text, "good"], window=6, stride=stride, pooling=pooling, batch_size=2)
         np.testing.assert_allclose([*found[0].values()], getattr(rows, pooling)(0), atol=1e-6)
         assert found[1] == pytest.approx(bert.classify("good"))
+    texts = [" ".join(words), "good", words[1]]
+    wanted = [[*row.values()] for row in bert.classify(texts, window=6, stride=3, pooling=pooling)]
+    found = served["serving_text"](text_a=tf.constant(texts))["probabilities"]
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    pairs = [*zip(texts, [texts[0], "", "bad " * 9], strict=True)]
+    wanted = [[*row.values()] for row in bert.classify(pairs, window=6, stride=3, pooling=pooling)]
+    firsts, seconds = map(tf.constant, zip(*pairs, strict=True))
+    found = served["serving_text_pair"](text_a=firsts, text_b=seconds)
+    np.testing.assert_allclose(found["probabilities"], wanted, atol=1e-6)
     assert not any("were cut" in line for line in log_lines)
     bert.classify(TEXTS, max_seq_length=6)
     assert log_lines[-1].endswith("2 of 3 texts are longer than 6 tokens, and were cut")

@@ -224,6 +224,8 @@ class Bert:
             raise UserError(f'pooling={pooling!r}: must be "mean" or "max"')
         length = self._checked_length(max_seq_length if window is None else window, kept=True)
         stride = max(length // 2, 1) if stride is None and window is not None else stride
+        if stride is not None and length < 4:
+            raise UserError(f"window={length}: must be 4 or more, for [CLS], [SEP], a word and another [SEP] of a pair")
         found = self._answerer.classify(given, length, batch_size, stride, pooling)
         return found[0] if alone else found
 

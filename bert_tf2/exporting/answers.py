@@ -17,12 +17,10 @@ import tensorflow as tf
 from bert_tf2 import heads, modeling
 from bert_tf2.exporting.graph_tokenization import Inputs, Pieces, character_offsets
 from bert_tf2.exporting.options import ExportOptions
-from bert_tf2.exporting.request_checks import Rows, SpecialIds, checked_texts, require_none
-from bert_tf2.exporting.signatures import Outputs, Setting, Task, fill_rows
+from bert_tf2.exporting.request_checks import Rows, SpecialIds, checked_texts
+from bert_tf2.exporting.signatures import Outputs, Setting, Task, divide, fill_rows
 from bert_tf2.finetuning import squad
 
-# Windows per paragraph. More would keep a server busy for minutes with a request of about a megabyte.
-MAX_WINDOWS = 64
 # Windows in the encoder at a time; a long paragraph has many more than the usual number of rows in a batch.
 _WINDOWS_AT_A_TIME = 32
 _SPECIAL_PIECES = 3  # [CLS], and a [SEP] after the question and after the paragraph
@@ -57,7 +55,8 @@ def make_windows(
     """
     questions = questions[:, : options.max_query_length]
     query_length, total = (tf.cast(ragged.row_lengths(), tf.int32) for ragged in (questions, paragraphs))  # [B]
-    rows, start, length = _divide(total, options.max_seq_length - query_length - _SPECIAL_PIECES, options.doc_stride)
+    room = options.max_seq_length - query_length - _SPECIAL_PIECES
+    rows, start, length = divide(total, room, options.doc_stride, "context")
     query_begin, begin = (tf.gather(tf.cast(ragged.row_starts(), tf.int32), rows) for ragged in (questions, paragraphs))
     columns = (tf.gather(query_length, rows), query_begin, begin + start, length)  # begin: of all pieces
     query_length, query_begin, begin, length = (values[:, tf.newaxis] for values in columns)  # [W, 1]
@@ -77,21 +76,6 @@ def make_windows(
     segments = mask * tf.cast(position >= doc_start, tf.int32)
     max_context = _max_context(pieces, within, length, tf.size(paragraphs.values))
     return Windows(rows, Rows(ids, mask, segments), pieces, max_context)
-
-
-def _divide(total: tf.Tensor, room: tf.Tensor, doc_stride: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Divides paragraphs of `total` pieces [B] into windows of at most `room` [B], like squad._windows.
-
-    Returns for each window its paragraph, its first piece there, and its number of pieces: int32 [W].
-    """
-    step = tf.minimum(room, doc_stride)
-    counts = 1 + (tf.maximum(total - room, 0) + step - 1) // step
-    too_long = f"row {{}} of context takes {{}} windows of the model; {MAX_WINDOWS} are allowed: ask about its parts"
-    with tf.control_dependencies([require_none(counts > MAX_WINDOWS, too_long, counts)]):
-        rows = tf.repeat(tf.range(tf.size(counts)), counts)
-    number = tf.range(tf.size(rows)) - tf.gather(tf.cumsum(counts, exclusive=True), rows)
-    start = number * tf.gather(step, rows)
-    return rows, start, tf.minimum(tf.gather(room, rows), tf.gather(total, rows) - start)
 
 
 def _pick(ragged: tf.RaggedTensor, where: tf.Tensor, indexes: tf.Tensor) -> tf.Tensor:

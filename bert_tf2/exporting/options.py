@@ -58,6 +58,12 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         "Type of the stored weights and the computations.", "float32", choices=("float32", "bfloat16")
     )
     text_signatures: bool = of_export("Also accept raw text, which requires tensorflow-text in the server.", True)
+    stride: int | None = setting(
+        "classifier: read long texts in windows, so many tokens after each other.", None, group=ANSWERS, low=1
+    )
+    pooling: str = setting(
+        "classifier, with stride: of the windows' probabilities.", "mean", group=ANSWERS, choices=("mean", "max")
+    )
     top_k: int = setting("masked_lm: number of words for each [MASK].", 5, group=ANSWERS, low=1)
     doc_stride: int | None = _of_squad("tokens from the start of a window to the start of the next.", 128)
     max_query_length: int | None = _of_squad("tokens of a question; longer ones are cut.", 64)
@@ -78,8 +84,8 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         if self.max_seq_length is not None:
             config.check_sequence_length(self.max_seq_length)
         length = self.max_seq_length or min(384 if self.task == "squad" else 128, config.max_position_embeddings)
-        if length < 3:
-            raise UserError(f"--max_seq_length={length}: [CLS], a piece and [SEP] need 3 at least")
+        if length < 3 + (self.stride is not None):
+            raise UserError(f"--max_seq_length={length}: [CLS], a piece and [SEP] need 3 at least, windows of pairs 4")
         if self.task == "squad":
             from bert_tf2.finetuning.squad.features import check_lengths  # late: it needs numpy
 
@@ -89,6 +95,8 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         return length
 
     def check(self) -> None:
+        if self.stride is not None and (self.task, self.format) != ("classifier", "saved_model"):
+            raise WrongSetting(f"--stride={self.stride}: needs --task=classifier, and not --format=onnx")
         if self.quantize != "none" and self.format != "onnx":
             raise WrongSetting(f"--quantize={self.quantize}: needs --format=onnx")
         if self.precision != "float32" and self.format == "onnx":

@@ -58,6 +58,7 @@ _TASKS = {
             call.config, len(call.labels.labels), call.labels.regression, call.labels.multi_label
         ),
         make_signatures=lambda setting, call: signatures.Classifier(setting, call.model.output_layer, call.labels),
+        stated=("stride", "pooling"),
     ),
     "squad": _Task(
         needs=("cls/squad/",),

@@ -30,6 +30,8 @@ from bert_tf2.weights.labels import THRESHOLD, LabelMap
 IDS = ("input_ids", "input_mask", "segment_ids")
 
 Outputs = dict[str, tf.Tensor]
+# Windows per text. More would keep a server busy for minutes with a request of about a megabyte.
+MAX_WINDOWS = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,10 +172,26 @@ class Features(Task):
         return {**self.from_rows(inputs), "tokens": tokens}
 
 
+def divide(total: tf.Tensor, room: tf.Tensor, stride: int, name: str) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Divides texts of `total` pieces [B] into windows of at most `room` [B], like squad._windows.
+
+    Returns for each window its text, its first piece there, and its number of pieces: int32 [W].
+    """
+    step = tf.minimum(room, stride)
+    counts = 1 + (tf.maximum(total - room, 0) + step - 1) // step
+    too_long = f"row {{}} of {name} takes {{}} windows of the model; {MAX_WINDOWS} are allowed: ask about its parts"
+    with tf.control_dependencies([require_none(counts > MAX_WINDOWS, too_long, counts)]):
+        rows = tf.repeat(tf.range(tf.size(counts)), counts)
+    number = tf.range(tf.size(rows)) - tf.gather(tf.cumsum(counts, exclusive=True), rows)
+    start = number * tf.gather(step, rows)
+    return rows, start, tf.minimum(tf.gather(room, rows), tf.gather(total, rows) - start)
+
+
 class Classifier(Task):
     """probabilities [B, L] and label, string [B]; for a regression (without labels) value [B].
 
     For a multi-label model: probabilities [B, L] and labels, string [B, L], the predicted ones and then "" up to L.
+    With a `stride`, long texts are read in windows, like answering.windows, and their probabilities are pooled.
     """
 
     pairs = True
@@ -185,13 +203,52 @@ class Classifier(Task):
         self._several = label_map.multi_label
 
     def from_rows(self, rows: Rows | Inputs) -> Outputs:
+        return self._outputs(self._scores(rows))
+
+    def from_texts(self, **texts: tf.Tensor) -> Outputs:
+        options = self.setting.options
+        if options.stride is None:
+            return super().from_texts(**texts)
+        windows, rows = self._windows(self.tokenize(checked_texts(texts)), options.max_seq_length, options.stride)
+        pool = tf.math.segment_max if options.pooling == "max" else tf.math.segment_mean
+        return self._outputs(pool(self._scores(self.combine(windows)), rows))
+
+    @staticmethod
+    def _windows(pieces: Mapping[str, Pieces], length: int, stride: int) -> tuple[dict[str, Pieces], tf.Tensor]:
+        """Pieces of W windows, and the row of each; of a pair the second text is divided, if it is there."""
+        first, *others = (found.ids for found in pieces.values())
+        second = others[0] if others else first[:, :0]
+        ids = tf.concat([first.values, second.values], 0)
+        sizes = [tf.cast(text.row_lengths(), tf.int32) for text in (first, second)]  # [B] each
+        begins = [tf.cast(first.row_starts(), tf.int32), tf.size(first.values) + tf.cast(second.row_starts(), tf.int32)]
+        is_pair = sizes[1] > 0
+        before = tf.where(is_pair, tf.minimum(sizes[0], (length - 3) // 2), 0)  # of the first text, in each window
+        room = length - 2 - tf.where(is_pair, before + 1, 0)
+        total, begin = (tf.where(is_pair, values[1], values[0]) for values in (sizes, begins))
+        rows, start, size = divide(total, room, stride, " or ".join(pieces))
+        is_pair, before, begin, begin_before = (tf.gather(each, rows) for each in (is_pair, before, begin, begins[0]))
+        begin += start
+
+        def part(begin: tf.Tensor, size: tf.Tensor) -> Pieces:
+            found = tf.gather(ids, tf.ragged.range(begin, begin + size, row_splits_dtype=tf.int32))
+            return Pieces(found, found, found, found)  # nothing but ids is read
+
+        text_a = part(tf.where(is_pair, begin_before, begin), tf.where(is_pair, before, size))
+        return {"text_a": text_a, "text_b": part(begin, tf.where(is_pair, size, 0))}, rows
+
+    def _scores(self, rows: Rows | Inputs) -> tf.Tensor:
+        """Probabilities, of a regression the number [B, 1]."""
         logits = self.head(self.encode(rows, rows.input_ids[:, :0])[1])  # reads nothing but [CLS]
         if self._labels is None:
-            return {"value": logits[:, 0]}
+            return logits
+        return tf.sigmoid(logits) if self._several else tf.nn.softmax(logits)
+
+    def _outputs(self, probabilities: tf.Tensor) -> Outputs:
+        if self._labels is None:
+            return {"value": probabilities[:, 0]}
         if not self._several:
-            label = tf.gather(self._labels, tf.argmax(logits, axis=-1))
-            return {"probabilities": tf.nn.softmax(logits), "label": label}
-        probabilities = tf.sigmoid(logits)
+            label = tf.gather(self._labels, tf.argmax(probabilities, axis=-1))
+            return {"probabilities": probabilities, "label": label}
         given = probabilities >= THRESHOLD  # [B, L]
         order = tf.argsort(tf.cast(given, tf.int32), direction="DESCENDING", stable=True)
         labels = tf.where(tf.gather(given, order, batch_dims=1), tf.gather(self._labels, order), "")

@@ -65,8 +65,8 @@ def windows(
 ) -> tuple[list[Row], list[int]]:
     """Divides long texts: rows of `window` tokens at most, and how many of them each text has.
 
-    The last text of a pair is divided; the first, of half a window at most, stands in each of its rows. A row begins
-    `stride` tokens after the one before it. Raises UserError.
+    The last text of a pair is divided; the first, with half of the room at most, stands in each of its rows. A row
+    begins `stride` tokens after the one before it. Raises UserError.
     """
     rows, counts = [], []
     cls, sep = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
@@ -75,7 +75,7 @@ def windows(
         first, second = (
             tokenizer.convert_tokens_to_ids(tokenizer.tokenize(part or "")) for part in (example.text_a, example.text_b)
         )
-        before = [cls, *first[: window // 2], sep] if second else [cls]
+        before = [cls, *first[: (window - 3) // 2], sep] if second else [cls]
         divided, room = second or first, window - len(before) - 1
         starts = range(0, max(len(divided) - room, 0) + min(stride, room), min(stride, room))
         counts.append(len(starts))
