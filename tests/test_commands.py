@@ -116,26 +116,6 @@ def test_the_command_answers_away_from_the_checkout(installed, tmp_path):
     assert done.returncode == 0 and "--tag_column=N" in done.stdout
 
 
-@pytest.mark.slow
-def test_the_demonstration_starts_away_from_the_checkout(installed, tmp_path):
-    """Runs its first minute: the examples are created and the training begins."""
-    environment = {**os.environ, "PYTHONPATH": str(installed)}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bert_tf2.demo", "out"],
-        cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    seen = ""
-    for line in process.stdout:
-        seen += line
-        if "Training 1/4000" in line.replace(",", "") or ("steps" in line and "loss" in line):
-            break
-    process.terminate()
-    process.wait(timeout=60)
-    process.stdout.close()
-    assert " -m bert_tf2 create_pretraining_data" in seen and " -m bert_tf2 run_pretraining" in seen
-    assert "loss" in seen, seen
-
-
 def test_scripts_one_after_the_other_in_a_process(tmp_path):
     """As in a notebook: each has its own flags and none of the other's."""
     program = (

@@ -10,17 +10,14 @@ import resource
 import time
 
 import pytest
-import toy_data
 from huggingface_folders import CONFIG, make_folder, write_json
-from mutations import SOAK, framed, record_of
+from mutations import framed, record_of
 from refused import message_of
 
-from bert_tf2 import tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.data import record_index, records
-from bert_tf2.finetuning import classification, ner, squad
-from bert_tf2.finetuning.classification.tasks import TsvLayout
-from bert_tf2.weights import labels, metadata, sources
+from bert_tf2.finetuning import squad
+from bert_tf2.weights import labels, sources
 
 MEGABYTE = 1 << 20
 
@@ -75,18 +72,6 @@ def test_deep_json(text, tmp_path):
         (tmp_path / name).unlink()
 
 
-def test_configurations_of_giants(tmp_path):
-    for changes in (
-        {"vocab_size": 10**7, "hidden_size": 10**5, "num_attention_heads": 10},
-        {"num_hidden_layers": 1000, "hidden_size": 10**4, "intermediate_size": 4 * 10**4},
-        {"intermediate_size": 10**12},
-        {"max_position_embeddings": 10**300},
-    ):
-        write_json(tmp_path / "bert_config.json", {**toy_data.config().to_dict(), **changes})
-        message = refusal(BertConfig.from_json_file, str(tmp_path / "bert_config.json"))
-        assert "more than any model has" in message
-
-
 # Records
 
 
@@ -122,35 +107,3 @@ def test_tensors_that_claim_to_be_huge(tmp_path):
         header = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": places}}).encode()
         (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
         refusal(lambda: sources.open_weights(folder).get("a"))
-
-
-# Text
-
-
-@pytest.mark.parametrize("megabytes", [10, pytest.param(100, marks=SOAK)])
-def test_a_line_without_an_end(megabytes, tmp_path):
-    """As a vocabulary, as a table, as words: one line."""
-    path = tmp_path / "train.tsv"
-    path.write_bytes(b"word " * (megabytes * MEGABYTE // 5))
-    layout = TsvLayout(text_a="text", label="answer")
-    for call, *arguments in (
-        (metadata.load_tokenizer, str(path), True),
-        (classification.get_processor("tsv", tsv=layout).get_train_examples, str(tmp_path)),
-        (ner.read_conll, str(path), 0, -1),
-        (squad.read_squad_examples, str(path), False),
-    ):
-        message = refusal(call, *arguments, megabytes=megabytes * 30)
-        assert len(message) < 2000, call
-
-
-@pytest.mark.parametrize("entries", [2 * 10**5, pytest.param(10**7, marks=SOAK)])
-def test_a_vocabulary_of_millions(entries, tmp_path):
-    path = tmp_path / "vocab.txt"
-    with path.open("w") as stream:
-        stream.writelines(f"{word}\n" for word in toy_data.VOCAB)
-        stream.writelines(f"w{number}\n" for number in range(entries))
-    with bounded(max(100, entries // 4000), seconds=60):
-        if entries == 10**7:
-            assert "more than 10000000 entries" in message_of(tokenization.load_vocab, str(path))
-        else:
-            assert len(tokenization.load_vocab(str(path))) == len(toy_data.VOCAB) + entries

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 
 import pytest
 from soak import flip_bytes, tokenize_strings
-
-from bert_tf2.support.errors import UserError
 
 # The kinds whose readers need no TensorFlow take milliseconds each; the others read with Keras.
 _KERAS = (".keras",)
@@ -19,23 +16,6 @@ def test_no_flipped_byte_goes_unseen(tmp_path, kind):
     counts, faults = flip_bytes.try_kind(kind, 12 if kind.name in _KERAS else 60, random.Random(3), tmp_path / "files")
     assert faults == []
     assert counts["found"] > counts["harmless"] and (counts["told"] == 0 or kind.file == "config.json")
-
-
-def test_a_reader_that_is_deceived_is_a_fault(tmp_path):
-    """What the test above would say of a reader that compares no checksums, and of an error without the name."""
-    (kind,) = (kind for kind in flip_bytes.KINDS if kind.name == "TFRecord")
-
-    def read(folder):
-        return flip_bytes.Reading([(folder / kind.file).read_bytes()])
-
-    def fail(folder):
-        raise UserError("something is damaged")
-
-    original = flip_bytes.Reading([b"another"])
-    (tmp_path / kind.file).write_bytes(b"one")
-    for reader, fault in ((read, "READ WITH ANOTHER VALUE"), (fail, "the file is not named: something is damaged")):
-        kind = dataclasses.replace(kind, read=reader)
-        assert flip_bytes.outcome(kind, tmp_path, original) == fault
 
 
 @pytest.fixture(scope="module")
@@ -54,15 +34,6 @@ def test_random_strings_in_the_graph(tmp_path):
     vocab_file = tokenize_strings.write_vocabulary(tmp_path)
     graphs = [tokenize_strings.Sides(vocab_file, lower, graph=True) for lower in (True, False)]
     assert tokenize_strings.compare_strings(graphs, seed=4, count=2000) > 2 * 4 * 2000
-
-
-@pytest.mark.slow
-def test_the_words_of_every_assigned_code_point(sides):
-    for side in sides:
-        tokenizer = side.full.basic_tokenizer
-        for code in [*range(0x33480), *range(0xE0000, 0xE01F0)]:  # the others are private or not assigned
-            text = f"a{chr(code)}b"
-            assert tokenizer.tokenize(text) == tokenize_strings.words_by_the_rules(text, side.lower), hex(code)
 
 
 def test_some_of_all_code_points(sides):

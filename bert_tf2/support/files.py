@@ -203,7 +203,7 @@ def read_json(path: str, kind: type | None = dict) -> Any:
 
 
 def write_json(path: str, content: Any, *, durable: bool = False) -> None:
-    """Writes an indented UTF-8 JSON file, complete or not at all; see complete_or_absent."""
+    """Writes an indented UTF-8 JSON file like complete_or_absent."""
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n", durable=durable)
 
 
@@ -268,11 +268,7 @@ def complete_or_absent(*paths: str, durable: bool = False) -> Iterator[list[str]
 
 def is_utf8(text: str) -> bool:
     """Whether a text can be encoded in UTF-8: a text from JSON may contain a lone surrogate."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+    return text.encode("utf-8", "ignore").decode("utf-8") == text
 
 
 def copy(source: str, path: str) -> None:
@@ -284,8 +280,6 @@ def copy(source: str, path: str) -> None:
 def write_text(path: str, text: str, *, durable: bool = False) -> None:
     """Writes a UTF-8 file like complete_or_absent; also raises UserError if the text is not UTF-8."""
     if not is_utf8(text):
-        raise UserError(
-            f"{path}: cannot be written in UTF-8, the text holds half a character (one of a pair of \\u...)"
-        )
+        raise UserError(f"{path}: cannot be written in UTF-8, the text holds half a character (of a pair of \\u...)")
     with complete_or_absent(path, durable=durable) as (beside,), open_binary(beside, "wb") as stream:
         stream.write(text.encode("utf-8"))

@@ -20,22 +20,19 @@ _SECONDS = 0.5  # is_training_elsewhere holds the lock for an instant, which mus
 def training_in(output_dir: str) -> contextlib.AbstractContextManager[None]:
     """Locks an existing folder for one training; a second one would overwrite and delete its checkpoints.
 
-    The operating system releases the lock when the process ends for any reason, so a killed training leaves nothing to
-    clean up. Evaluation and prediction need no lock and may run at the same time. Remote file systems (`gs://`) have no
-    locks and are not checked.
+    The operating system releases the lock when the process ends for any reason. Evaluation and prediction need no lock.
+    Remote file systems (`gs://`) have no locks and are not checked.
     """
-    refusal = "another training is running in this folder; wait for it, stop it, or give another --output_dir"
-    return _locked(output_dir, _FILE, refusal)
+    return _locked(output_dir, _FILE, "another training is running in this folder", "--output_dir")
 
 
 def making_shards_in(folder: str) -> contextlib.AbstractContextManager[None]:
     """The same for a run that makes the shards of a corpus: a second one would remove its partial files."""
-    refusal = "another run makes shards in this folder; wait for it, stop it, or give another --output_file"
-    return _locked(folder or ".", _SHARDS_FILE, refusal)
+    return _locked(folder or ".", _SHARDS_FILE, "another run makes shards in this folder", "--output_file")
 
 
 @contextlib.contextmanager
-def _locked(folder: str, name: str, refusal: str) -> Iterator[None]:
+def _locked(folder: str, name: str, problem: str, flag: str) -> Iterator[None]:
     if files.is_remote(folder):
         yield
         return
@@ -43,7 +40,7 @@ def _locked(folder: str, name: str, refusal: str) -> Iterator[None]:
     try:
         lock.acquire(timeout=_SECONDS, poll_interval=0.05)
     except filelock.Timeout as error:
-        raise UserError(f"{folder}: {refusal}") from error
+        raise UserError(f"{folder}: {problem}; wait for it, stop it, or give another {flag}") from error
     except (OSError, NotImplementedError) as error:
         logging.warning("%s: cannot be locked (%s); start no second run in it", folder, error)
     place = place_of(folder)

@@ -14,7 +14,6 @@ import toy_data
 
 from bert_tf2 import commands
 from bert_tf2.finetuning import driver
-from bert_tf2.finetuning.squad import scores as squad_scores
 from bert_tf2.support.errors import UserError
 
 pytestmark = pytest.mark.compiled
@@ -149,65 +148,6 @@ def test_a_label_unseen_in_training_is_named(classified, tmp_path):
         classify(tmp_path, classified.out, do_eval=True)
 
 
-@pytest.mark.slow
-def test_the_script_does_what_the_library_does(classified, tmp_path):
-    """From the script's command line, in a process of its own."""
-    columns = [f"--{name}={value}" for name, value in toy_data.TSV_COLUMNS.items()]
-    model = [f"--{name}={value}" for name, value in toy_data.write_model(tmp_path, **CLASSIFIER).items()]
-    data = [f"--data_dir={classified.folder}/tables", "--task_name=tsv", "--max_seq_length=32"]
-    what = [f"--output_dir={tmp_path}", "--do_eval", "--do_predict", f"--init_checkpoint={classified.out}"]
-    command = [sys.executable, str(ROOT / "run_classifier.py"), *model, *data, *columns, *what]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
-    assert (tmp_path / "predictions.tsv").read_text() == (classified.out / "predictions.tsv").read_text()
-    measures = [(folder / "eval_metrics.json").read_text() for folder in (tmp_path, classified.out)]
-    assert measures[0] == measures[1]
-
-
-@pytest.mark.slow
-def test_a_pair_task_of_glue_with_its_own_file_names_and_label_order(tmp_path):
-    """RTE: whether the second sentence holds the word that the first is about."""
-    (tmp_path / "tables").mkdir()
-    draw = np.random.default_rng(0)
-    pairs = []
-    for number in range(96):
-        one, two = draw.choice(toy_data.PLACES, 2, replace=False)
-        pairs.append((number, f"ann lives in {one} .", "good" if number % 3 else "bad", two, number % 3))
-    table = [(n, a, f"{b} {two}", ("entailment", "not_entailment")[not third]) for n, a, b, two, third in pairs]
-    for name in ("train", "dev"):
-        toy_data.write_table(tmp_path / "tables" / f"{name}.tsv", "index\tsentence1\tsentence2\tlabel", table)
-    toy_data.write_table(tmp_path / "tables" / "test.tsv", "index\tsentence1\tsentence2", [row[:3] for row in table])
-    results = classify(
-        tmp_path, tmp_path / "out", task_name="RTE", do_train=True, do_eval=True, do_predict=True, num_train_epochs=15.0
-    )
-    assert results["eval_accuracy"] == 1.0
-    found = rows(tmp_path / "out" / "predictions.tsv")[1:]
-    assert found[0][:2] == ["test-0", "not_entailment"] and found[1][:2] == ["test-1", "entailment"]
-
-
-@pytest.mark.slow
-def test_regression(tmp_path):
-    """STS-B in small: the score says how many good words there are."""
-    (tmp_path / "tables").mkdir()
-    draw = np.random.default_rng(0)
-    table = []
-    for number in range(96):
-        good = number % 4
-        words = draw.permutation([*draw.choice(toy_data.GOOD, good), *draw.choice(toy_data.BAD, 3 - good)])
-        table.append((number, "the film", " ".join(words), float(good)))
-    for name in ("train", "dev"):
-        toy_data.write_table(tmp_path / "tables" / f"{name}.tsv", "index\tsentence1\tsentence2\tscore", table)
-    toy_data.write_table(tmp_path / "tables" / "test.tsv", "index\tsentence1\tsentence2", [row[:3] for row in table])
-    do = dict.fromkeys(("do_train", "do_eval", "do_predict"), True)
-    results = classify(tmp_path, tmp_path / "out", task_name="sts-b", num_train_epochs=30.0, **do)
-    assert "eval_accuracy" not in results
-    measures = json.loads((tmp_path / "out" / "eval_metrics.json").read_text())
-    assert measures["spearman"] > 0.9 and measures["pearson"] > 0.9
-    header, *found = rows(tmp_path / "out" / "predictions.tsv")
-    assert header == ["id", "label"]
-    errors = [float(score) - row[3] for (_, score), row in zip(found, table, strict=True)]
-    assert np.abs(errors).mean() < 0.5
-
-
 # Questions
 
 
@@ -228,23 +168,6 @@ def test_questions_with_an_answer_in_every_paragraph(tmp_path):
     (out / "predictions.json").unlink()
     assert answer(tmp_path, out, do_predict=True, **files) is None  # later, without the training file
     assert json.loads((out / "predictions.json").read_text()) == predictions
-
-
-@pytest.mark.slow
-def test_questions_some_of_which_have_no_answer(tmp_path):
-    files = {
-        "train_file": toy_data.write_squad(tmp_path / "train.json", 66, 1, impossible=True),
-        "predict_file": toy_data.write_squad(tmp_path / "dev.json", 21, 2, impossible=True),
-    }
-    out = tmp_path / "out"
-    scores = answer(tmp_path, out, do_train=True, do_eval=True, version_2_with_negative=True, **files)
-    assert scores["total"] == 21 and scores["HasAns_total"] == 14 and scores["NoAns_total"] == 7
-    assert scores["exact"] == scores["best_exact"] == 100.0
-    predictions, odds = (json.loads((out / f"{name}.json").read_text()) for name in ("predictions", "null_odds"))
-    assert [name for name, text in predictions.items() if not text] == [f"q{number}" for number in range(2, 21, 3)]
-    assert all((odds[name] > 0) == (not text) for name, text in predictions.items())
-    again = squad_scores.evaluate_predictions(files["predict_file"], predictions, odds, version_2_with_negative=True)
-    assert again == scores
 
 
 # Words
@@ -276,15 +199,6 @@ def test_predicted_tags_stand_behind_the_columns_of_the_input(tagged):
     found = (tagged.out / "predictions.txt").read_text().splitlines()
     assert found == (tagged.folder / "dev.txt").read_text().replace("-X- O", "-X- O").splitlines()
     assert [line.rsplit(" ", 1)[0] if line else "" for line in found] == given
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("document_context", [False, True])
-def test_words_are_tagged_later_without_the_training_file(tagged, tmp_path, document_context):
-    start = {"init_checkpoint": str(tagged.out), "predict_file": tagged.files["predict_file"]}
-    tag(tmp_path, tmp_path / "out", do_predict=True, document_context=document_context, **start)
-    text = (tmp_path / "out" / "predictions.txt").read_text()
-    assert text == (tagged.out / "predictions.txt").read_text()
 
 
 # The number of devices

@@ -152,17 +152,6 @@ def test_every_flag_is_shown_once_with_its_default(script):
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_required_flags_come_first(script):
-    text = screen(script)
-    titles = re.findall(r"^(\w.*):\n  --", text, re.MULTILINE)
-    assert titles[0] in ("Required", "What to do")
-    assert titles[-1] == "Log"
-    if "must be given" in (problem := refused(script)):
-        missing = re.findall(r"--(\w+)", problem.partition(" must be given")[0])
-        assert [name for group, name, _ in entries(text) if group == "Required"] == missing
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
 def test_the_example_has_flags_of_the_script_and_all_required_ones(script):
     text = screen(script)
     examples = re.sub(r" \\\n +", " ", text)

@@ -70,18 +70,3 @@ def test_a_picture_is_an_extra(tmp_path, monkeypatch, log_lines):
     task = types.SimpleNamespace(options=types.SimpleNamespace(output_dir=str(tmp_path)))
     assert run.ClassifierTask.draw(task, {"confusion_matrix": {}}) == ()
     assert log_lines == ["confusion_matrix.png is not drawn: matplotlib cannot draw"]
-
-
-def test_a_figure_that_fails_leaves_no_file(tmp_path, monkeypatch):
-    figure = pytest.importorskip("matplotlib.figure")
-
-    def savefig(self, stream, **settings):
-        stream.write(b"half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(figure.Figure, "savefig", savefig)
-    with pytest.raises(UserError, match=r"x\.png"):
-        write(tmp_path / "x.png")
-    with pytest.raises(ZeroDivisionError), plots.drawing(str(tmp_path / "y.png"), 2, 1):
-        _ = 1 / 0
-    assert not [*tmp_path.iterdir()]
