@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import toy_data
+from bad_calls import LENGTH, PREDICTIONS, write_records
 
 from bert_tf2.finetuning.classification import run as finetune_classifier
 from bert_tf2.finetuning.options import ClassifierOptions
@@ -88,7 +89,9 @@ def test_evaluation_beside_a_training_leaves_its_records_alone(tmp_path):
 
 def test_pretraining_takes_the_same_lock(tmp_path, holder):
     model = toy_data.write_model(tmp_path, num_hidden_layers=1)
-    settings = {"input_file": model["vocab_file"], "output_dir": str(tmp_path / "out"), "max_seq_length": 16}
+    write_records(tmp_path / "records")
+    settings = {"input_file": str(tmp_path / "records"), "output_dir": str(tmp_path / "out")}
+    settings |= {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS}
     options = PretrainingOptions(bert_config_file=model["bert_config_file"], do_train=True, **settings)
     with pytest.raises(UserError, match="another training is running"):
         pretraining.run(options)
