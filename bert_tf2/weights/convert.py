@@ -25,7 +25,7 @@ from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, check_finite
 from bert_tf2.weights.labels import LABEL_MAP_FILE, save_label_map
 from bert_tf2.weights.new_words import extend, with_more_positions, with_new_words
 from bert_tf2.weights.options import ConversionOptions
-from bert_tf2.weights.sources import label_map_of, open_weights
+from bert_tf2.weights.sources import find_config, label_map_of, open_weights
 from bert_tf2.weights.text_rules import Stated
 from bert_tf2.weights.vocabulary import is_cased
 
@@ -47,11 +47,7 @@ def run(options: ConversionOptions) -> list[str]:
 
 
 # The files that each value of --to writes into a folder, besides the companions.
-_WRITTEN = {
-    "tf1": ("bert_model.ckpt.*",),
-    "hf": ("config.json", "model.safetensors"),
-    "keras": ("bert_model.keras",),
-}
+_WRITTEN = {"tf1": ["bert_model.ckpt.*"], "hf": ["config.json", "model.safetensors"], "keras": ["bert_model.keras"]}
 _COMPANIONS = (
     *(VOCABULARY_FILE, CONFIG_FILE, LABEL_MAP_FILE, task_file.NAME, metadata.TOKENIZATION_FILE),
     *("config.json", "tokenizer_config.json", "tokenizer.json", "added_tokens.json"),
@@ -92,7 +88,8 @@ class _Conversion:
         self.rules = stated.rules
         self.report += [stated.remark] if stated.remark else []
         names.check_encoder(source.path, source.shapes)
-        if problems := [*self._problems()]:
+        wanted = names.shapes_of(names.known(self.config.num_hidden_layers), self.config, source.num_labels)
+        if problems := [*names.misfits(wanted, source.shapes, names.is_encoder)]:
             raise UserError(
                 f"{source.path}: does not fit the configuration: {and_more(problems, 3, '; ')}. Is it a BERT, and the"
                 " configuration its own?"
@@ -108,21 +105,12 @@ class _Conversion:
 
     def _find_config(self) -> BertConfig:
         """Returns the flag's configuration or else the source's."""
-        path, act = self.options.bert_config_file, self.options.hidden_act
-        if path:
-            config = BertConfig.from_json_file(path)
-            self.report += metadata.check_config(self.source, config)
-        elif stated := metadata.stated_config(self.source):
-            config = stated[0]
-        else:
-            raise UserError(
-                f"{self.source.path}: nothing here says which model this is (no {CONFIG_FILE} beside it): give"
-                " --bert_config_file"
-            )
+        config = find_config(self.source, self.options.bert_config_file)
+        self.report += metadata.check_config(self.source, config)
+        act = self.options.hidden_act
         return dataclasses.replace(config, hidden_act=act) if act else config
 
     def _find_vocabulary(self) -> list[str] | None:
-        """Returns the entries, of the flag's file or of the source."""
         path = self.options.vocab_file
         if path:
             metadata.check_vocabulary(self.source, path)
@@ -141,16 +129,6 @@ class _Conversion:
         kind = "an uncased" if is_lower else "a cased"
         self.report.append(f"Taken for {kind} model: {what} capitals or accents (--do_lower_case).")
         return is_lower, False
-
-    def _problems(self) -> Iterator[str]:
-        """Yields a phrase for each way in which the weights do not fit the configuration."""
-        shapes, rows = self.source.shapes, names.known(self.config.num_hidden_layers)
-        known = names.shapes_of(rows, self.config, self.source.num_labels)
-        yield from names.misfits(known, shapes, names.is_encoder)
-        for name in shapes:
-            slot = names.is_optimizer_state(name) or name.rpartition("/")[0] in known
-            if names.is_encoder(name) and name not in known and not slot:
-                yield f"{name} has no place in {self.config.num_hidden_layers} layers"
 
     def _extend(self, flag: str) -> None:
         if self.vocabulary is None:
@@ -196,8 +174,7 @@ class _Conversion:
         for name in [*chosen, *(name for name in self.source.shapes if name not in chosen)]:
             value = self.source.get(name)
             if name in chosen:
-                if not self.options.allow_nonfinite:
-                    check_finite(self.source.path, name, value)
+                check_finite(self.source.path, name, value)
                 yield name, value
 
     def _leave_out(self, written: Iterable[str]) -> None:

@@ -117,10 +117,7 @@ class HuggingFaceFolder(Weights):
         self._hold(places)
 
     def _usual_names(self) -> dict[str, str]:
-        """Returns the name of each tensor in the current BertForPreTraining -> that in the file; no buffers, no copies.
-
-        Older files and bare encoders use other names.
-        """
+        """Returns the current name of each tensor -> that in the file; no buffers, no copies."""
         found: dict[str, str] = {}
         prefix = names.common_prefix(self._file.tensors, "embeddings.word_embeddings.weight").removesuffix("bert.")
         for name in self._file.tensors:

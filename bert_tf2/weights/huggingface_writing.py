@@ -33,8 +33,7 @@ def write_folder(
 ) -> list[str]:
     """Writes a folder that `transformers` loads without missing or unexpected weights, all of it or nothing.
 
-    What the weights compute is preserved: this project's "gelu" is "gelu_pytorch_tanh" there. The class of
-    `transformers` is the first of ARCHITECTURES whose heads are there.
+    The class of `transformers` is the first of ARCHITECTURES whose heads are there. Returns messages about it.
 
     Args:
       folder: existing files of these names are replaced.
@@ -42,9 +41,6 @@ def write_folder(
       arrays: reference name and array of each of them, in the order of `names`. One is in memory at a time.
       vocabulary, do_lower_case, rules: of its tokenizer, see FullTokenizer.
       labels: the meaning of the outputs of a classifier or tagger.
-
-    Returns:
-      Messages about what was written, and which parts of a BERT that class lacks.
     """
     heads = {head for head, rows in names.HEADS.items() if {row.reference for row in rows} <= {*shapes}}
     of = (None, labels.labeled if labels else "texts")

@@ -22,8 +22,8 @@ ENDING = ".keras"
 
 
 def recognizes(path: str) -> bool:
-    """Returns whether the path is a file with the name of a Keras file, also of one with weights alone."""
-    return path.endswith((ENDING, ".weights.h5")) and not files.is_directory(path)
+    """Returns whether the path is a file with the name of a Keras file."""
+    return path.endswith(ENDING) and not files.is_directory(path)
 
 
 class KerasFile(Weights):
@@ -33,11 +33,6 @@ class KerasFile(Weights):
 
     def __init__(self, path: str):
         super().__init__(path)
-        if not path.endswith(ENDING):
-            raise UserError(
-                f"{path}: holds weights, and not which model they belong to; load them into the model (load_weights),"
-                " and save it as NAME.keras (model.save)"
-            )
         files.expect_kind(path, "one of Keras' files")
         with environment.reading(path):
             self._check_archive()

@@ -64,10 +64,9 @@ def saved_model_folder(path: str) -> str:
 
 
 class ObjectCheckpoint(Weights):
-    """A Model Garden BERT encoder, with or without the head of masked words, that is open for reading.
+    """A Model Garden BERT encoder, with or without the head of masked words; `shapes` has no optimizer and counters.
 
-    `shapes` omits optimizer state and the checkpoint's counters, and lists variables without a reference name by their
-    keys.
+    Variables without a reference name keep their keys.
     """
 
     kind = "TensorFlow 2 checkpoint of Model Garden's BERT"
@@ -80,8 +79,7 @@ class ObjectCheckpoint(Weights):
             self.kind = "SavedModel of Model Garden's BERT"
         if not opened.is_object_based:
             raise UserError(
-                f"{self.path}: has no graph of objects ({bundle.OBJECT_GRAPH}); if TensorFlow 1 wrote it, give"
-                f" {opened.path} instead"
+                f"{self.path}: has no graph of objects; if TensorFlow 1 wrote it, give {opened.path} instead"
             )
         try:
             self._graph = ObjectGraph(opened.get(bundle.OBJECT_GRAPH).item(), opened.shapes)
@@ -203,11 +201,7 @@ class ObjectGraph:
     """
 
     def __init__(self, graph: bytes, stored: Container[str]):
-        """Parses a TrackableObjectGraph; `stored` are the keys of the checkpoint.
-
-        Raises:
-          DamagedTable, ValueError: `graph` is invalid.
-        """
+        """Parses a TrackableObjectGraph (DamagedTable, ValueError); `stored` are the keys of the checkpoint."""
         nodes = bundle_index.parse("Graph", graph).nodes
         children = [{child.local_name: child.node_id for child in node.children} for node in nodes]
         if any(not 0 <= number < len(nodes) for named in children for number in named.values()):

@@ -48,10 +48,7 @@ def extend(
 ) -> Extension:
     """Plans new entries: first in place of `[unused...]` entries, then at the end.
 
-    Args:
-      new_words_file: one word per line, as the tokenizer splits text.
-      basic: splits text into words as the model was trained.
-      kept: whether the words are tokens that are never split.
+    The file has one word per line, as `basic` splits text; or, if `kept`, tokens that are never split.
     """
     ids = {token.strip(): index for index, token in enumerate(vocabulary)}  # strip blanks like tokenization.load_vocab
     if _UNKNOWN not in ids:

@@ -33,20 +33,13 @@ class ConversionOptions(Options):
         "The model's configuration, if the input does not contain it.", None, group=MODEL, reads=True
     )
     vocab_file: str | None = setting("The vocabulary, if it is not with the input.", None, group=MODEL, reads=True)
-    do_lower_case: bool | None = setting(
-        "Whether the model is uncased; detected from the input by default.", None, group=MODEL
-    )
+    do_lower_case: bool | None = setting("Whether the model is uncased; else the input says it.", None, group=MODEL)
     hidden_act: str | None = setting(
-        "Write another activation than the one that the input states.",
-        None,
-        group=MODEL,
-        choices=ACTIVATIONS,
+        "Write another activation than the one that the input states.", None, group=MODEL, choices=ACTIVATIONS
     )
     extend_vocab: str | None = setting("File with new vocabulary entries, one per line.", None, group=MODEL)
     never_split: str | None = setting(
-        "File with tokens that stay whole wherever a text has them, such as [E1], one per line; new ones are added.",
-        None,
-        group=MODEL,
+        "File with tokens that stay whole wherever a text has them, such as [E1], one per line.", None, group=MODEL
     )
     extend_positions: int | None = setting(
         "Make the table of positions this long, with copies of its rows; train the model on longer texts then.",
@@ -56,10 +49,7 @@ class ConversionOptions(Options):
     )
     output: str | None = setting("Folder to write.", None, group=CONVERSION)
     to: str | None = setting("The format to write.", None, group=CONVERSION, choices=("tf1", "hf", "keras"))
-    weights_only: bool = setting(
-        "Omit the optimizer's slots and the step, two thirds of the size.", False, group=CONVERSION
-    )
-    allow_nonfinite: bool = setting("Also convert weights that contain NaN or infinity.", False, group=CONVERSION)
+    weights_only: bool = setting("Omit the optimizer's slots and the step.", False, group=CONVERSION)
 
     def complete(self) -> None:
         for name in ("input", "list"):

@@ -1,9 +1,4 @@
-"""How a folder of sentence-transformers makes one vector of a text: modules.json and what it names.
-
-modules.json                            the steps: a Transformer, a Pooling, and often Normalize
-1_Pooling/config.json                   how the vectors of tokens become one
-sentence_bert_config.json               max_seq_length, beside the weights
-"""
+"""How a folder of sentence-transformers makes one vector of a text: modules.json, 1_Pooling and settings say it."""
 
 from __future__ import annotations
 
@@ -15,8 +10,8 @@ from bert_tf2.support.errors import UserError
 
 _MODULES, _SETTINGS = "modules.json", "sentence_bert_config.json"
 _OLD_POOLINGS = ("cls_token", "mean_tokens", "max_tokens")
+# The names of poolings there, old and new -> those of Bert.embed.
 _POOLINGS = {"cls_token": "cls", "cls": "cls", "mean_tokens": "mean", "mean": "mean", "max_tokens": "max", "max": "max"}
-"""The names of poolings there, old and new -> those of Bert.embed."""
 
 
 class SentenceVectors(NamedTuple):

@@ -40,6 +40,8 @@ _OTHERS = (
      " BertModel.from_pretrained(FOLDER, from_tf=True).save_pretrained(OTHER)"),
     (r"flax_model\.msgpack", "weights of transformers for Flax", "let transformers 4 save them again:"
      " BertModel.from_pretrained(FOLDER, from_flax=True).save_pretrained(OTHER)"),
+    (r"\d+", "a version of an exported model", "give the checkpoint that it was made from, or use it with"
+     " bert_tf2.exporting.load"),
     (r"snapshots|models--.+", "the cache of Hugging Face's hub", "give the name of a folder in its snapshots"),
 )  # fmt: skip
 
@@ -106,9 +108,6 @@ def label_map_of(source: Weights) -> LabelMap | None:
     return load_label_map(source.folder) or source.labels()
 
 
-_ATTEMPTS = 10
-
-
 def despite_saving(path: str, read: Callable[[], Model]) -> Model:
     """`read` of weights in a folder, again if a training saves there meanwhile and deletes the checkpoint it reads."""
     state = os.path.join(path, "checkpoint")
@@ -116,14 +115,13 @@ def despite_saving(path: str, read: Callable[[], Model]) -> Model:
     def newest() -> str | None:
         return files.read_text(state) if files.is_directory(path) and files.exists(state) else None
 
-    for _ in range(_ATTEMPTS - 1):
+    while True:
         before = newest()
         try:
             return read()
         except UserError:
             if newest() == before:
                 raise
-    return read()
 
 
 def find_config(source: Weights, bert_config_file: str | os.PathLike[str] | None) -> BertConfig:

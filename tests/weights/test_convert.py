@@ -226,8 +226,6 @@ def test_weights_that_are_not_numbers(tmp_path):
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     with pytest.raises(UserError, match="NaN or infinite"):
         checkpoint.initialize(modeling.BertModel(small_config()), str(tmp_path / "in"))
-    converted(input=tmp_path / "in", output=tmp_path / "out", to="tf1", allow_nonfinite=True)
-    np.testing.assert_array_equal(arrays(tmp_path / "out")["bert/pooler/dense/bias"], damaged["bert/pooler/dense/bias"])
 
 
 def test_what_does_not_fit_the_configuration(tmp_path):
@@ -239,14 +237,13 @@ def test_what_does_not_fit_the_configuration(tmp_path):
         return message_of(input=folder, output=tmp_path / "out", to="hf")
 
     assert "layer_2/attention/self/query/kernel is missing" in message(num_hidden_layers=3)
-    assert "layer_1/attention/output/LayerNorm/beta has no place in 1 layers" in message(num_hidden_layers=1)
     assert "intermediate/dense/kernel is [8, 12] in the checkpoint and [8, 16] in the model" in message(
         intermediate_size=16
     )
     (folder / "vocab.txt").write_text("word\n" * (VOCAB + 1))
     assert f"{VOCAB + 1} entries, but the model's configuration says vocab_size {VOCAB};" in message()
     (folder / "bert_config.json").unlink()
-    assert "give --bert_config_file" in message_of(input=folder, output=tmp_path / "out", to="hf")
+    assert "give its path as bert_config_file" in message_of(input=folder, output=tmp_path / "out", to="hf")
     assert not (tmp_path / "out").exists()
 
 

@@ -102,13 +102,6 @@ def test_bfloat16_is_read_as_float32(tmp_path):
 # What is not there, damaged, or something else.
 
 
-def test_weights_alone_say_how_to_get_a_model(tmp_path):
-    path = str(tmp_path / "model.weights.h5")
-    make().save_weights(path)
-    assert keras_files.recognizes(path) and not keras_files.recognizes(str(tmp_path / "model.h5"))
-    assert "load them into the model (load_weights), and save it as NAME.keras" in message_of(KerasFile, path)
-
-
 def damaged_number(data: bytes) -> bytes:
     return data[:-5000] + bytes([data[-5000] ^ 1]) + data[-4999:]
 
