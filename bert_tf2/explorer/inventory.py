@@ -97,7 +97,6 @@ def describe(explorer: Explorer) -> dict[str, Any]:
     rows = []
     parts: dict[str, dict[str, Any]] = {}
     for name, variable in variables.items():
-        kind, code = kind_of(name)
         row = {
             "name": name,
             "letters": table[name].shape,
@@ -108,8 +107,7 @@ def describe(explorer: Explorer) -> dict[str, Any]:
             "in_file": name in source.shapes,
             **statistics(variable.numpy()),
             "part": part_of(name),
-            "kind": kind,
-            "code": code,
+            "code": kind_of(name)[1],
         }
         rows.append(row)
         part = parts.setdefault(row["part"], {"name": row["part"], "variables": 0, "parameters": 0})

@@ -49,13 +49,9 @@ class Explorer:
         variables = names.tf1_variables(bert.model)
         return {
             "path": bert.path,
-            "kind": type(bert.model).__name__,
             "heads": [*bert.model.heads],
             "config": {name: value for name, value in config.items() if isinstance(value, (int, float, str))},
             "parameters": sum(int(variable.shape.num_elements()) for variable in variables.values()),
-            "labels": [*bert.labels.labels] if bert.labels else [],
-            "do_lower_case": bert.tokenizer.basic_tokenizer.do_lower_case,
-            "max_seq_length": self.max_seq_length,
             "compare_with": self.options.compare_with,
             "texts": {name: getattr(self.options, name) or "" for name in ("text", "text_b", "other_text")},
         }

@@ -4,7 +4,7 @@
 //   export const title                                  of its tab
 //   export async function render(container, context)    fills an empty element; what it throws is shown
 // and context is
-//   model                       what /api/model says: path, kind, heads, config, labels, max_seq_length, ...
+//   model                       what /api/model says: path, heads, config, parameters, texts, ...
 //   api(path, arguments)        a request; arrays of the answer ({shape, float32}) become {shape, values: Float32Array}
 //   codeLink(key, what, text)   a button that shows the code of a key of code_lines.py; `what` is for screen readers,
 //                               and `text` is what it reads if there are several side by side
