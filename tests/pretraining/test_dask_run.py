@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import subprocess
 import sys
 
@@ -128,16 +126,6 @@ def test_a_killed_scheduler_is_one_line_and_loses_nothing(long, cluster, tmp_pat
         done = run(long, *at(other, SLOW), output="scheduler")
     assert done.returncode == 0 and "are finished and kept" in done.stderr, done.stderr
     assert contents(long / "scheduler") == contents(long / "plain")
-
-
-def test_ctrl_c_is_one_line(long, cluster):
-    cluster.add()
-    with running(long, at(cluster, SLOW), 1, "interrupted") as launcher:
-        os.killpg(launcher.pid, signal.SIGINT)
-        _, log = launcher.communicate(timeout=60)
-    assert launcher.returncode == 130 and "Traceback" not in log, log
-    done = run(long, *at(cluster, SLOW), output="interrupted")
-    assert done.returncode == 0 and contents(long / "interrupted") == contents(long / "plain"), done.stderr
 
 
 # What is wrong with a worker, as a module that it loads first.

@@ -8,7 +8,7 @@ import tensorflow as tf
 from pretraining_text import VOCABULARY
 from unmasked_data import CLS, LENGTH, MASK, PREDICTIONS, SEP, SIZES, make, rows_of, write
 
-from bert_tf2.data import example, record_checks, record_index, record_order, records, schemas, tfrecords
+from bert_tf2.data import example, record_checks, records, schemas, tfrecords
 from bert_tf2.pretraining import dynamic_masking, inspect_records
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support.errors import UserError
@@ -137,26 +137,6 @@ def test_masks_depend_neither_on_batches_nor_on_the_order(tmp_path):
     assert first == masks(read(paths, 16, shuffle_seed=3))
     assert first != masks(read(paths, 1, how=masker(seeds=(2, 0))))
     assert first != masks(read(paths, 1, how=masker(seeds=(1, 1))))
-
-
-def test_origins_follow_the_order_of_the_records(tmp_path):
-    paths = [str(tmp_path / name) for name in "db"]
-    for path, first in zip(paths, (10, 20), strict=True):
-        with tf.io.TFRecordWriter(path) as writer:
-            for number in range(first, first + 3):
-                writer.write(str(number).encode())
-    for seed in (None, 1, 2):
-        order = (
-            record_order.unshuffled(paths)
-            if seed is None
-            else record_order.shuffled(record_index.read_index(paths), seed)
-        )
-        seen = Counter()
-        for data, origin in order.unbatch().take(24).as_numpy_iterator():
-            assert (origin["file"], origin["record"]) == (0 if int(data) >= 20 else 1, int(data) % 10)
-            seen[int(data), int(origin["epoch"])] += 1
-        assert max(seen.values()) == 1
-        assert [*{epoch: None for _, epoch in seen}] == ([0] if seed is None else [0, 1, 2, 3])
 
 
 def test_another_epoch_has_other_masks_and_an_evaluation_the_same(tmp_path):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import pathlib
-import subprocess
 import sys
 import types
 
@@ -135,30 +133,6 @@ def test_what_cannot_be_encoded(tokenizer, text, max_seq_length, message):
 
 
 # Predicting
-
-
-def test_the_bias_alone_decides_where_all_else_is_zero(tokenizer):
-    """With gamma and beta of the head's LayerNorm at 0 the scores are output_bias, whatever the sentence."""
-    model = new_model()
-    bias = np.zeros(len(VOCAB), np.float32)
-    bias[[VOCAB.index("paris"), VOCAB.index("##ing"), VOCAB.index("北")]] = [5.0, 6.0, 4.0]
-    variables = checkpoint.tf1_variables(model)
-    for name in ("gamma", "beta"):
-        variable = variables[f"cls/predictions/transform/LayerNorm/{name}"]
-        variable.assign(np.zeros(variable.shape))
-    variables["cls/predictions/output_bias"].assign(bias)
-    (answer,) = predict_masked.predict(model, tokenizer, ["She play [MASK] of [MASK]."], top_k=3)
-    total = np.exp(5.0) + np.exp(6.0) + np.exp(4.0) + len(VOCAB) - 3
-    assert [mask.position for mask in answer.masks] == [3, 5]
-    for mask in answer.masks:
-        assert [(found.token, found.token_id) for found in mask.predictions] == [
-            ("##ing", 12),
-            ("paris", 5),
-            ("北", 19),
-        ]
-        probabilities = [found.probability for found in mask.predictions]
-        assert probabilities == pytest.approx([np.exp(6) / total, np.exp(5) / total, np.exp(4) / total], rel=1e-5)
-    assert answer.filled == "She playing ofing."
 
 
 def direct(model, encoded: predict_masked.Encoded) -> np.ndarray:
@@ -321,26 +295,3 @@ def test_a_checkpoint_without_the_masked_lm_head_is_refused(tmp_path, model):
     checkpoint.save(str(tmp_path / "enough.ckpt"), {**encoder, **head})  # the next-sentence head is not needed
     loaded = predict_masked.load_model(CONFIG, str(tmp_path / "enough.ckpt"))
     np.testing.assert_array_equal(loaded.masked_lm.transform.kernel, model.masked_lm.transform.kernel)
-
-
-# The script
-
-
-def run_script(folder, *flags: str, stdin: bytes = b"") -> subprocess.CompletedProcess:
-    model = (f"--bert_config_file={folder}/bert_config.json", f"--vocab_file={folder}/vocab.txt")
-    command = [sys.executable, str(ROOT / "predict_masked.py"), *model, *flags]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}  # it is UTF-8 all the same
-    return subprocess.run(command, env=environment, input=stdin, capture_output=True, timeout=120)
-
-
-@pytest.mark.slow
-def test_the_script_answers_standard_input_and_stops_at_a_faulty_line(folder, model, tokenizer):
-    text = "北 is [MASK] .\n[MASK] of [MASK]\nthe piano\n[MASK]\n".encode()
-    done = run_script(folder, f"--init_checkpoint={folder}/model.ckpt-7", "--top_k=2", stdin=text)
-    answers = predict_masked.predict(model, tokenizer, ["北 is [MASK] .", "[MASK] of [MASK]"], top_k=2)
-    assert done.stdout.decode() == "".join(predict_masked.as_text(answer) + "\n" for answer in answers)
-    *log, last = done.stderr.decode().splitlines()
-    assert last.startswith("predict_masked.py: error: standard input, line 3: holds no [MASK]")
-    assert any("Initialized from" in line for line in log)
-    assert not any("Traceback" in line for line in log)
-    assert done.returncode == 1

@@ -5,13 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 import tensorflow as tf
-from command_lines import ROOT
-from pretraining_text import CORPUS, SETTINGS, VOCABULARY, data_options
+from pretraining_text import CORPUS, VOCABULARY, data_options
 
 from bert_tf2.pretraining import inspect_records, manifest, shard_making, sharded
 from bert_tf2.pretraining.options import InspectRecordsOptions
@@ -105,18 +102,3 @@ def test_the_manifest_of_remote_shards_is_not_written_for_each(there, in_process
     monkeypatch.setattr(files, "write_json", lambda path, content: (written.append(path), save(path, content)))
     sharded.run(options(there, "out/x"))
     assert len(in_process) == 40 and len(written) <= 4
-
-
-@pytest.mark.slow
-def test_workers_reach_remote_files(here, tmp_path):
-    """TensorFlow takes `file://` for a file system like any other, and every process can reach it."""
-    flags = [f"--{name}={value}" for name, value in {**SETTINGS, "num_shards": 3, "num_workers": 2}.items()]
-    script = str(ROOT / "create_pretraining_data.py")
-    for place in (f"file://{here}", f"{here}"):
-        named = [f"--input_file={place}/one.txt", f"--vocab_file={place}/vocab.txt"]
-        output = f"--output_file={place}/{'remote' if '://' in place else 'local'}/x"
-        done = subprocess.run([sys.executable, script, *named, output, *flags], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    for path in (here / "local").glob("x-*"):
-        assert path.read_bytes() == (here / "remote" / path.name).read_bytes()
-    assert not [path for path in (here / "remote").iterdir() if path.name.endswith("partial")]

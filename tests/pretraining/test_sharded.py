@@ -206,14 +206,6 @@ def test_another_splitter_is_refused(data, in_process):
         sharded.run(options(data, "out", input_format="text"))
 
 
-def test_compressed_text_gives_the_same_shards(data, in_process):
-    sharded.run(options(data, "plain"))
-    (data / "one.gz").write_bytes(gzip.compress((data / "one.txt").read_bytes()))
-    sharded.run(options(data, "out", input_file=f"{data}/one.gz,{data}/two.txt"))
-    plain, packed = contents(data / "plain"), contents(data / "out")
-    assert plain.pop("manifest.json") != packed.pop("manifest.json") and plain == packed
-
-
 def test_a_line_that_is_not_text_is_named(data, in_process):
     lines = (data / "two.txt").read_bytes().split(b"\n")
     lines[30] = b"caf\xe9"

@@ -11,7 +11,6 @@ from pretraining_text import CORPUS, VOCABULARY, data_options
 from bert_tf2 import pretraining
 from bert_tf2.data import records
 from bert_tf2.pretraining import PretrainingDataOptions, example_files, examples
-from bert_tf2.support.errors import UserError
 
 SIZES = {"max_seq_length": 24, "max_predictions_per_seq": 4, "vocab_size": len(VOCABULARY), "type_vocab_size": 2}
 
@@ -85,22 +84,6 @@ def test_an_example_by_hand(tmp_path, tokenizer):
         "[CLS] j k l m n o [SEP]",
         "[CLS] p q r [SEP]",
     ]
-
-
-def test_what_is_written(tmp_path):
-    example_files.run(data_options(tmp_path, objective="mlm", dupe_factor=3))
-    rows = rows_of(tmp_path / "out")
-    assert len(rows) > 50
-    for row in rows:
-        length = int(row["input_mask"].sum())
-        ids = row["input_ids"][0][:length]
-        assert (ids[0], ids[-1], (ids == 3).sum()) == (2, 3, 1)  # [CLS] and one [SEP]
-        assert not row["segment_ids"].any()
-        used = row["masked_lm_positions"][row["masked_lm_weights"] > 0]
-        assert len(used) == min(4, max(1, round(length * 0.15)))
-        assert ((used > 0) & (used < length - 1)).all()
-    with pytest.raises(UserError, match=r"record 1: has no feature next_sentence_labels.*give --objective=mlm$"):
-        rows_of(tmp_path / "out", records.PRETRAINING)
 
 
 def test_the_reference_s_function_writes_them_too(tmp_path, tokenizer):
