@@ -47,7 +47,7 @@ TOKENIZER_CONFIG = {
     **{"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True},
     "added_tokens_decoder": {"5": {"content": "[E1]", "special": True}},
 }
-SHARD = {"shard": 0, "file": "x", "seed": 5, "bytes": 4, "examples": 3, "text": []}
+SHARD = {"shard": 0, "file": "x", "seed": 5, "bytes": 4, "examples": 3, "text": [], "index": [3, 1, 2, 0, 4]}
 DESCRIBED = {
     "output": "x",
     "flags": {"max_seq_length": 128},

@@ -50,9 +50,9 @@ def encode(kind: RecordKind, row: Mapping[str, Sequence]) -> bytes:
 
 
 def write_records(path: str, kind: RecordKind, rows: Iterable[Mapping[str, Sequence]]) -> int:
-    """Writes rows (feature name -> values) to a TFRecord file, complete or absent; returns their number.
+    """Writes rows (feature name -> values) to a TFRecord file, complete or absent, which .gz in its name compresses.
 
-    The file is compressed if its name ends in .gz.
+    Returns their number.
     """
     count, rows = 0, iter(rows)
     with tfrecords.writing(path) as (append,):

@@ -46,11 +46,9 @@ class DrawnExamples:
     """
 
     def __init__(self, most_masked: int, folder: str | None = None):
-        """Creates an empty collection.
+        """Creates an empty collection of examples with at most `most_masked` masked tokens.
 
-        Args:
-          most_masked: an example has at most this many masked tokens.
-          folder: where the temporary file is; the system's folder for such files by default, or if it is remote.
+        `folder`: where the temporary file is; the system's folder for such files by default, or if it is remote.
         """
         self.order: Sequence[int] = ()
         self.num_tokens = self.num_masked = 0
@@ -85,12 +83,11 @@ class DrawnExamples:
         """Moves the examples in memory to the file."""
         with environment.writing(self._folder or tempfile.gettempdir()):
             if self._file is None:
-                self._file = tempfile.TemporaryFile(buffering=0, dir=self._folder or None)  # noqa: SIM115
+                self._file = tempfile.TemporaryFile(dir=self._folder or None)  # noqa: SIM115
             for first in range(0, len(self._ends), _ROWS):
                 numbers = np.arange(first, min(first + _ROWS, len(self._ends)))
-                left = memoryview(self._in_memory(numbers)).cast("B")
-                while left:
-                    left = left[self._file.write(left) :]
+                self._file.write(self._in_memory(numbers).tobytes())
+            self._file.flush()
         self._stored += len(self._ends)
         self._begin()
 

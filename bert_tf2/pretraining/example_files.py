@@ -81,10 +81,7 @@ def _write(
 ) -> None:
     """Writes examples to files in turn, and logs the first ones.
 
-    Args:
-      batches: yields the features of all examples in batches of a size.
-      rows_per_batch: the size to write.
-      words: id -> token, at least those of the first examples, which are logged.
+    `batches` yields the features of all examples in batches of a size; `words` has at least the ids of the first ones.
     """
     if first := next(batches(_LOGGED_EXAMPLES), None):
         _log_examples(first, total, words)
@@ -139,15 +136,7 @@ def _log_examples(batch: _Batch, total: int, words: Mapping[int, str]) -> None:
 
 
 def run(options: CreatePretrainingDataOptions) -> None:
-    """Creates TFRecord files from text files, in this process; sharded.run also makes shards.
-
-    A name or a pattern in input_file that matches nothing is left out with a warning, unless none matches.
-
-    Raises:
-      ValueError: the options ask for shards.
-    """
-    if options.is_sharded:
-        raise ValueError("these options ask for shards; call bert_tf2.pretraining.sharded.run")
+    """Creates TFRecord files from text files, in this process; sharded.run also makes shards."""
     output_files = [name.strip() for name in options.output_file.split(",")]
     input_files, tokenizer = prepare(options, output_files)
     logging.info("Reading %s", and_more(input_files, 8))
@@ -214,12 +203,7 @@ def make_files(
 ) -> tuple[corpus.Corpus, drawn_examples.DrawnExamples]:
     """Makes the examples of texts and writes them to TFRecord files in turn; returns the text and the examples.
 
-    Args:
-      texts: see sentences.read.
-      output_files: the names of the TFRecord files, which are complete or absent, and compressed if they end in .gz.
-      tokenizer: a FullTokenizer with the rules of this project.
-      options: the settings of the examples, except for the seed.
-      seed: where the random numbers start.
+    `texts`: see sentences.read. The options decide all but the seed of the random numbers.
     """
     folder = os.path.dirname(output_files[0]) or "."
     text = corpus.read(texts, tokenizer, options)

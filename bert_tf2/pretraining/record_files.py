@@ -1,7 +1,7 @@
 """The files of records that a flag names, compared with what their names and a manifest beside them say of them.
 
-NAME-00001-of-00003 says that there are three. Records that are missing, made twice, or of another run train a model
-without an error, so whoever reads records that the user names gets their files from `find`.
+Records that are missing, made twice, or of another run train a model without an error, so whoever reads records that
+the user names gets their files from `find`.
 
 A pattern stands for everything that there should be: what is missing of that, or too much, is an error. Whoever names
 files one by one means these, so only what is wrong with the files themselves is one.

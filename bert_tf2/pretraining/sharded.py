@@ -31,8 +31,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
 
     Without `num_shards` and `shard_megabytes`, this is example_files.run. With one of them, it writes the shards
     OUTPUT-00000-of-00010 and so on and `manifest.json` beside them. A run that was stopped continues: finished shards
-    are kept. A Python program that calls this function needs `if __name__ == "__main__":` around its work, because the
-    worker processes import its main module.
+    are kept.
     """
     if not options.is_sharded:
         return example_files.run(options)
@@ -89,11 +88,7 @@ def _remove_partial(folder: str, written: Sequence[str]) -> None:
 
 
 def _engine(options: CreatePretrainingDataOptions) -> ModuleType:
-    """The module whose `make(wanted, job)` yields shards with their results, in any order.
-
-    Raises:
-      WrongSetting: its options after -- are wrong.
-    """
+    """The module whose `make(wanted, job)` yields shards with their results, in any order."""
     if not options.runner:
         return shard_workers
     if not importlib.util.find_spec("distributed"):
