@@ -29,7 +29,7 @@ API = {
 }
 _OTHERS = "repository/"  # the folder of the site with files from outside of this folder
 # What people look for; each stands in a guide.
-SEARCHED = "tfhub", "fp16", "TextVectorization", "class weight", "learning rate", "multi-label", "freezing"
+SEARCHED = "tfhub", "fp16", "TextVectorization", "class weight", "learning rate", "multi-label", "freeze"
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)\s#]+)")
 
 
@@ -81,7 +81,7 @@ def on_post_build(config) -> None:
     (MkDocs does not check links to files that are no pages.)
     """
     site, wrong = pathlib.Path(config.site_dir), []
-    for page in site.rglob("index.html"):
+    for page in {*site.rglob("*.html")} - {site / "404.html"}:  # a server's, with links from its root
         text = page.read_text(encoding="utf-8")
         for link in re.findall(r'(?:href|src)="(?![a-z]+:|//)([^"#?]+)', text):
             if not (page.parent / urllib.parse.unquote(link)).exists():
