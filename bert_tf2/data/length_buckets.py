@@ -75,16 +75,10 @@ def batches(windows, batch_size: int):
 def put_back(
     found: Iterable[Mapping[str, np.ndarray]], batch_size: int, no_score: float
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Puts batches of `batches`, or what was computed for them, into the order of the windows.
+    """Puts batches of `batches`, or what was computed for them, into batches in the order of the windows.
 
-    Args:
-      found: arrays [B, ...] for each batch, with PLACES.
-      batch_size: of the batches to make.
-      no_score: stands for the score of a position that was not computed.
-
-    Yields:
-      The batches without PLACES. Rows that are shorter than others of their batch are filled: whole numbers with 0,
-      which is padding, others with `no_score`, so that a position that was not computed is no answer.
+    Rows that are shorter than others of their batch are filled: whole numbers with 0, which is padding, others with
+    `no_score`, so that a position that was not computed is no answer.
     """
     for _, window in itertools.groupby(found, key=lambda batch: batch[PLACES][0, 0]):
         parts = list(window)

@@ -29,10 +29,7 @@ def tokenize(segment: str, tokenizer: tokenization.FullTokenizer) -> list[str]:
 
 
 def pack(parts: Sequence[Sequence[str]]) -> tuple[list[str], list[int]]:
-    """The tokens of one text or two as one array, `[CLS] A [SEP] B [SEP]`, and the segment of each.
-
-    An empty second text is ignored, as in the reference.
-    """
+    """`[CLS] A [SEP] B [SEP]` and the segment of each token. An empty second text is ignored, as in the reference."""
     first, *second = parts
     tokens, segment_ids = ["[CLS]"], [0]
     for index, part in enumerate([first, *filter(None, second)]):
@@ -70,10 +67,7 @@ def check_fits(num_tokens: int, num_segments: int, config: BertConfig, max_seq_l
 
 
 def fill(text: str, words: Iterable[str]) -> str:
-    """Replaces every `[MASK]` of the text by a word; a `##` piece joins the word before it.
-
-    fill("She is play [MASK] the [MASK].", ["##ing", "piano"]) is "She is playing the piano."
-    """
+    """Replaces every `[MASK]` of the text by a word; a `##` piece joins the word before it."""
     remaining = iter(words)
     return SEGMENT_SEPARATOR.join(_fill_segment(segment, remaining) for segment in split_segments(text))
 

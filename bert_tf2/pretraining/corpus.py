@@ -61,10 +61,7 @@ def read(
     tokenizer: tokenization.FullTokenizer,
     options: PretrainingDataOptions | None = None,
 ) -> Corpus:
-    """Reads texts as ids.
-
-    What is between two spaces is tokenized on its own, because a space always ends a word: no rule of the tokenizer
-    looks across it.
+    """Reads texts as ids. What is between two spaces is tokenized on its own.
 
     Args:
       texts: see sentences.read.

@@ -172,8 +172,7 @@ class BufferedDraws(Draws):
 def _stretches(count: int) -> tuple[list[tuple[int, int, int, int]], int]:
     """The indexes of a shuffle, from the last to the second, as stretches that are treated in the same way.
 
-    Returns for each stretch: the bits of its draws, its first and last index, and how many draws will probably do; and
-    the sum of these.
+    Of each the bits of its draws, its first and last index, and how many draws will probably do; and the sum of these.
     """
     found = []
     index = count - 1

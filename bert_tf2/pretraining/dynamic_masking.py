@@ -37,12 +37,7 @@ class Masker:
         options: PretrainingDataOptions | PretrainingOptions,
         seeds: Sequence[int],
     ):
-        """Creates the function for records of one training or evaluation.
-
-        Args:
-          options: how much is masked, and the lengths to which the features are padded.
-          seeds: numbers from 0 on; other ones give other masks.
-        """
+        """`options`: how much is masked, and the padded lengths; `seeds`: numbers from 0 on, for other masks."""
         self._mask_id = vocabulary["[MASK]"]
         self._words = np.array([*vocabulary.values()], np.int32)
         self._length, self._most = options.max_seq_length, options.max_predictions_per_seq
@@ -51,15 +46,13 @@ class Masker:
         self._seeds = tuple(seeds)
 
     def __call__(self, batch: Mapping, origin: Mapping) -> dict:
-        """Draws the masks of a batch.
+        """Draws the masks of a batch. Lengths that do not match stop the iteration with a TensorFlow error.
 
         Args:
-          batch: the features of `schemas.UNMASKED`; RaggedTensors int32 [B, None], and labels int32 [B].
+          batch: the features of `schemas.UNMASKED`; RaggedTensors int32 [B, None], and labels int32 [B], if any.
           origin: "epoch", "file", "record"; int64 [B].
 
-        Returns:
-          The features of `records.PRETRAINING`, int32 or float32: [B, max_seq_length], [B, max_predictions_per_seq],
-          and the labels [B], if there are any. Lengths that do not match stop the iteration with a TensorFlow error.
+        Returns the features of `schemas.PRETRAINING`: [B, max_seq_length], [B, max_predictions_per_seq], labels [B].
         """
         tokens = tf.cast(batch["input_ids"].row_lengths(), tf.int32)
         segments = tf.cast(batch["segment_lengths"].row_lengths(), tf.int32)

@@ -77,14 +77,10 @@ class ExampleMaker:
             yield from self.make_document(documents, number)
 
     def make_document(self, documents: Sequence[tuple[int, int]], number: int) -> Iterator[Example]:
-        """Makes the examples of a document.
+        """Makes the examples of a document. `documents`: of each the first sentence and the one after its last.
 
         They should have the maximum length (paper, appendix A.2), because padding is wasted computation, and sometimes
         be shorter, because texts in fine-tuning are short as well.
-
-        Args:
-          documents: of each document the first sentence and the one after its last.
-          number: which of them.
         """
         draws, bounds = self._draws, self._bounds
         first, last = documents[number]
@@ -176,13 +172,8 @@ def spans(bounds: Sequence[int], first: int, last: int, num_tokens: int) -> Iter
     A span ends where a sentence ends, the last one that has room. Only a sentence that does not fit into a span of its
     own is cut: it fills spans, and its rest begins one, which the next sentences may fill.
 
-    Args:
-      bounds: sentence i has the tokens `bounds[i]` to `bounds[i + 1] - 1`, at least one.
-      first, last: the first sentence and the one after the last.
-      num_tokens: at least 1.
-
-    Yields:
-      The first token of a span, and the one after its last.
+    Sentence i has the tokens `bounds[i]` to `bounds[i + 1] - 1`; `last` is the one after the last. Yields the first
+    token of a span, and the one after its last.
     """
     start, end = bounds[first], bounds[last]
     while start < end:

@@ -47,13 +47,9 @@ def sha256(path: str, *, durable: bool = False) -> str:
 def describe(
     options: CreatePretrainingDataOptions, inputs: Sequence[str], count: int, rules: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Everything that decides what is written, as the first part of the manifest.
+    """Everything that decides what `count` shards hold: the first part of the manifest.
 
-    Args:
-      options: the options of the run; `do_lower_case` is true or false.
-      inputs: the names of the input files.
-      count: the number of shards.
-      rules: how the tokenizer differs from the reference's, see FullTokenizer.rules.
+    `rules`: how the tokenizer differs from the reference's, see FullTokenizer.rules.
     """
     flags = {name: getattr(options, name) for name in _FLAGS}
     return {
@@ -84,12 +80,7 @@ class Manifest:
     """The manifest of one run. A finished shard is kept by later runs with the same description."""
 
     def __init__(self, output_file: str, described: dict[str, Any], shards: Sequence[Shard]):
-        """Reads the manifest of an earlier run, if there is one, or begins a new one.
-
-        Args:
-          output_file: the output's name without the numbers.
-          described: see `describe`.
-        """
+        """Reads the manifest of an earlier run, if there is one, or begins a new one; `described`: see `describe`."""
         folder = os.path.dirname(output_file)
         self.path = os.path.join(folder, NAME)
         self._journal = os.path.join(folder, _JOURNAL)

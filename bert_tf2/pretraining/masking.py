@@ -42,15 +42,11 @@ def num_to_predict(num_tokens: int, options: PretrainingDataOptions | Pretrainin
 
 
 def choose(count: int, kinds: bytes, wanted: int, whole_words: bool, draws: Draws) -> Sequence[int]:
-    """Chooses the tokens to predict.
+    """The indexes of at most `wanted` tokens to predict, in the order in which their replacements are drawn.
 
     Args:
       kinds: what each token is: BEGINS, CONTINUES or NEVER. Empty if any may be masked and there are no whole words.
-      wanted: how many to choose.
       whole_words: whether the tokens of a word are masked together. The first token always begins a word.
-
-    Returns:
-      The indexes of at most `wanted` tokens, in the order in which their replacements are drawn.
     """
     if NEVER in kinds:
         indexes = [index for index, kind in enumerate(kinds) if kind != NEVER]
@@ -76,9 +72,7 @@ def draw_replacements(
 ) -> MutableSequence[Token]:
     """Draws what replaces each of `count` tokens: [MASK], SAME, or one of `words`.
 
-    Args:
-      mask: [MASK] alone, in an array or a list; the result has the same type.
-      words: the words from which random replacements are drawn.
+    `mask` is [MASK] alone, in an array or a list; the result has the same type.
     """
     replacements = mask * count
     place = draws.count_below(MASKED, count)

@@ -90,8 +90,7 @@ class Job:
 def seed_of(random_seed: int, number: int) -> int:
     """The seed of a shard: the first four bytes of the SHA-256 of "SEED,NUMBER" as a big-endian integer.
 
-    Neighboring shards, and the same shard of runs with neighboring seeds, get unrelated random numbers. An integer is
-    what --random_seed takes, so any shard can be made alone.
+    It is a value for --random_seed, so any shard can be made alone.
     """
     return int.from_bytes(hashlib.sha256(f"{random_seed},{number}".encode()).digest()[:4], "big")
 
@@ -149,10 +148,7 @@ def count_of(total: int, num_shards: int | None, shard_megabytes: float | None) 
 
 
 def cut(sources: Sequence[Source], count: int, input_format: str = "lines") -> tuple[int, ...]:
-    """Where each of `count` shards begins in a corpus, in bytes, and where the last one ends.
-
-    If there are fewer documents than shards, some shards are empty.
-    """
+    """Where each of `count` shards begins, in bytes, and where the last one ends. Of few documents, some are empty."""
     bases = _bases(sources)
     total = bases[-1]
     cuts = [0]
@@ -169,10 +165,7 @@ def _bases(sources: Sequence[Source]) -> list[int]:
 
 
 def _end_of_document(sources: Sequence[Source], bases: Sequence[int], wanted: int, input_format: str) -> int:
-    """The end of the first line that ends a document, at byte `wanted` (at least 1) or later.
-
-    It is the end of the corpus if there is none. The end of a file does not end a document.
-    """
+    """The end of the first line that ends a document, at byte `wanted` (at least 1) or later, or of the corpus."""
     first = bisect.bisect_right(bases, wanted - 1) - 1
     for source, base in zip(sources[first:], bases[first:], strict=False):
         with files.open_binary(source.place) as stream:
