@@ -21,7 +21,7 @@ import google_crc32c
 import numpy as np
 from absl import logging
 
-from bert_tf2.support import files
+from bert_tf2.support import file_kinds, files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import bundle_index, names
 from bert_tf2.weights.base import Place, Weights, numpy_dtype
@@ -78,10 +78,11 @@ class Checkpoint(Weights):
         """Opens a checkpoint. `path`: its prefix, one of its files, or its folder."""
         super().__init__(find_prefix(path))
         path = self.path + ".index"
-        files.expect_kind(path, "the index of a checkpoint")
+        with self._explained(), files.open_binary(path) as stream:  # once, as each reading may be a round trip
+            index = stream.read()
+        if problem := file_kinds.mismatch(index[: file_kinds.HEAD_BYTES], path, "the index of a checkpoint"):
+            raise UserError(f"{path}: {problem}")
         with self._explained():
-            with files.open_binary(path) as stream:
-                index = stream.read()
             table = bundle_index.read_table(index)
             self._num_shards = bundle_index.parse("Header", table.pop(b"", b"")).num_shards or 1
             entries = {key.decode(): Entry.parse(value) for key, value in table.items()}
