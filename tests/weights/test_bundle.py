@@ -118,12 +118,3 @@ def test_half_precision_is_read_as_float32(tmp_path):
     for name in tensors:
         assert source.get(name).dtype == np.float32
         np.testing.assert_array_equal(source.get(name), values)
-
-
-def test_names_of_a_tensorflow_1_hub_module(tmp_path):
-    """They stand in a scope of their own there."""
-    prefix = str(tmp_path / "variables")
-    bundle.write(prefix, {"module/bert/pooler/dense/bias": np.ones([2], np.float32)}.items())
-    source = bundle.Checkpoint(prefix)
-    assert source.shapes == {"bert/pooler/dense/bias": [2]}
-    np.testing.assert_array_equal(source.get("bert/pooler/dense/bias"), [1, 1])

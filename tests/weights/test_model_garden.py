@@ -144,13 +144,6 @@ def test_params_of_the_trainer_beside_it(tmp_path, said, expected):
     assert source.config.hidden_act == expected and source.remarks == []
 
 
-def test_params_of_what_is_no_bert(tmp_path):
-    prefix = save(tmp_path, random_arrays(ENCODER))
-    (tmp_path / "params.yaml").write_text("model:\n  norm_first: true\n")
-    message = message_of(open_weights, prefix)
-    assert "params.yaml: says norm_first" in message
-
-
 # What is no BERT, or damaged.
 
 
