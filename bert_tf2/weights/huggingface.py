@@ -180,14 +180,15 @@ class HuggingFaceFolder(Weights):
         count, known = self.num_labels, ARCHITECTURES.get(self.architecture or "")
         if count is None or (known and not known.labeled):
             return None
-        labeled = known.labeled if known else self._guess_labeled(self._label_names(count))
+        named = self._label_names(count)
+        labeled = known.labeled if known else self._guess_labeled(named)
         if labeled == "tokens":
-            return LabelMap(TAGGING_TASK, self._label_names(count), regression=False)
+            return LabelMap(TAGGING_TASK, named, regression=False)
         task = str(self._values.get("finetuning_task") or UNKNOWN_TASK)
         if count == 1:
             return LabelMap(task, (), regression=True)
         multi_label = self._values.get("problem_type") == "multi_label_classification"
-        return LabelMap(task, self._label_names(count), regression=False, multi_label=multi_label)
+        return LabelMap(task, named, regression=False, multi_label=multi_label)
 
     def _guess_labeled(self, labels: Sequence[str]) -> str:
         """Returns what the labels apply to where config.json has no `architectures`."""

@@ -78,29 +78,25 @@ def open_weights(path: str) -> Weights:
         )
     if folder := model_garden.saved_model_folder(path):
         return model_garden.ObjectCheckpoint(bundle.Checkpoint(os.path.join(folder, "variables", "variables")), folder)
-    if len(in_keras := _keras_files_in(path)) == 1 and not bundle.prefixes_in(path):
+    in_keras = [os.path.join(path, name) for name in files.list_directory(path) if name.endswith(keras_files.ENDING)]
+    if len(in_keras) == 1 and not bundle.prefixes_in(path):
         return keras_files.KerasFile(in_keras[0])
     try:
         prefix = bundle.find_prefix(path)
     except UserError as error:
         if in_keras:
             raise UserError(f"{path}: holds several files of Keras, name one of them: {', '.join(in_keras)}") from error
-        if files.exists(path) and not files.is_directory(path):
-            files.expect_kind(path, f"weights; what can be read is {_KINDS}")
         if other := _of_another_kind(path):
             raise UserError(f"{path}: {other}") from error
-        if files.is_directory(path) or files.exists(path):
-            raise UserError(f"{error}; what can be read is {_KINDS}") from error
-        raise UserError(
-            f"{error}; a model at Hugging Face's hub has a name like google-bert/bert-base-uncased"
-        ) from error
+        if not files.exists(path):
+            raise UserError(
+                f"{error}; a model at Hugging Face's hub has a name like google-bert/bert-base-uncased"
+            ) from error
+        if not files.is_directory(path):
+            files.expect_kind(path, f"weights; what can be read is {_KINDS}")
+        raise UserError(f"{error}; what can be read is {_KINDS}") from error
     opened = bundle.Checkpoint(prefix)
     return model_garden.ObjectCheckpoint(opened) if opened.is_object_based else opened
-
-
-def _keras_files_in(path: str) -> list[str]:
-    found = (os.path.join(path, name) for name in files.list_directory(path))
-    return [file for file in found if keras_files.recognizes(file)]
 
 
 def label_map_of(source: Weights) -> LabelMap | None:
