@@ -298,7 +298,7 @@ export function heatMap(given) {
 // Where a cell has no room for a label, only every second (third, ...) is shown.
 function thin(labels, room) {
   const step = Math.ceil(LABEL / Math.max(room, 0.1));
-  [...labels.children].forEach((label, index) => label.classList.toggle("left-out", index % step !== 0));
+  for (const [index, label] of [...labels.children].entries()) label.classList.toggle("left-out", index % step !== 0);
 }
 
 // A vector as a strip of cells; long ones have several lines. Strips to be compared get the same domain.

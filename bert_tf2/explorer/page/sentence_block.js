@@ -127,9 +127,8 @@ export class Block {
       svg("text", { class: "tick", x: x(0), y: 16, "text-anchor": "middle" }, `after, up to ${number(high, 2)}`),
       svg("text", { class: "tick", x: x(0), y: height - 8, "text-anchor": "middle" }, "before"),
     );
-    before.forEach((value, index) =>
-      drawn.append(svg("circle", { class: "dot", cx: x(value).toFixed(1), cy: y(after[index]).toFixed(1), r: 2.5 })),
-    );
+    for (const [index, value] of before.entries())
+      drawn.append(svg("circle", { class: "dot", cx: x(value).toFixed(1), cy: y(after[index]).toFixed(1), r: 2.5 }));
     return element(
       "div",
       { class: "activation-figure" },
