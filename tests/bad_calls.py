@@ -105,7 +105,7 @@ def write_senseless(folder: pathlib.Path) -> None:
     good = json.loads((folder / "bert_config.json").read_text())
     vocabulary = (folder / "vocab.txt").read_bytes()
     for name, change in {
-        "deep": {"num_hidden_layers": 10_000_000},
+        "deep": {"num_hidden_layers": 100_000_000},
         "one_segment": {"type_vocab_size": 1},
     }.items():
         (folder / f"{name}.json").write_text(json.dumps({**good, **change}))

@@ -129,7 +129,7 @@ ONE = "--bert_config_file=one_segment.json"
 # What can be read and makes no sense.
 VALUES_AT_FAULT = [
     ("run_classifier.py", "--vocab_file=lower.txt", r"lower.txt: has no \[PAD\], .* \(line 1 is '\[pad\]', not"),
-    ("run_pretraining.py", "--bert_config_file=deep.json", "deep.json: .* num_hidden_layers 10000000 is more than any"),
+    ("run_pretraining.py", "--bert_config_file=deep.json", "deep.json: .* num_hidden_layers 100000000 is more than"),
     ("run_pretraining.py", "--input_file=records,stub", "stub, record 1 .*: the gzip archive is damaged"),
     ("run_pretraining.py", "--input_file=nan_weights", "nan_weights, record 2: masked_lm_weights holds nan"),
     ("run_pretraining.py", "--use_tpu --tpu_name=grpc://127.0.0.1:PORT", "no TPU can be reached .no gRPC server"),
