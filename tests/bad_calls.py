@@ -6,7 +6,6 @@ import gzip
 import json
 import pathlib
 import re
-import socket
 
 import pytest
 import toy_data
@@ -115,8 +114,6 @@ def write_senseless(folder: pathlib.Path) -> None:
     questions = toy_data.squad(8, 1)
     questions["data"][0]["paragraphs"][3]["qas"][0]["id"] = "q1"
     (folder / "doubled.json").write_text(json.dumps(questions))
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        (folder / "port").write_text(str(server.getsockname()[1]))  # nobody listens there once it is closed
 
 
 def write_other_kinds(folder: pathlib.Path) -> None:
