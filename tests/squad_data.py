@@ -3,7 +3,6 @@
 import functools
 import json
 
-from absl import logging
 from golden_data import GOLDEN
 
 from bert_tf2 import tokenization
@@ -54,5 +53,5 @@ def golden_features(case, is_training):
     if case.get("example_order", "").startswith("shuffled"):
         examples = squad.shuffled_for_training(examples)
     lengths = flags["max_seq_length"], flags["doc_stride"], flags["max_query_length"]
-    features = squad.convert_examples_to_features(examples, tokenizer, *lengths, is_training, log_level=logging.DEBUG)
+    features = squad.convert_examples_to_features(examples, tokenizer, *lengths, is_training)
     return examples, list(features)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from bert_tf2 import heads, tokenization
 from bert_tf2.fast.encoder import accelerated
@@ -163,8 +162,7 @@ class Answerer:
         sizes = {name: min(settings[name], limit) if is_cut else settings[name] for name, limit in limits.items()}
         squad.check_lengths(sizes["max_seq_length"], sizes["max_query_length"], sizes["doc_stride"])
         example = squad.SquadExample("", question, squad.split_words(paragraph))
-        quiet = {"is_training": False, "log_level": logging.DEBUG}
-        windows = list(squad.convert_examples_to_features([example], self._tokenizer, **sizes, **quiet))
+        windows = list(squad.convert_examples_to_features([example], self._tokenizer, **sizes, is_training=False))
         rows = [Row(w.input_ids[: len(w.tokens)], w.segment_ids[: len(w.tokens)]) for w in windows]
         results = [
             squad.RawResult(window.unique_id, *logits.T)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -141,7 +142,17 @@ class PartRecords:
 
     def _write(self, part: str) -> int:
         """Writes the records of a part; returns their number."""
-        return records.write_records(self.path(part), self._task.kind(part), self._task.features(part))
+        rows = iter(self._task.features(part))
+        if part == next(iter(self._task.examples)) and (first := next(rows, None)):
+            self._show(first)
+            rows = itertools.chain([first], rows)
+        return records.write_records(self.path(part), self._task.kind(part), rows)
+
+    def _show(self, record: Mapping[str, Sequence]) -> None:
+        """Logs a record: its tokens in words, and what has one number."""
+        tokens = self._task.tokenizer.convert_ids_to_tokens(record["input_ids"][: sum(record["input_mask"])])
+        numbers = {name: str(values[0]) for name, values in record.items() if len(values) == 1}
+        logging.info("%s", console.table("The first record:", {"tokens": " ".join(tokens), **numbers}))
 
     def read(self, part: str, batch_size: int, **how) -> tf.data.Dataset:
         """The batches of a part; `how`: arguments of records.read_records."""

@@ -12,9 +12,9 @@ from absl import logging
 
 from bert_tf2 import tokenization
 from bert_tf2.data import records
-from bert_tf2.finetuning.classification.examples import InputExample, label_problem, labels_of
+from bert_tf2.finetuning.classification.examples import InputExample, label_problem
 from bert_tf2.finetuning.options import check_least_length
-from bert_tf2.support import console, progress
+from bert_tf2.support import progress
 from bert_tf2.support.errors import UserError
 
 
@@ -80,25 +80,18 @@ def convert_single_example(
     label_list: Sequence[str],
     max_seq_length: int,
     tokenizer: tokenization.FullTokenizer,
-    log_level: int = logging.INFO,
 ) -> InputFeatures:
-    """Makes the features of one example; see `pack_texts`.
+    """Makes the features of one example; see `pack_texts`. The index is an argument of the reference, and not used.
 
-    Args:
-      ex_index: example 0 is logged as text at `log_level`.
-      label_list: the labels in order; empty if the label is a number.
+    `label_list`: the labels in order; empty if the label is a number.
     """
     if problem := label_problem(example.label, label_list):
         raise UserError(f"example {example.guid}: {problem}")
-    tokens, *inputs, is_cut = pack_texts(example.text_a, example.text_b, max_seq_length, tokenizer)
+    _, *inputs, is_cut = pack_texts(example.text_a, example.text_b, max_seq_length, tokenizer)
     if isinstance(example.label, tuple):
         label_id = [int(name in example.label) for name in label_list]
     else:
         label_id = label_list.index(example.label) if label_list else float(example.label)
-    if ex_index == 0:
-        printable = " ".join(map(tokenization.printable_text, tokens))
-        words = {"id": example.guid, "tokens": printable, "label": ", ".join(labels_of(example)) or "none"}
-        logging.log(log_level, "%s", console.table("The first example:", words))
     return InputFeatures(*inputs, label_id, is_cut)
 
 
@@ -107,19 +100,21 @@ def convert_examples_to_features(
     label_list: Sequence[str],
     max_seq_length: int,
     tokenizer: tokenization.FullTokenizer,
-    log_level: int = logging.INFO,
 ) -> list[InputFeatures]:
     """The features of all examples, in order; shows the progress."""
-    return list(iterate_features(examples, label_list, max_seq_length, tokenizer, log_level))
+    return list(iterate_features(examples, label_list, max_seq_length, tokenizer))
 
 
 def iterate_features(
-    examples: Sequence[InputExample], label_list: Sequence[str], max_seq_length: int, *settings
+    examples: Sequence[InputExample],
+    label_list: Sequence[str],
+    max_seq_length: int,
+    tokenizer: tokenization.FullTokenizer,
 ) -> Iterator[InputFeatures]:
     """Yields what `convert_examples_to_features` returns."""
     cut = 0
     for index, example in enumerate(progress.track(examples, "Writing features", unit="examples")):
-        features = convert_single_example(index, example, label_list, max_seq_length, *settings)
+        features = convert_single_example(index, example, label_list, max_seq_length, tokenizer)
         cut += features.is_cut
         yield features
     log_cut(cut, len(examples), max_seq_length)
@@ -149,8 +144,7 @@ def file_based_convert_examples_to_features(
     max_seq_length: int,
     tokenizer: tokenization.FullTokenizer,
     output_file: str,
-    log_level: int = logging.INFO,
 ) -> int:
     """Writes the features of all examples to a TFRecord file, which is complete or absent; returns their number."""
-    rows = map(as_record, iterate_features(examples, label_list, max_seq_length, tokenizer, log_level))
+    rows = map(as_record, iterate_features(examples, label_list, max_seq_length, tokenizer))
     return records.write_records(output_file, record_kind(label_list), rows)

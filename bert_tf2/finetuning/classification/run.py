@@ -75,9 +75,7 @@ class ClassifierTask(Task):
         return classification.record_kind(self.label_map.labels, self.label_map.multi_label)
 
     def features(self, part: str) -> Iterable[Mapping[str, Sequence]]:
-        # One example is enough, and an example of the test set would show a label that it does not have.
-        level = logging.INFO if part == next(iter(self.examples)) else logging.DEBUG
-        settings = (self.label_map.labels, self.options.max_seq_length, self.tokenizer, level)
+        settings = (self.label_map.labels, self.options.max_seq_length, self.tokenizer)
         return map(classification.as_record, classification.iterate_features(self.examples[part], *settings))
 
     def answers(self, part: str, batches: Batches) -> list[Mapping[str, np.ndarray]]:

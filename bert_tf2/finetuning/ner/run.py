@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from absl import logging
 
 from bert_tf2 import heads
 from bert_tf2.finetuning import driver, ner
@@ -20,7 +19,7 @@ from bert_tf2.finetuning.ner import scores as ner_scores
 from bert_tf2.finetuning.options import NerOptions
 from bert_tf2.finetuning.tables import warn_of_similar
 from bert_tf2.finetuning.task import Batches, Scores, Task, known_labels
-from bert_tf2.support import console, progress
+from bert_tf2.support import progress
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, LabelMap
 
@@ -95,12 +94,6 @@ class NerTask(Task):
 
     def features(self, part: str) -> Iterable[Mapping[str, Sequence]]:
         windows = self._windows(part)
-        if part == next(iter(self.examples)):
-            sentence, tokens = self.examples[part][windows[0].sentence], windows[0].input_ids
-            tags = sentence.tags if part != "predict" else ["?"] * len(sentence.words)
-            words = " ".join(f"{word}/{tag}" for word, tag in zip(sentence.words, tags, strict=True))
-            shown = {"words": words, "tokens": " ".join(self.tokenizer.convert_ids_to_tokens(tokens))}
-            logging.info("%s", console.table(f"The first of {len(windows):,} windows to {part}:", shown))
         return progress.track(map(ner.as_record, windows), "Writing features", len(windows), "windows")
 
     def answers(self, part: str, batches: Batches) -> list[list[str]]:

@@ -16,11 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from absl import logging
 
 from bert_tf2 import tokenization
 from bert_tf2.finetuning.squad.examples import SquadExample
-from bert_tf2.support import console
 from bert_tf2.support.errors import UserError
 
 FIRST_UNIQUE_ID = 1000000000
@@ -31,10 +29,7 @@ _SPECIAL_PIECES = 3
 
 @dataclasses.dataclass
 class InputFeatures:
-    """One window of a paragraph with its question, the input of the model. L is max_seq_length.
-
-    What follows from other attributes is a property, so that the windows of a whole test set fit into memory.
-    """
+    """One window of a paragraph with its question, the input of the model. L is max_seq_length."""
 
     unique_id: int  # identifies the window in the results of the model
     example_index: int  # the index of the question in the list of examples
@@ -69,22 +64,9 @@ class InputFeatures:
         paragraph = len(self.tokens) - self.doc_start
         return [0] * self.doc_start + [1] * paragraph + [0] * (len(self.input_ids) - len(self.tokens))
 
-    @property
-    def token_to_orig_map(self) -> dict[int, int]:
-        """Position of each piece of the paragraph -> the index of its word."""
-        return dict(enumerate(self.word_indexes.tolist(), self.doc_start))
-
-    @property
-    def token_is_max_context(self) -> dict[int, bool]:
-        """Position of each piece of the paragraph -> whether it is scored in this window."""
-        return dict(enumerate(self.max_context.tolist(), self.doc_start))
-
 
 def check_lengths(max_seq_length: int, max_query_length: int, doc_stride: int) -> None:
-    """Raises UserError if windows cannot advance next to a question, and warns if they will not overlap.
-
-    If doc_stride is larger than the room next to a question, no window contains an answer across a boundary.
-    """
+    """Raises UserError if windows cannot advance next to a question."""
     for name, value in (("max_query_length", max_query_length), ("doc_stride", doc_stride)):
         if value < 1:
             raise UserError(f"--{name}={value}: must be at least 1")
@@ -100,12 +82,6 @@ def check_lengths(max_seq_length: int, max_query_length: int, doc_stride: int) -
             f"--doc_stride={doc_stride} is larger than the {most} pieces that fit beside any question with"
             f" --max_seq_length={max_seq_length}; give at most {room}, better half of it"
         )
-    if doc_stride > room:
-        logging.warning(
-            "--doc_stride=%d is larger than the %d pieces that fit beside a question of --max_query_length=%d: the"
-            " windows of long questions lie side by side without overlap",
-            doc_stride, room, max_query_length,
-        )  # fmt: skip
 
 
 class _Document:
@@ -181,15 +157,12 @@ def convert_examples_to_features(
     max_query_length: int,
     is_training: bool,
     output_fn: Callable[[InputFeatures], Any] | None = None,
-    *,
-    log_level: int = logging.INFO,
 ) -> Iterator[InputFeatures] | None:
     """An iterator over the windows of all examples, in order; with `output_fn`, calls it with each, as the reference.
 
-    A paragraph without pieces has no window. The first window is logged at `log_level`.
+    A paragraph without pieces has no window.
     """
-    lengths = (max_seq_length, doc_stride, max_query_length)
-    features = _convert_examples(examples, tokenizer, *lengths, is_training, log_level)
+    features = _convert_examples(examples, tokenizer, max_seq_length, doc_stride, max_query_length, is_training)
     if output_fn is None:
         return features
     for feature in features:
@@ -204,9 +177,8 @@ def _convert_examples(
     doc_stride: int,
     max_query_length: int,
     is_training: bool,
-    log_level: int,
 ) -> Iterator[InputFeatures]:
-    unique_id = FIRST_UNIQUE_ID
+    unique_ids = itertools.count(FIRST_UNIQUE_ID)
     words, document = None, None
     for example_index, example in enumerate(examples):
         if example.doc_tokens is not words:  # the questions of a paragraph follow each other
@@ -221,7 +193,7 @@ def _convert_examples(
             inside = slice(window.start, window.stop)
             ids = [*head_ids, *document.ids[inside], head_ids[-1]]  # the last of the head is [SEP]
             feature = InputFeatures(
-                unique_id,
+                next(unique_ids),
                 example_index,
                 doc_span_index,
                 tokens=[*head, *document.tokens[inside], "[SEP]"],
@@ -238,10 +210,7 @@ def _convert_examples(
                 shift = len(head) - window.start
                 feature.start_position = answer[0] + shift if contained else 0
                 feature.end_position = answer[1] + shift if contained else 0
-            if unique_id == FIRST_UNIQUE_ID:
-                _log_feature(example, feature, log_level)
             yield feature
-            unique_id += 1
 
 
 def _windows(total: int, room: int, doc_stride: int) -> list[range]:
@@ -249,12 +218,8 @@ def _windows(total: int, room: int, doc_stride: int) -> list[range]:
     step = min(room, doc_stride)
     if step < 1:
         raise ValueError(f"no window can advance: {room} pieces fit beside the question and doc_stride is {doc_stride}")
-    windows: list[range] = []
-    for start in range(0, total, step):
-        windows.append(range(start, min(start + room, total)))
-        if windows[-1].stop == total:
-            break
-    return windows
+    starts = range(0, max(total - room, 0) + step, step) if total else ()
+    return [range(start, min(start + room, total)) for start in starts]
 
 
 def _max_context_windows(windows: Sequence[range], total: int) -> np.ndarray:
@@ -291,15 +256,6 @@ def _answer_pieces(
         if wanted and document.tokens[narrowed : narrowed + len(wanted)] == wanted:
             return narrowed, narrowed + len(wanted) - 1
     return start, end
-
-
-def _log_feature(example: SquadExample, feature: InputFeatures, level: int) -> None:
-    words = {"question": example.question_text, "tokens": " ".join(feature.tokens)}
-    if feature.start_position:
-        words["answer"] = " ".join(feature.tokens[feature.start_position : feature.end_position + 1])
-    elif feature.start_position is not None:
-        words["answer"] = "none" if feature.is_impossible else "not in this window"
-    logging.log(level, "%s", console.table("The first window:", words))
 
 
 def as_record(feature: InputFeatures, is_training: bool) -> dict[str, list[int]]:

@@ -70,7 +70,6 @@ class SquadTask(Task):
             options.doc_stride,
             options.max_query_length,
             training,
-            log_level=logging.DEBUG if options.do_train and not training else logging.INFO,  # one example is enough
         ):
             count += 1
             if not training:

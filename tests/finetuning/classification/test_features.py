@@ -111,13 +111,6 @@ def test_scores_are_written_as_floats(tokenizer, tmp_path):
     assert classification.record_kind([]) is records.REGRESSION
 
 
-def test_the_first_example_is_logged_in_words(tokenizer, log_lines):
-    examples = [InputExample(f"train-{i}", "a z", None, "1") for i in range(7)]
-    classification.convert_examples_to_features(examples, ["0", "1"], 5, tokenizer)
-    shown = [line for line in log_lines if "tokens" in line]
-    assert shown == ["The first example:\n  id      train-0\n  tokens  [CLS] a [UNK] [SEP]\n  label   1"]
-
-
 @pytest.mark.parametrize(
     ("label", "labels", "length", "message"),
     [
