@@ -106,13 +106,35 @@ def open_binary(path: str, mode: str = "rb"):
             if "r" in mode and not exists(path):
                 raise UserError(f"{path}: no such file")
             return remote_files.open_binary(path, mode)
-        with contextlib.nullcontext() if "r" in mode else environment.writing(path):
+        if mode == "rb":
+            return io.BufferedReader(_Read(path), 1 << 16)
+        with environment.writing(path):
             return open(path, mode, 1 << 16)
     except FileNotFoundError as error:
         path = environment.final_name(path)
         raise UserError(f"{path}: no such file{_hint(path)}") from error
     except OSError as error:
         raise UserError(environment.explain(error)) from error
+
+
+class _Read(io.FileIO):
+    """A file to read, whose name stands in errors amid reading, as that of a file to open does."""
+
+    def readinto(self, buffer) -> int | None:
+        with self._named():
+            return super().readinto(buffer)
+
+    def readall(self) -> bytes:
+        with self._named():
+            return super().readall()
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            error.filename = self.name
+            raise
 
 
 def check_there(path: str) -> None:

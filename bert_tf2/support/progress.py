@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sized
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from absl import logging
 from tqdm.std import tqdm
@@ -33,25 +33,33 @@ class Progress(tqdm):
     monitor_interval = 0  # no thread
 
     def __init__(
-        self, what: str, total: float | None = None, unit: str = "", *, done: float = 0, note: str = "",
-        tell_ends: bool = False,
+        self, what: str, total: float | None = None, unit: str = "", *, done: float = 0,
+        contents: tuple[float, str] | None = None, note: str = "", tell_ends: bool = False,
     ):  # fmt: skip
         """Shows what is done ("Evaluating"), how much of `total`, if that is known, and a note.
 
-        `done`: what an earlier run has done; `tell_ends`: whether short work is logged too, at its first and last step.
+        `done`: what an earlier run has done; `contents`: how many items a unit has and their name, for the speed
+        (examples/s), by default the unit; `tell_ends`: whether short work is logged too, at its first and last step.
         """
-        self._is_first, self._tell_ends = True, tell_ends
+        self._is_first, self._tell_ends, self._contents = True, tell_ends, contents or (1, unit)
         self._drawn = on_terminal()
         # Work in other threads is part of something that the main thread shows.
         hides = threading.current_thread() is not threading.main_thread() or (self._drawn and not logging.level_info())
-        of, left = (" of {total:,.0f}", ", {remaining} left") if total else ("", "")
+        of = " of {total:,.0f}" if total else ""
         super().__init__(
             desc=what, total=total, unit=f" {unit}", initial=done, postfix=note or None, disable=hides, leave=False,
             dynamic_ncols=True, miniters=0, unit_scale=True,
-            bar_format=f"{{desc}}: {{n:,.0f}}{of}{{unit}}{{postfix}}, {{rate_noinv_fmt}}{left}",
+            bar_format=f"{{desc}}: {{n:,.0f}}{of}{{unit}}{{postfix}}{{speed}}",
             mininterval=_SECONDS_BETWEEN_DRAWINGS if self._drawn else _SECONDS_BETWEEN_LINES,
             file=sys.stderr if self._drawn else io.StringIO(),
         )  # fmt: skip
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        found, (count, name) = super().format_dict, self._contents
+        rate = found["rate"] or (found["n"] - self.initial) / (found["elapsed"] or 1.0)
+        left = f", {self.format_interval((self.total - self.n) / rate)} left" if rate and self.total else ""
+        return {**found, "speed": f", {self.format_sizeof(rate * count)} {name}/s{left}" if rate else ""}
 
     def advance(self, count: float = 1, note: str = "") -> None:
         """Adds the work since the last call; `note` stays until it is replaced."""

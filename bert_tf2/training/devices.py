@@ -24,6 +24,8 @@ from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.workers import ALONE, Team, workers_of
 
 _HERE = DeviceOptions()
+_TPU_PORT = 8470  # of Cloud TPU workers; TensorFlow uses it as well
+_TPU_SECONDS = 5.0  # after which a TPU that does not answer is given up
 
 
 def join(options: TrainingOptions) -> Team:
@@ -165,6 +167,8 @@ def _tpu_strategy(options: DeviceOptions) -> tf.distribute.Strategy:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
             tpu=address, zone=options.tpu_zone, project=options.gcp_project
         )
+        for endpoint in resolver.master().split(","):
+            _check_answers(endpoint)
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
         strategy = tf.distribute.TPUStrategy(resolver)
@@ -179,6 +183,20 @@ def _tpu_strategy(options: DeviceOptions) -> tf.distribute.Strategy:
             f"--num_tpu_cores={options.num_tpu_cores}, but this TPU has {strategy.num_replicas_in_sync} cores"
         )
     return strategy
+
+
+def _check_answers(endpoint: str) -> None:
+    """Raises OSError if no gRPC server answers at "grpc://HOST:PORT", for which TensorFlow would wait without end."""
+    if not endpoint.startswith("grpc://"):
+        return  # "local", on the machine of a TPU
+    import grpc  # a part of TensorFlow's installation
+
+    where = endpoint.removeprefix("grpc://")
+    with grpc.insecure_channel(where if ":" in where else f"{where}:{_TPU_PORT}") as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=_TPU_SECONDS)
+        except grpc.FutureTimeoutError:
+            raise OSError(f"no gRPC server answers at {where} within {_TPU_SECONDS:.0f} s") from None
 
 
 def build_model(strategy: tf.distribute.Strategy, make_model: Callable[[], keras.Model], random_seed: int):

@@ -40,7 +40,7 @@ class TrainingMonitor:
         self._summed = 0
         self._point_at, self._point_step = self._reported_at, step
         self._progress = progress.Progress(
-            "Training", options.num_train_steps, "steps", done=step,
+            "Training", options.num_train_steps, "steps", done=step, contents=(options.train_batch_size, "examples"),
             note="the first step takes the longest", tell_ends=True,
         )  # fmt: skip
 

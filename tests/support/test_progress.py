@@ -25,7 +25,7 @@ def clock(monkeypatch):
 
 
 def test_the_first_step_tells_nothing_of_the_time_left(clock, log_lines):
-    with progress.Progress("Training", 100, "steps", tell_ends=True) as training:
+    with progress.Progress("Training", 100, "steps", contents=(32, "examples"), tell_ends=True) as training:
         clock[0] += 60  # the graph is made
         training.advance(1, "loss 2.0")
         for _ in range(39):
@@ -34,10 +34,10 @@ def test_the_first_step_tells_nothing_of_the_time_left(clock, log_lines):
             clock[0] += 1000  # on a checkpoint
             training.leave_out(1000)
     assert log_lines[:2] == [
-        "Training: 1 of 100 steps, loss 2.0, ? steps/s, ? left",
-        "Training: 2 of 100 steps, loss 1.0, 0.10 steps/s, 16:20 left",
+        "Training: 1 of 100 steps, loss 2.0",
+        "Training: 2 of 100 steps, loss 1.0, 3.20 examples/s, 16:20 left",
     ]
-    assert log_lines[39] == "Training: 40 of 100 steps, loss 1.0, 0.10 steps/s, 10:00 left"
+    assert log_lines[39] == "Training: 40 of 100 steps, loss 1.0, 3.20 examples/s, 10:00 left"
     assert log_lines[40:] == ["Training: 40 steps, loss 1.0, took 06:30"]
 
 

@@ -345,3 +345,11 @@ def test_a_container_in_which_the_next_process_has_the_same_number(tmp_path, mon
     outputs._remove_leftovers.cache_clear()
     files.write_text(str(tmp_path / "z"), "")
     assert sorted(os.listdir(tmp_path)) == ["y", "z"]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="no /proc here")
+@pytest.mark.parametrize("read", [files.read_text, lambda path: [*files.read_lines(path)], files.count_lines])
+def test_an_error_of_reading_names_the_file(read):
+    with pytest.raises(OSError) as caught:
+        read("/proc/self/mem")
+    assert environment.explain(caught.value).startswith("/proc/self/mem: Input/output error")

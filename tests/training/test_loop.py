@@ -271,9 +271,7 @@ def test_tensorboard_gets_its_points(tmp_path):
 def test_progress_has_step_speed_and_time_left(tmp_path, log_lines):
     train(tmp_path, 3)
     first, last = (line for line in log_lines if line.startswith("Training: "))
-    assert re.fullmatch(
-        r"Training: 1 of 3 steps, loss \d\.\d{4}, \? steps/s, \? left", first
-    )  # nothing is known of the speed yet
+    assert re.fullmatch(r"Training: 1 of 3 steps, loss \d\.\d{4}", first)  # nothing is known of the speed yet
     assert re.fullmatch(r"Training: 3 steps, loss .*, took .*", last)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import types
 
 import pytest
@@ -65,3 +66,13 @@ def test_nothing_depends_on_shapes_that_are_not_known(calls, log_lines):
     assert not devices.can_compile(strategy)  # XLA compiles the program as a whole, not parts of it
     assert not devices.compiles_whole_step(strategy)
     assert any("--xla has no effect on a TPU" in line for line in log_lines)
+
+
+def test_what_answers_is_no_tpu(monkeypatch):
+    monkeypatch.setattr(devices, "_TPU_SECONDS", 0.3)
+    resolver = lambda tpu, **_: types.SimpleNamespace(master=lambda: tpu)  # noqa: E731
+    monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", resolver)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for address in (f"127.0.0.1:{silent.getsockname()[1]}", "127.0.0.1:1", "no-such-host.invalid"):
+            message = message_of(devices.create_strategy, DeviceOptions(use_tpu=True, tpu_name=f"grpc://{address}"))
+            assert message.startswith(f"--use_tpu: no TPU can be reached (no gRPC server answers at {address} within")
