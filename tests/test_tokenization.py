@@ -1,4 +1,4 @@
-"""The tokenizer against the reference's recorded results, and manual cases; tests/test_soak.py has the random ones."""
+"""The tokenizer against recorded results of the reference, and manual cases; test_random_texts.py has random ones."""
 
 from __future__ import annotations
 
@@ -62,17 +62,6 @@ def test_the_example_of_the_module_docstring(tmp_path):
     assert tokenizer.convert_ids_to_tokens(ids) == pieces
 
 
-def test_basic_tokenizer_by_hand():
-    lower, cased = tokenization.BasicTokenizer(do_lower_case=True), tokenization.BasicTokenizer(do_lower_case=False)
-    assert lower.tokenize("ΟΔΟΣ ΣΟΦΙΑ ΟΔΟΣ-Σ") == ["οδος", "σοφια", "οδος", "-", "\u03c3"]
-    assert lower.tokenize("İ") == ["i"]  # its lower case is i and a combining dot
-    assert cased.tokenize("Åé $5.x\u200b\xa0y") == ["Åé", "$", "5", ".", "x", "y"]
-    assert cased.tokenize("a\u2028b\x85c") == ["a", "bc"]  # U+0085 is a control character first, and dropped
-    assert lower.tokenize("\u0301 \u0301a") == ["a"]  # a word of accents only is gone
-    assert lower.tokenize(b"ab\xffc") == ["abc"]
-    assert lower.tokenize(" \t\n") == []
-
-
 def test_tokens_that_are_never_split(tmp_path):
     path = write_vocab(tmp_path, [*SPECIAL, "[E1]", "[E1]x", "a", "b", "##b", "[", "]", "e1"])
     tokenizer = tokenization.FullTokenizer(path, never_split=["[E1]", "[E1]x"])
@@ -113,25 +102,6 @@ def test_a_step_that_a_subclass_overrides_counts(tmp_path, name, step, words):
     assert full.has_own_rules
 
 
-def test_another_splitter_of_words_gets_one_word_at_a_time(tmp_path):
-    class Letters(tokenization.WordpieceTokenizer):
-        def tokenize(self, text):
-            return list(text)
-
-    tokenizer = tokenization.FullTokenizer(write_vocab(tmp_path, SPECIAL))
-    tokenizer.wordpiece_tokenizer = Letters(tokenizer.vocab)
-    assert tokenizer.tokenize("ab, c") == ["a", "b", ",", "c"]
-
-
-def test_wordpiece_takes_the_longest_entry_first():
-    vocab = {entry: index for index, entry in enumerate(["[UNK]", "un", "##aff", "##able", "##ab", "##a", "##le"])}
-    tokenizer = tokenization.WordpieceTokenizer(vocab)
-    assert tokenizer.tokenize("unaffable") == ["un", "##aff", "##able"]
-    assert tokenizer.tokenize(" unable  unaffablex\nun ") == ["un", "##able", "[UNK]", "un"]
-    assert tokenizer.tokenize("able") == ["[UNK]"]  # ##able only continues a word
-    assert tokenizer.tokenize("") == []
-
-
 def test_wordpiece_limits_and_names_are_settings():
     vocab = dict.fromkeys(["a", "##a"], 0)
     default = tokenization.WordpieceTokenizer(vocab)
@@ -144,13 +114,9 @@ def test_wordpiece_limits_and_names_are_settings():
 def test_memory_is_bounded_and_answers_stay_the_same():
     tokenizer = tokenization.WordpieceTokenizer(dict.fromkeys(["x", *(f"##{digit}" for digit in range(10))], 0))
     remembered = tokenizer._pieces
-    for number in range(70000):
-        word = f"x{number}"
-        assert tokenizer.tokenize(word) == ["x", *("##" + digit for digit in str(number))]
+    for number in range(40000):
+        assert tokenizer.tokenize(f"x{number}") == ["x", *("##" + digit for digit in str(number))]
         assert len(remembered) <= 1 << 15
-    before = len(remembered)
-    tokenizer.tokenize("x" + "1" * 100)
-    assert len(remembered) == before > 1
 
 
 def test_a_tokenizer_can_be_sent_to_another_process(tmp_path):
@@ -211,25 +177,27 @@ def test_text_conversions():
     assert tokenization.whitespace_tokenize(" \n") == []
 
 
-UNCASED = ["uncased_L-12_H-768_A-12", "multilingual_L-12_H-768_A-12", "chinese_L-12_H-768_A-12"]
-CASED = ["cased_L-12_H-768_A-12", "cased_L-24_H-1024_A-16", "multi_cased_L-12_H-768_A-12"]
+def test_case_of_other_checkpoints_is_not_judged():
+    for path in (None, "", "bert_model.ckpt", "/x/my_uncased/bert_model.ckpt", "/uncased_L-12_H-768_A-12/model.ckpt-5"):
+        for do_lower_case in (True, False):
+            tokenization.validate_case_matches_checkpoint(do_lower_case, path)
 
 
-@pytest.mark.parametrize(("model", "fits"), [*((m, True) for m in UNCASED), *((m, False) for m in CASED)])
+@pytest.mark.parametrize(
+    ("model", "fits"),
+    [
+        ("uncased_L-12_H-768_A-12", True),
+        ("chinese_L-12_H-768_A-12", True),
+        ("cased_L-24_H-1024_A-16", False),
+        ("multi_cased_L-12_H-768_A-12", False),
+    ],
+)
 def test_case_of_the_released_models(model, fits):
     for path in (f"/models/{model}/bert_model.ckpt", f"gs://bucket/{model}/bert_model.ckpt"):
         tokenization.validate_case_matches_checkpoint(fits, path)
         with pytest.raises(UserError, match=f"--do_lower_case={not fits} .*{model}.*--do_lower_case={fits}") as caught:
             tokenization.validate_case_matches_checkpoint(not fits, path)
         assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "path", [None, "", "bert_model.ckpt", "/x/my_uncased/bert_model.ckpt", "/uncased_L-12_H-768_A-12/model.ckpt-5"]
-)
-def test_case_of_other_checkpoints_is_not_judged(path):
-    for do_lower_case in (True, False):
-        tokenization.validate_case_matches_checkpoint(do_lower_case, path)
 
 
 def test_a_vocabulary_that_seems_wrong_is_told(tmp_path, log_lines):

@@ -137,6 +137,14 @@ def random_texts() -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
+def test_many_random_texts(unicode_pair):
+    source = random.Random(6)
+    for _ in range(100):
+        unicode_pair.assert_equal([random_text(source) for _ in range(1000)])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted((GOLDEN / "A_tokenization").glob("rows_*.jsonl")), ids=lambda path: path.stem)
 def test_rows_of_the_reference(path):
     rows = [json.loads(line) for line in path.read_text("ascii").split("\n") if line]
