@@ -12,16 +12,11 @@ import shutil
 
 from command_lines import ROOT
 
-SCREENSHOTS = ROOT / "screenshots"
-"""Where the pictures of the views are left, for a person to look at; git ignores it."""
+SCREENSHOTS = ROOT / "screenshots"  # of the views, for a person to look at; git ignores it
 
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-DESKTOP, PHONE = 1280, 390
-"""Widths in CSS pixels."""
-
-
-def _program() -> str | None:
-    return next((path for name in _PROGRAMS if (path := shutil.which(name))), None)
+_PROGRAM = next((path for name in _PROGRAMS if (path := shutil.which(name))), None)
+DESKTOP, PHONE = 1280, 390  # widths in CSS pixels
 
 
 class Browser:
@@ -34,7 +29,7 @@ class Browser:
             return "playwright is not installed (pip install playwright)"
         if not importlib.util.find_spec("axe_playwright_python"):
             return "axe is not installed (pip install axe-playwright-python)"
-        if not _program():
+        if not _PROGRAM:
             return f"Chromium is not installed (none of {', '.join(_PROGRAMS)})"
         return None
 
@@ -43,7 +38,7 @@ class Browser:
 
         self._playwright = sync_playwright().start()
         # Its own sandbox does not start for root or in most containers; it shows nothing but this server's pages.
-        self._chromium = self._playwright.chromium.launch(executable_path=_program(), args=["--no-sandbox"])
+        self._chromium = self._playwright.chromium.launch(executable_path=_PROGRAM, args=["--no-sandbox"])
         return self
 
     def __exit__(self, *error) -> None:
@@ -68,20 +63,9 @@ class Pages:
         self.problems: list[str] = []
 
     def open(self, view: str = "", width: int = DESKTOP, color_scheme: str = "light", offline: bool = False):
-        """Opens a page, and waits until its view is drawn.
-
-        Args:
-          view: the part of the address behind the port, as "#/model".
-          width: of the window, in CSS pixels.
-          color_scheme: light or dark.
-          offline: whether there is no network.
-        """
-        context = self._chromium.new_context(
-            viewport={"width": width, "height": 900},
-            color_scheme=color_scheme,
-            offline=offline,
-            reduced_motion="reduce",
-        )
+        """Opens a page, and waits until its view is drawn. `view` is what is behind the port, as "#/model"."""
+        look = {"viewport": {"width": width, "height": 900}, "color_scheme": color_scheme, "offline": offline}
+        context = self._chromium.new_context(**look, reduced_motion="reduce")
         self._contexts.append(context)
         context.set_default_timeout(15_000)
         page = context.new_page()
@@ -90,7 +74,7 @@ class Pages:
         page.on("request", self._on_request)
         page.on("requestfailed", lambda request: self._on_failure(page, request))
         page.goto(f"{self._address}/{view}")
-        wait_until_drawn(page)
+        page.wait_for_selector("main:not([aria-busy=true])")
         return page
 
     def _on_console(self, message) -> None:
@@ -108,11 +92,6 @@ class Pages:
     def close(self) -> None:
         for context in self._contexts:
             context.close()
-
-
-def wait_until_drawn(page) -> None:
-    """Waits until the view of the page has its data: the main element is there and not busy any more."""
-    page.wait_for_selector("main:not([aria-busy=true])")
 
 
 def expect(locator):
@@ -157,9 +136,7 @@ def keyboard_problems(page) -> list[str]:
     for _ in range(len(controls) + 5):
         page.keyboard.press("Tab")
         focused = page.evaluate(_FOCUSED)
-        if focused is None:
-            break
-        if focused["index"] in reached:
+        if focused is None or focused["index"] in reached:
             break
         reached.add(focused["index"])
         if not focused["visible"]:
@@ -184,9 +161,5 @@ def too_wide(page) -> int:
 
 def accessibility_problems(page, keyboard: bool = True) -> list[str]:
     """Everything above, for one view in the colors and the width that it has; `keyboard_problems` take the longest."""
-    wide = too_wide(page)
-    return [
-        *axe_violations(page),
-        *([f"the page is {wide} pixels too wide"] if wide else []),
-        *(keyboard_problems(page) if keyboard else []),
-    ]
+    wide = [f"the page is {pixels} pixels too wide"] if (pixels := too_wide(page)) else []
+    return axe_violations(page) + wide + (keyboard_problems(page) if keyboard else [])

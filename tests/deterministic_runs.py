@@ -1,7 +1,6 @@
 """Trains with --deterministic, which concerns a whole process: python deterministic_runs.py FOLDER
 
-Writes FOLDER/TASK-1 and FOLDER/TASK-2 for each of TASKS, the output folders of two equal trainings. Prints the kind of
-the devices.
+Writes FOLDER/1 and FOLDER/2, the output folders of two equal trainings. Prints the kind of the devices.
 """
 
 from __future__ import annotations
@@ -9,18 +8,14 @@ from __future__ import annotations
 import pathlib
 import sys
 
-import toy_data
 from pretraining_text import VOCABULARY
 from small_models import tiny_config
 from unmasked_data import LENGTH, PREDICTIONS, make
 
-from bert_tf2.finetuning.classification import run as classification
-from bert_tf2.finetuning.options import ClassifierOptions
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.training.devices import computes_on, create_strategy
 
-TASKS = ("pretraining", "classification")
 DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 
 
@@ -37,23 +32,9 @@ def pretrain(folder: pathlib.Path, output_dir: str) -> None:
     )  # fmt: skip
 
 
-def classify(folder: pathlib.Path, output_dir: str) -> None:
-    model = toy_data.write_model(folder, num_hidden_layers=1, **DROPOUT)
-    toy_data.write_tsv_task(folder / "tables")
-    classification.run(
-        ClassifierOptions(
-            **model, **toy_data.TSV_COLUMNS, data_dir=f"{folder}/tables", task_name="tsv", output_dir=output_dir,
-            max_seq_length=32, train_batch_size=16, learning_rate=1e-3, num_train_epochs=1.0, do_train=True,
-            do_eval=True, deterministic=True,
-        )
-    )  # fmt: skip
-
-
 def main(folder: pathlib.Path) -> None:
-    for task, train in zip(TASKS, (pretrain, classify), strict=True):
-        (folder / task).mkdir()
-        for number in (1, 2):
-            train(folder / task, f"{folder}/{task}-{number}")
+    for number in (1, 2):
+        pretrain(folder, f"{folder}/{number}")
     print(computes_on(create_strategy()))
 
 

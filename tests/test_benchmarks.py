@@ -8,7 +8,6 @@ import pathlib
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from refused import message_of
 from small_models import tiny_config
@@ -78,26 +77,6 @@ def test_steps_of_a_gpu_are_compared_with_the_cpu(sizes):
     assert done.returncode == 1 and "TensorFlow sees no GPU" in done.stderr.splitlines()[-1]
 
 
-def test_the_rows_are_as_long_as_in_wikipedia():
-    import workload
-
-    lengths = workload.row_lengths(80, 512, 256)
-    assert np.mean(lengths == 512) == 0.25 and abs(lengths.mean() - 256) < 2 and lengths.min() >= 5
-    assert (workload.row_lengths(8, 128, 0) == 128).all()
-
-
-def test_nothing_is_predicted_in_padding():
-    import workload
-
-    (batch,) = workload.random_batches(workload.BASE, 1, 8, 512, 76, 256)
-    lengths, real = batch["input_mask"].sum(axis=1), batch["masked_lm_weights"] > 0
-    assert (batch["masked_lm_positions"] < lengths[:, None])[real].all()
-    assert (real.sum(axis=1) == np.clip(np.round(0.15 * lengths), 1, 76)).all()
-    assert not batch["input_ids"][batch["input_mask"] == 0].any()
-    (full,) = workload.random_batches(workload.BASE, 1, 2, 128, 20)
-    assert full["masked_lm_weights"].all() and full["input_mask"].all()
-
-
 def test_the_operations_of_a_step():
     import steps
 
@@ -107,15 +86,3 @@ def test_the_operations_of_a_step():
     # One row of 3 tokens: four 4 x 4 products, two 4 x 8, scores and context of 3 x 3; the head; the pooler.
     forward = 3 * 2 * (4 * 16 + 2 * 32) + 2 * 2 * 3 * 3 * 4 + 2 * (2 * (16 + 40)) + 2 * 16
     assert steps.step_flops(config, [3], 2) == 3 * forward
-
-
-def test_results_are_kept_for_a_revision_and_after_a_kill(tmp_path):
-    import processes
-
-    path = tmp_path / "new" / "results.jsonl"
-    processes.Results(path, "one").add("a", {"value": 1})
-    path.write_text(path.read_text() + '{"name": "half')  # what a killed process wrote
-    processes.Results(path, "one").add("b", {"value": 2})
-    assert {name: r["value"] for name, r in processes.Results(path, "one").known().items()} == {"a": 1, "b": 2}
-    assert processes.Results(path, "two").known() == {}
-    assert {*processes.Results(path).known()} == {"a", "b"}

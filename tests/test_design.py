@@ -16,18 +16,6 @@ import house
 PACKAGE = ROOT / "bert_tf2"
 MODULES = house.modules()
 
-# BERT itself: the modules at the root of the package, which import each other and `support`, but no other folders.
-BERT = {
-    "config",
-    "tokenization",
-    "shapes",
-    "layers",
-    "modeling",
-    "losses",
-    "masked_lm",
-    "heads",
-    "optimization",
-}
 # The rule of each folder, as docs/design.md states it: what its modules may import besides those of the folder itself.
 RULES = {
     "support": set(),
@@ -40,20 +28,8 @@ RULES = {
     "finetuning": {"support", "data", "bert", "weights", "training", "fast"},
     "exporting": {"support", "data", "bert", "weights", "training", "pretraining", "finetuning", "fast"},
     # It shows what bert_tf2.load returns.
-    "explorer": {"support", "data", "bert", "weights", "training", "pretraining", "commands"},
+    "explorer": {"support", "data", "bert", "weights", "training", "pretraining", "front door"},
 }
-FRONT_DOOR = {
-    "commands",
-    "commands.loading",
-    "commands.tag_models",
-    "commands.span_models",
-    "commands.text_models",
-    "commands.text_parts",
-    "__main__",
-    "demo",
-    "demo.__main__",
-}
-
 WITHOUT_TENSORFLOW = [
     *(name for name in MODULES if name.startswith("support.")),
     *("config", "tokenization", "pretraining.build_vocab"),
@@ -72,21 +48,16 @@ WITHOUT_TENSORFLOW = [
 ]
 
 
-def room(module: str) -> str:
-    first = module.split(".")[0]
-    return "bert" if first in BERT else first
-
-
 def project_imports(module: str) -> set[str]:
     return house.project_imports(MODULES[module], MODULES)
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name not in FRONT_DOOR])
+@pytest.mark.parametrize("module", [name for name in MODULES if house.folder(name) != "front door"])
 def test_a_folder_knows_only_what_its_rule_allows(module):
-    own = room(module)
+    own = house.folder(module)
     assert own in RULES, f"bert_tf2/{module} is new: give it a folder, or its folder a rule here and in docs/design.md"
     allowed = RULES[own] | {own}
-    wrong = sorted(name for name in project_imports(module) if room(name) not in allowed)
+    wrong = sorted(name for name in project_imports(module) if house.folder(name) not in allowed)
     assert not wrong, f"{module} imports {wrong}; the rule of {own} is {sorted(RULES[own]) or 'nobody'}"
 
 
@@ -108,7 +79,7 @@ def test_the_reader_of_imports_sees_them():
     """The tests above would also pass with empty sets."""
     assert {"weights.sources", "weights.names", "support.errors"} <= project_imports("weights.checkpoint")
     assert "weights.checkpoint" in project_imports("weights.convert")  # inside of a function
-    assert len(MODULES) > 60 and {*RULES} == {room(name) for name in MODULES if name not in FRONT_DOOR}
+    assert len(MODULES) > 60 and {*RULES, "front door"} == {*map(house.folder, MODULES)}
 
 
 def test_the_picture_is_drawn_from_the_imports():

@@ -90,15 +90,6 @@ def test_pretraining_heads_equal_the_reference(golden_model, case):
     assert compared == (5 if case == "max_length" else 6)
 
 
-# gather_indexes.
-
-
-def test_gather_indexes_by_hand():
-    states = np.arange(2 * 3 * 2).reshape(2, 3, 2).astype(np.float32)
-    got = heads.gather_indexes(tf.constant(states), tf.constant([[2, 0], [1, 1]]))
-    np.testing.assert_array_equal(got, [[4, 5], [0, 1], [8, 9], [8, 9]])
-
-
 # Each head in numpy.
 
 
@@ -151,19 +142,6 @@ def test_masked_words_alone_are_those_of_pretraining():
     assert {*found} == {"masked_lm_example_loss", "masked_lm_predictions"}
     for name, value in found.items():
         np.testing.assert_allclose(value, of_both[name], rtol=1e-5)
-
-
-def test_a_model_without_a_pooler_has_the_names_of_none():
-    model = heads.MaskedLMModel(small_config(), has_pooler=False)
-    whole = checkpoint.tf1_variables(heads.MaskedLMModel(small_config()))
-    assert {*whole} - {*checkpoint.tf1_variables(model)} == {"bert/pooler/dense/kernel", "bert/pooler/dense/bias"}
-    assert heads.MaskedLMModel.from_config(model.get_config()).has_pooler is False
-
-
-def test_a_batch_without_predictions_has_loss_zero():
-    model, batch = small_model("pretraining"), small_batch()
-    batch["masked_lm_weights"][:] = 0
-    assert float(loss_values(model, batch)["masked_lm_loss"]) == 0.0
 
 
 def test_the_denominator_of_masked_lm_is_the_weights_plus_a_little():
@@ -244,48 +222,6 @@ def test_what_the_head_reads_is_dropped_in_training_whatever_the_config_says(kin
 def test_the_other_heads_drop_nothing_of_their_own(kind):
     model, batch = small_model(kind), batch_for(kind)
     np.testing.assert_array_equal(model(batch, training=True, dropout_seed=SEED), model(batch))
-
-
-# One table for input and output.
-
-
-def both_ends(model, batch, states):
-    """The results of the table as input, and as output for fixed states."""
-    embedded = model.bert(batch["input_ids"]).embedding_output.numpy()
-    logits = model.masked_lm(states, model.bert.get_embedding_table()).numpy()
-    return embedded, logits
-
-
-@pytest.mark.parametrize("path", ["output", "input"])
-def test_one_gradient_step_through_either_path_moves_both_ends(path):
-    model, batch = small_model("pretraining"), small_batch()
-    table = model.bert.get_embedding_table()
-    states = tf.constant(np.random.default_rng(5).normal(size=[3, 8]), tf.float32)  # no lookup is behind these
-    embedded, logits = both_ends(model, batch, states)
-    with tf.GradientTape() as tape:
-        if path == "output":
-            answers = tf.nn.log_softmax(model.masked_lm(states, table))
-            loss = -tf.reduce_sum(answers[:, int(batch["input_ids"][0, 0])])
-        else:
-            loss = tf.reduce_sum(model.bert(batch["input_ids"]).embedding_output ** 3)
-    gradient = tape.gradient(loss, table)
-    assert isinstance(gradient, tf.IndexedSlices) == (path == "input")
-    table.assign_sub(0.1 * tf.convert_to_tensor(gradient))
-    moved_embedded, moved_logits = both_ends(model, batch, states)
-    assert np.abs(moved_embedded - embedded).max() > 1e-3
-    assert np.abs(moved_logits - logits).max() > 1e-3
-
-
-# Keras, and precision.
-
-
-@pytest.mark.parametrize("kind", MAKERS)
-def test_bfloat16_gives_float32_losses_that_are_close(kind, monkeypatch):
-    monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
-    batch = batch_for(kind)
-    wide, narrow = (total_loss(small_model(kind, dtype=d), batch) for d in ("float32", "mixed_bfloat16"))
-    assert narrow.dtype == tf.float32
-    assert 0 < abs(float(wide) - float(narrow)) < 0.1
 
 
 @pytest.mark.parametrize("kind", MAKERS)

@@ -44,10 +44,3 @@ def test_jax_computes_what_tensorflow_does(tmp_path, monkeypatch, precision):
     for name in ("encoder", "step"):  # in the form in which a GPU's or TPU's compiler gets a program
         text = importlib.import_module("hlo_on_gpu").stablehlo(folder / f"{name}.hlo")
         assert mlir.serialize_portable_artifact(text, "1.0.0")
-
-
-@pytest.mark.parametrize("program", ["hlo_on_gpu.py --run=", "accelerators.py "])
-def test_a_folder_without_programs_is_one_line(program, tmp_path):
-    command = [sys.executable, *f"{PROGRAM.parent}/{program}{tmp_path}".split()]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2 and re.search("has no (step.npz|work.json); write ", done.stderr)

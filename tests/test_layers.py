@@ -44,15 +44,6 @@ def test_every_place_is_dropped_alike_and_the_gradient_has_the_same_mask():
     assert abs(counts / 400 - 0.3).max() < 5 * np.sqrt(0.3 * 0.7 / 400)
 
 
-def test_dropout_of_other_shapes_inside_a_graph():
-    @tf.function(input_signature=[tf.TensorSpec(None)])
-    def half(x):
-        return drop(x, 0.5)
-
-    for shape in ([], [1], [3, 0], [2, 3, 5]):
-        assert half(tf.ones(shape)).shape == shape
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 def test_class_scores_are_those_of_float32(dtype):
     rng = np.random.default_rng(2)

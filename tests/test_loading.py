@@ -62,17 +62,6 @@ def converted(source: pathlib.Path, output: pathlib.Path, to: str, **options) ->
 # Importing
 
 
-def python(code: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=pathlib.Path(bert_tf2.__file__).parents[1],
-        env={"PATH": "", "CUDA_VISIBLE_DEVICES": "-1", **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def test_importing_the_package_imports_nothing_and_prints_nothing():
     code = """if True:
         import sys
@@ -82,19 +71,19 @@ def test_importing_the_package_imports_nothing_and_prints_nothing():
         assert bert_tf2.FullTokenizer is tokenization.FullTokenizer
         assert bert_tf2.config.BertConfig is BertConfig  # a module that nobody imported by its name
         assert not hasattr(bert_tf2, "nothing")
+        try:
+            from bert_tf2 import nothing
+        except ImportError:
+            pass
+        else:
+            raise AssertionError("imported")
         assert not {"tensorflow", "keras", "numpy"} & {*sys.modules}, "loaded"
     """
-    done = python(code)
+    root = pathlib.Path(bert_tf2.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, env={"PATH": ""}, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_what_is_not_there():
-    with pytest.raises(AttributeError, match="module 'bert_tf2' has no attribute 'nothing'"):
-        _ = bert_tf2.nothing
-    with pytest.raises(ImportError, match="cannot import name 'nothing'"):
-        from bert_tf2 import nothing  # noqa: F401
-    done = python("import sys; sys.modules['absl'] = None; import bert_tf2; bert_tf2.tokenization")
-    assert "No module named 'absl'" in done.stderr or "import of absl halted" in done.stderr
 
 
 # Loading
@@ -169,15 +158,12 @@ def test_case(folder, tmp_path):
         (cased / f"model.ckpt-7.{ending}").rename(cased / f"bert_model.ckpt.{ending}")
     (cased / "checkpoint").unlink()
     assert "do_lower_case" in refusal(bert_tf2.load, cased, do_lower_case=True)
+    words = [word.title() if word in toy_data.PLACES else word for word in toy_data.VOCAB]
+    shutil.copytree(folder, tmp_path / "guessed")
+    (tmp_path / "guessed" / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    assert bert_tf2.load(tmp_path / "guessed").tokenizer.tokenize("Paris") == ["Paris"]
     from_huggingface = converted(folder, tmp_path / "hf", "hf", do_lower_case=False)
     assert bert_tf2.load(from_huggingface).tokenizer.tokenize("Good good") == ["[UNK]", "good"]
-
-
-def test_a_cased_vocabulary_is_not_lower_cased(folder, tmp_path):
-    path = shutil.copytree(folder, tmp_path / "model")
-    words = [word.title() if word in toy_data.PLACES else word for word in toy_data.VOCAB]
-    (path / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
-    assert bert_tf2.load(path).tokenizer.tokenize("Paris") == ["Paris"]
 
 
 def test_what_cannot_be_loaded(folder, tmp_path):
@@ -206,42 +192,35 @@ def test_what_cannot_be_loaded(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("call", "arguments", "message"),
     [
-        ({"path": None}, "path=None: must be a path"),
-        ({"vocab_file": 5}, "vocab_file=5: must be a path"),
-        ({"do_lower_case": "False"}, "do_lower_case='False': must be True or False"),
-        ({"precision": 32}, "precision=32: must be a text"),
+        ("load", {"path": None}, "path=None: must be a path"),
+        ("load", {"do_lower_case": "False"}, "do_lower_case='False': must be True or False"),
+        ("embed", {"texts": None}, "texts=None: must be a text, or several"),
+        ("embed", {"texts": {"a": "hello"}}, "texts={'a': 'hello'}: must be a text, or several"),
+        ("embed", {"texts": ["a", 5]}, "text 2: 5 is neither a text nor a pair of texts"),
+        ("embed", {"texts": [("a", "b", "c")]}, "text 1: ('a', 'b', 'c') is neither a text nor a pair of texts"),
+        ("embed", {"batch_size": "8"}, "batch_size='8': must be a whole number"),
+        ("embed", {"batch_size": 0}, "batch_size=0: must be 1 or more"),
+        ("embed", {"max_seq_length": 2}, "max_seq_length=2: must be from 3 to 64"),
+        ("embed", {"max_seq_length": 65}, "max_seq_length=65: must be from 3 to 64"),
+        ("embed", {"pooling": "sum"}, "pooling='sum': must be one of none, cls, mean, max"),
+        ("embed", {"layers": 2}, "layers=[2]: the model has 2 layers, "),
+        ("embed", {"layers": []}, "layers=[]: at least one layer"),
+        ("embed", {"layers": None}, "layers=None: must be a whole number"),
+        ("fill_mask", {"texts": b"hello"}, "texts=b'hello': must be a text, or several"),
+        ("fill_mask", {"texts": "no blank"}, "text 1: holds no [MASK]"),
+        ("fill_mask", {"texts": "[MASK] " * 63}, "text 1 has 65 tokens"),
+        ("fill_mask", {"top_k": "5"}, "top_k='5': must be a whole number"),
+        ("fill_mask", {"top_k": 0}, "--top_k=0: must be from 1 to"),
+        ("fill_mask", {"batch_size": 0}, "batch_size=0: must be 1 or more"),
     ],
 )
-def test_arguments_of_another_type(folder, arguments, message):
-    assert refusal(bert_tf2.load, **{"path": folder, **arguments}) == message
-
-
-@pytest.mark.parametrize("method", ["embed", "fill_mask"])
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"texts": None}, "texts=None: must be a text, or several"),
-        ({"texts": b"hello"}, "texts=b'hello': must be a text, or several"),
-        ({"texts": np.array("hello")}, "texts=array('hello', dtype='<U5'): must be a text, or several"),
-        ({"texts": {"a": "hello"}}, "texts={'a': 'hello'}: must be a text, or several"),
-        ({"texts": 1.5}, "texts=1.5: must be a text, or several"),
-        ({"texts": [1.5]}, "text 1: 1.5 is n"),
-        ({"batch_size": None}, "batch_size=None: must be a whole number"),
-        ({"batch_size": "8"}, "batch_size='8': must be a whole number"),
-        ({"max_seq_length": 8.0}, "max_seq_length=8.0: must be a whole number"),
-    ],
-)
-def test_arguments_of_the_methods_of_another_type(bert, method, arguments, message):
-    assert refusal(getattr(bert, method), **{"texts": ["[MASK]"], **arguments}).startswith(message)
-
-
-def test_other_arguments_of_another_type(bert):
-    assert refusal(bert.fill_mask, "[MASK]", "5") == "top_k='5': must be a whole number"
-    assert refusal(bert.embed, "good", 5) == "pooling=5: must be a text"
-    assert refusal(bert.embed, "good", layers=None) == "layers=None: must be a whole number"
-    assert refusal(bert.embed, "good", layers="12") == "layers='1': must be a whole number"
+def test_what_is_refused(bert, folder, call, arguments, message):
+    if call == "load":
+        assert refusal(bert_tf2.load, **{"path": folder, **arguments}) == message
+    else:
+        assert refusal(getattr(bert, call), **{"texts": ["[MASK]"], **arguments}).startswith(message)
 
 
 def test_a_fork_after_use_is_noticed(bert):
@@ -293,24 +272,6 @@ def test_embed_of_tokens_of_one_text_and_of_none(bert):
     assert bert.embed(["playing " * 90]).shape == (1, 16)  # cut to the 64 positions of the model
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"pooling": "sum"}, "pooling='sum': must be one of none, cls, mean, max"),
-        ({"layers": 2}, r"layers=\[2\]: the model has 2 layers, .* there is no layer 2"),
-        ({"layers": []}, r"layers=\[\]: at least one layer"),
-        ({"batch_size": 0}, "batch_size=0: must be 1 or more"),
-        ({"max_seq_length": 2}, "max_seq_length=2: must be from 3 to 64"),
-        ({"max_seq_length": 65}, "max_seq_length=65: must be from 3 to 64"),
-        ({"texts": ["a", 5]}, "text 2: 5 is neither a text nor a pair of texts"),
-        ({"texts": [("a", "b", "c")]}, "text 1: .* is neither a text nor a pair of texts"),
-    ],
-)
-def test_what_embed_refuses(bert, settings, message):
-    with pytest.raises(UserError, match=f"^{message}"):
-        bert.embed(**{"texts": TEXTS, **settings})
-
-
 @pytest.mark.slow
 def test_fill_mask_gives_what_predict_masked_prints(bert, folder, capsys):
     commands.call("predict_masked", **flags_of(folder), sentence=SENTENCES, top_k=3, output_format="json")
@@ -321,21 +282,6 @@ def test_fill_mask_gives_what_predict_masked_prints(bert, folder, capsys):
     assert len(alone.masks[0].predictions) == 5
     assert alone.filled == answers[0].filled
     assert bert.fill_mask([]) == []
-
-
-@pytest.mark.parametrize(
-    ("texts", "settings", "message"),
-    [
-        ("no blank", {}, r"text 1: holds no \[MASK\]"),
-        (["[MASK]", 5], {}, "text 2: 5 is no text"),
-        ("[MASK]", {"top_k": 0}, "--top_k=0: must be from 1 to"),
-        ("[MASK]", {"batch_size": 0}, "batch_size=0: must be 1 or more"),
-        ("[MASK] " * 63, {}, "text 1 has 65 tokens"),
-    ],
-)
-def test_what_fill_mask_refuses(bert, texts, settings, message):
-    with pytest.raises(UserError, match=f"^{message}"):
-        bert.fill_mask(texts, **settings)
 
 
 def test_a_training_that_saves_meanwhile(tmp_path, monkeypatch):

@@ -74,15 +74,6 @@ def test_the_tables_of_embeddings(policy):
         check(gradient[row], exact(above).sum(0))
 
 
-@pytest.mark.parametrize("policy", DTYPES)
-def test_the_bias_of_an_output_layer(policy):
-    layer = layers.OutputLayer(WIDTH, 4, 0.02, dtype=policy)
-    x = tf.cast(np.random.default_rng(2).normal(size=[TOKENS, 4]), layer.compute_dtype)
-    above = tf.cast(upstream("float32"), tf.float32)
-    (of_bias,) = gradients(layer, x, [layer.output_bias.value], above)
-    check(of_bias, exact(above).sum(0))
-
-
 @pytest.mark.parametrize("with_xla", [False, True])
 @pytest.mark.parametrize("policy", DTYPES)
 def test_the_biases_that_are_added_by_the_next_loop(policy, with_xla, monkeypatch):

@@ -21,13 +21,6 @@ def test_the_formula_of_the_paper(width):
             assert abs(found[position, column] - wanted) < 1e-6, (position, column)
 
 
-def test_a_product_depends_on_the_distance_alone():
-    table = sinusoidal_positions(40, 16).astype(np.float64)
-    products = table @ table.T
-    for distance in range(10):
-        np.testing.assert_allclose(np.diagonal(products, distance), products[0, distance], atol=1e-5)
-
-
 def test_far_positions_keep_their_precision():
     row = sinusoidal_positions(100_000, 8)[99_999]
     np.testing.assert_allclose(row[0], math.sin(99_999), atol=1e-6)

@@ -50,15 +50,7 @@ class WorkerProcesses:
         more: Mapping[int, Sequence[str]] = {},
         network: networks.Network | None = None,
     ):
-        """Starts them.
-
-        Args:
-          command: the command line, the same for all.
-          count: the number of workers.
-          logs: a folder for what they print, as 0.log and so on.
-          more: further arguments of some workers.
-          network: where each worker is a host; by default, all are on this one.
-        """
+        """Starts `count` of them, with `more` arguments for some; in a network, each is a host. `logs` is a folder."""
         logs.mkdir(exist_ok=True)
         hosts = network.addresses if network else ["localhost"] * count
         addresses = [f"{host}:{port}" for host, port in zip(hosts, free_ports(count), strict=True)]
