@@ -17,7 +17,6 @@ import pathlib
 import shutil
 import struct
 import subprocess
-import sysconfig
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -40,12 +39,6 @@ class Answer(NamedTuple):
     outputs: dict[str, np.ndarray]  # by the signature's names; strings as objects of type bytes
 
 
-def compiler() -> str | None:
-    """The system's C compiler, `$CC` first."""
-    names = [os.environ.get("CC"), "cc", "gcc", "clang", (sysconfig.get_config_var("CC") or "").partition(" ")[0]]
-    return next(filter(None, map(shutil.which, filter(None, names))), None)
-
-
 def text_libraries() -> list[str]:
     """The libraries with tensorflow-text's operations; empty if it is not installed."""
     found = importlib.util.find_spec("tensorflow_text")
@@ -66,10 +59,10 @@ class CClient:
         names = [path.name for path in (*library.glob("libtensorflow_cc.so*"), *library.glob("libtensorflow_f*.so*"))]
         if len(names) < 2 or not os.path.exists("/proc/self/statm"):
             pytest.skip("needs Linux and a TensorFlow that brings its C library")
-        if not compiler():
+        if not (compiler := shutil.which(os.environ.get("CC", "cc"))):
             pytest.skip("there is no C compiler")
         self._folder, self._program = folder, folder / "saved_model_client"
-        command = [compiler(), "-std=gnu11", "-O1", "-Wall", "-Wextra", str(SOURCE), "-o", self._program]
+        command = [compiler, "-std=gnu11", "-O1", "-Wall", "-Wextra", str(SOURCE), "-o", self._program]
         command += ["-isystem", tf.sysconfig.get_include(), f"-L{library}", f"-Wl,-rpath,{library}"]
         command += [*(f"-l:{name}" for name in names), "-lpthread", "-lm"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -115,16 +108,10 @@ def _text(value: bytes) -> bytes:
 
 
 def _array(name: str, value: Any) -> bytes:
-    array = value if isinstance(value, np.ndarray | np.generic) else np.array(value, object)
-    strings = array.dtype.kind in "SUO" and all(isinstance(item, str | bytes) for item in array.flat)
-    if array.dtype == object and not strings:
-        array = np.array(array.tolist())
-        array = array.astype({"i": np.int32, "f": np.float32}[array.dtype.kind])
-    dtype = tf.string if strings else tf.as_dtype(array.dtype)
-    head = _text(name.encode()) + _pack(dtype.as_datatype_enum, array.ndim, *array.shape)
-    if not strings:
-        return head + _text(array.tobytes())
-    return head + b"".join(_text(item.encode() if isinstance(item, str) else item) for item in array.ravel().tolist())
+    tensor = tf.constant(value)
+    array = tensor.numpy()
+    head = _text(name.encode()) + _pack(tensor.dtype.as_datatype_enum, array.ndim, *array.shape)
+    return head + (b"".join(map(_text, array.ravel())) if tensor.dtype == tf.string else _text(array.tobytes()))
 
 
 def _number(stream: io.BufferedReader) -> int:

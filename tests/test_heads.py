@@ -152,30 +152,23 @@ def test_the_denominator_of_masked_lm_is_the_weights_plus_a_little():
     assert float(term.mean()) == pytest.approx((each[0] / 2 + each[1] / 4) / 0.75001, rel=1e-6)
 
 
-def test_classifier_equals_numpy(monkeypatch):
+@pytest.mark.parametrize("regression", [False, True])
+def test_classifier_equals_numpy(monkeypatch, regression):
     monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
-    model, batch = small_model("classifier"), small_batch()
+    model, batch = heads.ClassifierModel(small_config(), LABELS, regression=regression), small_batch()
+    randomize(model)
     weights, _, pooled = numpy_encoder(model, batch)
-    log_probs = reference_math.log_softmax(reference_math.output_layer(weights, "", pooled))
-    losses = reference_math.picked(log_probs, batch["label_ids"])
+    answers = reference_math.output_layer(weights, "", pooled)
+    if regression:
+        batch["label_ids"] = np.array([0.5, 4.0, -1.0, 2.25], np.float32)
+        losses = (answers[:, 0] - batch["label_ids"]) ** 2
+    else:
+        log_probs = reference_math.log_softmax(answers)
+        answers, losses = np.exp(log_probs), reference_math.picked(log_probs, batch["label_ids"])
     outputs = model.outputs(tensors(batch))
-    np.testing.assert_allclose(outputs["probabilities"], np.exp(log_probs), atol=1e-5)
-    np.testing.assert_allclose(outputs["example_loss"], losses, atol=1e-5)
-    assert float(total_loss(model, batch)) == pytest.approx(losses.mean(), abs=1e-5)
-
-
-def test_regression_equals_numpy(monkeypatch):
-    monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
-    model = heads.ClassifierModel(small_config(), LABELS, regression=True)
-    weights, batch = randomize(model), small_batch()
-    batch["label_ids"] = np.array([0.5, 4.0, -1.0, 2.25], np.float32)
-    _, _, pooled = numpy_encoder(model, batch)
-    numbers = reference_math.output_layer(weights, "", pooled)
-    assert weights["output_weights"].shape == (1, 8)
-    np.testing.assert_allclose(model.outputs(tensors(batch))["probabilities"], numbers, atol=1e-5)
-    squares = (numbers[:, 0] - batch["label_ids"]) ** 2
-    np.testing.assert_allclose(model.outputs(tensors(batch))["example_loss"], squares, atol=1e-4)
-    assert float(total_loss(model, batch)) == pytest.approx(squares.mean(), abs=1e-4)
+    np.testing.assert_allclose(outputs["probabilities"], answers, atol=1e-5)
+    np.testing.assert_allclose(outputs["example_loss"], losses, atol=1e-4)
+    assert float(total_loss(model, batch)) == pytest.approx(losses.mean(), abs=1e-4)
 
 
 def test_spans_equal_numpy():

@@ -168,6 +168,16 @@ def test_fresh_weights_are_truncated_normal_and_biases_zero():
             assert 0.02 < value.std() < 0.07, name
 
 
+def test_positions_may_start_from_the_formula_of_the_paper():
+    model = modeling.BertModel(small_config(position_embedding_type="learned_from_sinusoidal"))
+    table = model.embeddings.position_embeddings
+    places, columns = np.arange(16)[:, None], np.arange(8)
+    angles = places / 10000 ** ((columns // 2 * 2) / 8)
+    wanted = np.where(columns % 2 == 0, np.sin(angles), np.cos(angles))
+    np.testing.assert_allclose(table.numpy(), 0.02 * np.sqrt(2) * wanted, atol=1e-7)
+    assert any(variable is table for variable in model.trainable_variables)
+
+
 # Precision, and Keras.
 
 

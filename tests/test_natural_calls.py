@@ -115,34 +115,24 @@ def test_an_accelerated_model_takes_int64_positions_in_batches_of_any_size():
     assert tf.function(model.outputs, input_signature=[specs])(batch)["masked_lm_predictions"].shape.rank == 2
 
 
-def save_by_checkpoint(model, copy, path):
-    tf.train.Checkpoint(model=model).save(str(path / "x"))
-    tf.train.Checkpoint(model=copy).restore(str(path / "x-1")).assert_consumed()
-
-
-def save_by_manager(model, copy, path):
-    tf.train.CheckpointManager(tf.train.Checkpoint(model=model), str(path), 1).save()
-    manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=copy), str(path), 1)
-    manager.restore_or_initialize()
-
-
-def save_weights(model, copy, path):
-    model.save_weights(path / "x.weights.h5")
-    copy.load_weights(path / "x.weights.h5")
-
-
-def save_model(model, copy, path):
-    model.save(path / "x.keras")
-    copy.set_weights(keras.models.load_model(path / "x.keras").get_weights())
-
-
-@pytest.mark.parametrize("save", [save_by_checkpoint, save_by_manager, save_weights, save_model])
+@pytest.mark.parametrize("way", ["checkpoint", "manager", "weights", "model"])
 @pytest.mark.parametrize("kind", ["encoder", *sorted(MAKERS)])
-def test_every_variable_is_saved(kind, save, tmp_path):
+def test_every_variable_is_saved(kind, way, tmp_path):
     make = MAKERS.get(kind, modeling.BertModel)
     model, copy = make(tiny_config()), make(tiny_config())
     values = randomize(model)
-    save(model, copy, tmp_path)
+    saved, restored = (tf.train.Checkpoint(model=each) for each in (model, copy))
+    if way == "checkpoint":
+        restored.restore(saved.save(str(tmp_path / "x"))).assert_consumed()
+    elif way == "manager":
+        tf.train.CheckpointManager(saved, str(tmp_path), 1).save()
+        tf.train.CheckpointManager(restored, str(tmp_path), 1).restore_or_initialize()
+    elif way == "weights":
+        model.save_weights(tmp_path / "x.weights.h5")
+        copy.load_weights(tmp_path / "x.weights.h5")
+    else:
+        model.save(tmp_path / "x.keras")
+        copy.set_weights(keras.models.load_model(tmp_path / "x.keras").get_weights())
     assert len(values) == len(model.variables)
     for ours, theirs in zip(model.variables, copy.variables, strict=True):
         np.testing.assert_array_equal(theirs, ours, err_msg=ours.path)

@@ -91,9 +91,7 @@ ENCODER = {"input_ids": ints(B, F), "input_mask": ints(B, F), "token_type_ids": 
     ("name", "value", "message"),
     [
         ("input_ids", ints(F), "input_ids: shape [10], wanted [B, F]"),
-        ("input_ids", ints(B, F, 1), "input_ids: shape [4, 10, 1], wanted [B, F]"),
         ("input_mask", ints(B, 1), "input_mask: shape [4, 1], wanted [B, F] = [4, 10]"),
-        ("input_mask", ints(1, F), "input_mask: shape [1, 10], wanted [B, F] = [4, 10]"),
         ("token_type_ids", ints(B, F + 1), "token_type_ids: shape [4, 11], wanted [B, F] = [4, 10]"),
         ("dropout_seed", ints(3), "dropout_seed: shape [3], wanted [2]"),
     ],

@@ -50,18 +50,6 @@ def test_every_code_point_of_the_first_plane(do_lower_case, name):
     assert digest.hexdigest() == recorded[name]["planes"][0]
 
 
-def test_the_example_of_the_module_docstring(tmp_path):
-    pieces = ["the", "cafe", "'", "s", "em", "##bed", "##ding", "##s", ",", "北", "京", "!"]
-    assert all(piece in tokenization.__doc__ for piece in pieces)
-    tokenizer = tokenization.FullTokenizer(write_vocab(tmp_path, SPECIAL + pieces), do_lower_case=True)
-    text = "The Café's\tembeddings, 北京!"
-    assert tokenizer.basic_tokenizer.tokenize(text) == ["the", "cafe", "'", "s", "embeddings", ",", "北", "京", "!"]
-    assert tokenizer.tokenize(text) == tokenizer.tokenize(text.encode()) == pieces
-    ids = tokenizer.convert_tokens_to_ids(pieces)
-    assert ids == list(range(5, 17))
-    assert tokenizer.convert_ids_to_tokens(ids) == pieces
-
-
 def test_tokens_that_are_never_split(tmp_path):
     path = write_vocab(tmp_path, [*SPECIAL, "[E1]", "[E1]x", "a", "b", "##b", "[", "]", "e1"])
     tokenizer = tokenization.FullTokenizer(path, never_split=["[E1]", "[E1]x"])
