@@ -1,4 +1,4 @@
-"""Damaged and invented text, JSON and records, at every reader: all read, or refused by an error of this project."""
+"""Damaged and invented text, JSON and records, at the readers of what users bring: all read, or refused in one line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import gzip
 import json
-import types
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -23,7 +22,7 @@ from bert_tf2.data import record_checks, record_index, records, schemas
 from bert_tf2.data.huggingface_config import to_huggingface
 from bert_tf2.finetuning import classification, ner, squad
 from bert_tf2.finetuning.classification import tasks
-from bert_tf2.pretraining import manifest, sentences
+from bert_tf2.pretraining import sentences
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.forward import explained
@@ -41,15 +40,6 @@ TOKENIZER_CONFIG = {
     **{"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True},
     "added_tokens_decoder": {"5": {"content": "[E1]", "special": True}},
 }
-SHARD = {"shard": 0, "file": "x", "seed": 5, "bytes": 4, "examples": 3, "text": [], "index": [3, 1, 2, 0, 4]}
-DESCRIBED = {
-    "output": "x",
-    "flags": {"max_seq_length": 128},
-    "splitter": None,
-    "vocabulary": {"name": "vocab.txt", "sha256": "0"},
-    "inputs": [{"name": "text.txt", "size": 3, "modified": "2026-11-22", "changed": 1}],
-}
-MANIFEST = {**DESCRIBED, "complete": False, "shards": [SHARD]}
 
 
 def _tables(path) -> None:
@@ -89,15 +79,6 @@ def _corpus(path) -> None:
             continue
 
 
-def _manifest(path) -> None:
-    (path.parent / "x").write_bytes(b"four")
-    shard = types.SimpleNamespace(number=0, seed=5, output=str(path.parent / "x"))
-    found = manifest.Manifest(str(path.parent / "x"), DESCRIBED, [shard])
-    if not found.missing():
-        assert found.total("examples") >= 0
-    found.save()
-
-
 def _tokenizer(path) -> None:
     folder = str(path.parent)
     with contextlib.suppress(UserError):
@@ -127,7 +108,6 @@ READERS = {
         damaged_json({"task": LABELS.task, "labels": [*LABELS.labels], "regression": False, "multi_label": False}),
         lambda path: labels.read_label_map(str(path)).describe().encode(),
     ),
-    "manifest": Reader(manifest.NAME, damaged_json(MANIFEST), _manifest),
     "tokenizer": Reader("tokenizer.json", damaged_json(TOKENIZER), _tokenizer),
     "tokenizer_config": Reader("tokenizer_config.json", damaged_json(TOKENIZER_CONFIG), _tokenizer),
     "tokenization": Reader(
