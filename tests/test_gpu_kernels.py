@@ -67,6 +67,14 @@ def test_a_training_step(kind, precision, plan):
     assert without_kernel(graph_of_a_step(kind, precision, PLANS[plan])) == set()
 
 
+@pytest.mark.compiled
+@pytest.mark.parametrize(("kind", "precision"), CASES)
+def test_a_training_step_for_xla(kind, precision):
+    """The usual package does not list XLA's kernels for TPUs; all but a few are the same for all devices."""
+    tf.function(lambda: tf.constant(0.0), jit_compile=True)()  # the first compilation registers them
+    assert without_kernel(graph_of_a_step(kind, precision, Plan()), "XLA_GPU_JIT") == set()
+
+
 def test_what_has_no_kernel_is_named():
     text = tf.function(lambda: tf.strings.format("{}", [1])).get_concrete_function()
     assert without_kernel(text.graph.as_graph_def(), "XLA_GPU_JIT") == {"StringFormat"}
