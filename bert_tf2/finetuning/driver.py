@@ -120,7 +120,6 @@ class PartRecords:
     """The records of a task's parts, in the files PART.tf_record: written on first use, and answered by the model."""
 
     def __init__(self, task: Task, strategy: tf.distribute.Strategy, opened: contextlib.ExitStack):
-        """`task` has its model and its examples; `opened` is closed at the end of the call."""
         self._task = task
         self._options = task.options
         self._opened = opened
@@ -141,7 +140,6 @@ class PartRecords:
         return os.path.join(folder, f"{part}.tf_record")
 
     def _write(self, part: str) -> int:
-        """Writes the records of a part; returns their number."""
         rows = iter(self._task.features(part))
         if part == next(iter(self._task.examples)) and (first := next(rows, None)):
             self._show(first)
@@ -175,7 +173,6 @@ class PartRecords:
         return task.answers(part, batches)
 
     def find_fault(self, part: str) -> UserError | None:
-        """The first invalid record of a part; see records.find_fault."""
         return records.find_fault([self.path(part)], self._task.kind(part), self._sizes)
 
 
@@ -183,17 +180,14 @@ def _num_train_steps(options: FineTuneOptions, num_examples: int) -> int:
     """The number of training steps, computed as in the reference."""
     steps = num_examples / options.train_batch_size * options.num_train_epochs
     if not 1 <= steps < MOST_STEPS:
-        few = steps < 1
         raise UserError(
-            f"{num_examples} examples, batches of {options.train_batch_size} and {options.num_train_epochs} epochs"
-            f" make {'not a single' if few else f'{steps:.3g}'} training step{'' if few else 's'};"
-            + (" lower --train_batch_size or raise --num_train_epochs" if few else " lower --num_train_epochs")
+            f"{num_examples} examples, batches of {options.train_batch_size} and {options.num_train_epochs} epochs make"
+            f" {'not a single training step' if steps < 1 else 'too many steps'}; change --num_train_epochs"
         )
     return int(steps)
 
 
-# The number of widths of training batches with --xla, which compiles the step for each of them.
-_XLA_WIDTHS = 4
+_XLA_WIDTHS = 4  # of training batches with --xla, which compiles the step for each of them
 
 
 def _train(task: Task, parts: PartRecords, strategy: tf.distribute.Strategy, team: Team) -> int:
@@ -242,7 +236,6 @@ def _train(task: Task, parts: PartRecords, strategy: tf.distribute.Strategy, tea
 
 
 def _main_measure(task: Task, parts: PartRecords) -> tuple[str, float]:
-    """The name and the value of the measure by which weights are compared; higher is better."""
     scores = task.score(parts.answers("eval"))
     return scores.main, scores.metrics[scores.main]
 
@@ -262,7 +255,6 @@ def _write_scores(task: Task, scores: Scores, global_step: int) -> tuple[dict[st
 
 
 def _export(task: Task, export: Export) -> str:
-    """Exports the weights that evaluation and prediction use."""
     options = task.options
     weights = checkpoint.weights_in_use(folder_of_weights(options.output_dir), options.init_checkpoint)
     return export(
@@ -277,7 +269,6 @@ def _export(task: Task, export: Export) -> str:
 
 
 def _tell_summary(task: Task, scores: Scores | None, written: Sequence[str], exported: str | None) -> None:
-    """Logs the files and the scores."""
     options, best = task.options, best_folder(task.options.output_dir)
     latest = checkpoint.latest_checkpoint(options.output_dir)
     paths = [latest] if latest and options.do_train else []

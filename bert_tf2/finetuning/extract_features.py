@@ -235,11 +235,7 @@ def extract(
 ) -> Iterator[tuple[InputFeatures, np.ndarray]]:
     """Yields each line's features and its hidden states, float32 [layers, tokens, D], in the order of the input.
 
-    Batches have lines of like length; for that, lines with hidden states of 128 MB are read ahead.
-
-    Args:
-      pad_to: the length of every batch, instead of that of its longest line.
-      of_cls: for the first token alone, for which the last block computes less.
+    `pad_to`: the length of every batch, instead of that of its longest line. `of_cls`: of the first token alone.
     """
     forward.check_process()
     strategy, layers = model.distribute_strategy, tuple(layers)

@@ -26,7 +26,6 @@ from bert_tf2.training.options import (
     DeviceOptions,
     EvaluationOptions,
     ModelOptions,
-    PredictionOptions,
     TrainingOptions,
     VocabularyOptions,
     of_data,
@@ -95,6 +94,7 @@ class FineTuneOptions(VocabularyOptions, TrainingOptions):
     num_train_epochs: float = of_training("Number of passes over the training data.", 3.0, low=0.0)
     warmup_proportion: float = of_training("Share of the training in which the rate rises.", 0.1, low=0.0, high=1.0)
     pad_to_max_length: bool = of_training("Pad batches to max_seq_length, not to their longest row.", False)
+    predict_batch_size: int = of_evaluation("Examples per batch, over all devices.", 8, low=1)
     eval_steps: int = of_evaluation("Evaluate every N steps and keep the best weights; 0: never.", 0, low=0)
     patience: int = of_evaluation("Stop after N evaluations without improvement; 0: never.", 0, low=0)
 
@@ -106,7 +106,6 @@ class FineTuneOptions(VocabularyOptions, TrainingOptions):
 
     @property
     def pads_batches(self) -> bool:
-        """Whether all batches have max_seq_length columns."""
         return self.pad_to_max_length or self.use_tpu
 
     def complete(self) -> None:
@@ -119,7 +118,7 @@ class FineTuneOptions(VocabularyOptions, TrainingOptions):
 
 
 @options
-class ClassifierOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
+class ClassifierOptions(EvaluationOptions, FineTuneOptions):
     """Fine-tunes BERT on a classification task (GLUE, XNLI or one's own table), evaluates it and predicts.
 
     Example:
@@ -174,14 +173,13 @@ class ClassifierOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
 
     @property
     def columns(self) -> TsvLayout:
-        """The columns of the user's own tables."""
         separator = self.label_separator if self.multi_label else None
         texts = (self.text_a_column or "", self.text_b_column)
         return TsvLayout(*texts, self.label_column, self.id_column, self.header, separator)
 
 
 @options
-class SquadOptions(PredictionOptions, FineTuneOptions):
+class SquadOptions(FineTuneOptions):
     """Fine-tunes BERT on SQuAD 1.1 or 2.0, answers questions and scores the answers.
 
     Example:
@@ -229,7 +227,7 @@ class SquadOptions(PredictionOptions, FineTuneOptions):
 
 
 @options
-class NerOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
+class NerOptions(EvaluationOptions, FineTuneOptions):
     """Fine-tunes BERT to tag words (named entities and the like) in CoNLL columns, evaluates it and predicts.
 
     Example:

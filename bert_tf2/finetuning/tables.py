@@ -86,13 +86,13 @@ def read_rows(path: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
     """
     lines = enumerate(line.split("\t") for line in files.read_lines(path, drop_bom=True))
     header = next(lines, (0, None))[1] if table.header else None
-    allowed, numbers, broken, doubts = None, {}, [], _Doubts()
+    allowed, numbers, broken, rows = None, {}, [], []
     for index, cells in lines:
         if allowed is None:
             numbers, allowed = _find_columns(path, table, header, len(cells))
         if len(cells) in allowed:
             found = {name: cells[number] for name, number in numbers.items()}
-            doubts.look(index + 1, len(cells), found)
+            rows.append((index + 1, len(cells), found))
             yield index, found
         elif table.skip_broken_rows:
             broken.append(index + 1)
@@ -105,52 +105,38 @@ def read_rows(path: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
     if broken:
         logging.warning("%s: left out %d rows of a wrong width, the first is row %d", path, len(broken), broken[0])
     by_number = header and all(isinstance(getattr(table, name), int) for name in numbers)  # names were looked up
-    for doubt in doubts.told(numbers, header if by_number else None):
+    for doubt in _doubts(rows, numbers, header if by_number else None):
         logging.warning("%s%s", path, doubt)
 
 
-class _Doubts:
-    """What is odd about the rows of a table."""
-
-    def __init__(self):
-        self._widths: collections.Counter[int] = collections.Counter()  # the number of columns -> the number of rows
-        self._first: dict[int, int] = {}  # the number of columns -> the first such row
-        self._blank: list[int] = []
-        self._only_numbers = True
-        self._labels: set[str] = set()
-
-    def look(self, row: int, width: int, cells: Mapping[str, str]) -> None:
-        self._widths[width] += 1
-        self._first.setdefault(width, row)
-        if not cells["text_a"].strip():
-            self._blank.append(row)
-        self._only_numbers = self._only_numbers and as_number(cells["text_a"]) is not None
-        self._labels.add(cells.get("label", ""))
-
-    def told(self, numbers: Mapping[str, int], header: Sequence[str] | None) -> Iterator[str]:
-        """The warnings, to stand behind the name of the file; `header`, if it is to be looked at."""
-        column = numbers["text_a"] + 1
-        if self._blank:
-            yield f": column {column} has no text in row {and_more(self._blank, 3)}; fill it in, or leave the row out"
-        if self._only_numbers and self._widths:
-            yield f": every text, in column {column}, is a number; is this the right column, and the right file?"
-        if len(self._widths) > 1:  # an extra cell at the end is harmless, but one in the middle shifts the rest
-            (usual, count), total = self._widths.most_common(1)[0], self._widths.total()
-            row, width = min((row, width) for width, row in self._first.items() if width != usual)
-            yield (
-                f": {total - count} of {total} rows do not have {usual} columns, the first is row {row} with {width};"
-                " cells are taken by the number of their column, so make sure that no TAB inside a text has moved them"
-            )
-        cells = {name: header[number] for name, number in numbers.items() if number < len(header)} if header else {}
-        texts = (cells.get(name, "") for name in ("text_a", "text_b"))
-        is_text = any(len(text.split()) > _NAME_WORDS or len(text) > _NAME_LENGTH for text in texts)
-        is_label = cells.get("label", "") in self._labels - {""}
-        if is_text or is_label or any(as_number(cell) is not None for cell in header or ()):
-            yield (
-                ", row 1: is left out as the header and does not look like one"
-                f" ({and_more([repr(shortened(cell, _NAME_LENGTH)) for cell in cells.values()])}); write a header above"
-                " it, or, for tables of your own, give --noheader"
-            )
+def _doubts(
+    rows: Sequence[tuple[int, int, Mapping[str, str]]], numbers: Mapping[str, int], header: Sequence[str] | None
+) -> Iterator[str]:
+    """What is odd about rows (number, width, cells) of a table, to stand behind its name; `header`, if it may be."""
+    column = numbers["text_a"] + 1
+    if blank := [row for row, _, cells in rows if not cells["text_a"].strip()]:
+        yield f": column {column} has no text in row {and_more(blank, 3)}; fill it in, or leave the row out"
+    if rows and all(as_number(cells["text_a"]) is not None for *_, cells in rows):
+        yield f": every text, in column {column}, is a number; is this the right column, and the right file?"
+    widths = collections.Counter(width for _, width, _ in rows)
+    if len(widths) > 1:  # an extra cell at the end is harmless, but one in the middle shifts the rest
+        usual, count = widths.most_common(1)[0]
+        row, width = next((row, width) for row, width, _ in rows if width != usual)
+        yield (
+            f": {len(rows) - count} of {len(rows)} rows do not have {usual} columns, the first is row {row} with"
+            f" {width}; cells are taken by the number of their column, so make sure that no TAB inside a text has moved"
+            " them"
+        )
+    named = {name: header[number] for name, number in numbers.items() if number < len(header)} if header else {}
+    texts = (named.get(name, "") for name in ("text_a", "text_b"))
+    is_text = any(len(text.split()) > _NAME_WORDS or len(text) > _NAME_LENGTH for text in texts)
+    is_label = named.get("label", "") in {cells.get("label", "") for *_, cells in rows} - {""}
+    if is_text or is_label or any(as_number(cell) is not None for cell in header or ()):
+        yield (
+            ", row 1: is left out as the header and does not look like one"
+            f" ({and_more([repr(shortened(cell, _NAME_LENGTH)) for cell in named.values()])}); write a header above"
+            " it, or, for tables of your own, give --noheader"
+        )
 
 
 _NAME_WORDS, _NAME_LENGTH = 3, 40  # of the name of a column, at most
@@ -165,10 +151,7 @@ def as_number(cell: str) -> float | None:
 
 
 def _find_columns(path: str, table: Table, header: list[str] | None, width: int) -> tuple[dict[str, int], range]:
-    """The columns of a table: ({`text_a` etc.: index from 0}, the numbers of columns that a row may have).
-
-    `header` has the cells of the header, or is None; `width` is the number of columns of the first row.
-    """
+    """({`text_a` etc.: index from 0}, the numbers of columns that a row may have); `width`: that of the first row."""
     roles = ("text_a", "text_b", "label", "id", "language")
     wanted = {name: column for name in roles if (column := getattr(table, name)) is not None}
     if any(isinstance(column, str) for column in wanted.values()):
@@ -176,39 +159,22 @@ def _find_columns(path: str, table: Table, header: list[str] | None, width: int)
     numbers: dict[str, int] = {}
     for name, column in wanted.items():
         if isinstance(column, str):
-            places = [number for number, cell in enumerate(header) if cell == column]
-            if not places:
+            if column not in header:
                 raise UserError(f"{path}: has no column {column!r}; its header is {and_more(header)}")
-            if len(places) > 1:
-                raise UserError(
-                    f"{path}, row 1: columns {' and '.join(str(number + 1) for number in places)} are both called"
-                    f" {column!r}; rename all but one, or give the number of the column"
-                )
-            column = places[0]
+            column = header.index(column)
         if column >= width:
             where = f"{path}, row {1 if header is None else 2}"
             raise UserError(f"{where}: has {num_columns(width)}, but {name} is to come from column {column + 1}")
-        # A text that contains the label would make the task trivial; but a row may be named by its text.
-        for other, taken in numbers.items():
-            if taken % width == column % width and name != "language" and (name != "id" or other == "label"):
-                raise UserError(
-                    f"{path}: column {column % width + 1} would be {other} and {name} at once; give each a column of"
-                    " its own"
-                )
         numbers[name] = column
     return numbers, range(max(numbers.values()) + 1, sys.maxsize) if table.any_width else range(width, width + 1)
 
 
 def num_columns(count: int) -> str:
-    """The number as text, for messages."""
     return "1 column" if count == 1 else f"{count} columns"
 
 
 def warn_of_similar(path: str, first_rows: Mapping[str, int]) -> None:
-    """Warns of the first two labels of a file that differ only in case or blanks.
-
-    `first_rows`: label -> the number of its first row, from 1, in the order of the rows.
-    """
+    """Warns of the first two labels of a file that differ only in case or blanks; `first_rows`: label -> its row."""
     forms: dict[str, str] = {}
     for label, row in first_rows.items():
         form = " ".join(unicodedata.normalize("NFKC", label).casefold().split())

@@ -37,19 +37,13 @@ class Scores(NamedTuple):
 class Task(abc.ABC):
     """A fine-tuning task: its data in the parts "train", "eval" and "predict", the model, its answers and their scores.
 
-    Attributes:
-      export_as: the name of the task in export_saved_model.py.
-      unit: what a record contains: examples, or windows over longer texts.
-      predicted_part: the part whose answers are written.
-      options: the settings.
-      config, tokenizer, model: set by the driver before it calls the methods that need them.
-      examples: part -> examples, for the parts that the call needs; set by `read_all`.
-      label_map: the meaning of the outputs; None for a task without labels. Set by `read_all`.
+    The driver sets `config`, `tokenizer` and `model` before it calls the methods that need them, and `read_all` sets
+    `examples` (of the parts that the call needs) and `label_map` (None for a task without labels).
     """
 
-    export_as: str
-    unit = "examples"
-    predicted_part = "predict"
+    export_as: str  # the name of the task in export_saved_model.py
+    unit = "examples"  # what a record contains, or "windows"
+    predicted_part = "predict"  # the part whose answers are written
     config: BertConfig
     tokenizer: FullTokenizer
 
@@ -71,7 +65,6 @@ class Task(abc.ABC):
 
     @property
     def predicts(self) -> bool:
-        """Whether to write answers."""
         return self.options.do_predict
 
     @property
@@ -92,7 +85,6 @@ class Task(abc.ABC):
         """Creates the model, one of `heads`; `dtype` is a Keras dtype policy."""
 
     def epoch_size(self) -> int:
-        """The number of training examples in an epoch."""
         return len(self.examples["train"])
 
     def kind(self, part: str) -> records.RecordKind:

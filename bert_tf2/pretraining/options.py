@@ -12,6 +12,7 @@ from bert_tf2.support.settings import (
     DATA,
     EVALUATION,
     EXAMPLES,
+    LOG,
     MODEL,
     TO_DO,
     TRAINING,
@@ -23,7 +24,6 @@ from bert_tf2.support.settings import (
 from bert_tf2.training.options import (
     CaseOptions,
     EvaluationOptions,
-    LogOptions,
     ModelOptions,
     PrecisionOptions,
     TrainingOptions,
@@ -123,7 +123,7 @@ class PretrainingDataOptions(CorpusOptions):
 
 
 @options
-class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptions):
+class CreatePretrainingDataOptions(PretrainingDataOptions, CaseOptions):
     """Makes masked-LM and next-sentence examples for pretraining BERT out of plain text.
 
     The text has one sentence a line and a blank line between documents; --input_format has other ways. For a large
@@ -164,6 +164,9 @@ class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptio
         "Make the shards on a cluster: DaskRunner (extra `dask`), options after --.", None, group=DATA, choices=RUNNERS
     )
     runner_options: Sequence[str] = ()
+    verbose_logging: bool = setting(
+        "Log several examples as the model reads them, instead of one in words.", False, group=LOG
+    )
 
     @property
     def is_sharded(self) -> bool:

@@ -15,7 +15,6 @@ from bert_tf2.support.settings import (
     DEVICES,
     EVALUATION,
     EXPORT,
-    LOG,
     MODEL,
     TO_DO,
     TRAINING,
@@ -55,7 +54,6 @@ class ModelOptions(Options):
 
     @functools.cached_property
     def config(self) -> BertConfig:
-        """The configuration, read once."""
         return BertConfig.from_json_file(self.bert_config_file)
 
     def complete(self) -> None:
@@ -207,25 +205,9 @@ class EvaluationOptions(Options):
     eval_batch_size: int = of_evaluation("Examples per batch, over all devices.", 8, low=1)
 
 
-@options
-class PredictionOptions(Options):
-    """The batches of a prediction."""
-
-    predict_batch_size: int = of_evaluation("Examples per batch, over all devices.", 8, low=1)
-
-
 def sequence_length(help: str, default: int | None = 128, low: int = 3, **stated: Any) -> int:
     """The setting max_seq_length; `low` is the number of tokens in the shortest example."""
     return of_model(help, default, low=low, **stated)
-
-
-@options
-class LogOptions(Options):
-    """What to log."""
-
-    verbose_logging: bool = setting(
-        "Log several examples as the model reads them, instead of one in words.", False, group=LOG
-    )
 
 
 @options

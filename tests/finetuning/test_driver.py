@@ -101,26 +101,6 @@ def test_a_classifiers_answers_and_scores_do_not_depend_on_the_batches(options, 
         assert results["eval_accuracy"] == scores["eval_accuracy"]
 
 
-@pytest.mark.slow
-def test_tags_do_not_depend_on_the_batches(tmp_path):
-    settings = {
-        **toy_data.write_model(tmp_path, num_hidden_layers=1),
-        "predict_file": toy_data.write_conll(tmp_path / "words.txt", 20, 2, tags=False),
-        "output_dir": str(tmp_path / "out"),
-        "init_checkpoint": save_random(heads.TaggingModel, tmp_path / "start", TAGS),
-        "word_column": 2,
-        "max_seq_length": 16,
-        "do_predict": True,
-    }
-    found = []
-    for how in WAYS:
-        finetune_ner.run(NerOptions(**settings, **how))
-        found.append((tmp_path / "out" / "predictions.txt").read_text())
-    tags = [line.split()[-1] for line in found[0].splitlines() if line]
-    assert {*tags} == {*TAGS.labels} and len(tags) > 200
-    assert [*{*found}] == found[:1]
-
-
 # The best weights
 
 
@@ -207,7 +187,7 @@ def test_questions_are_evaluated_on_the_way_without_being_asked_to_predict(tmp_p
 def test_steps_are_counted_as_in_the_reference(options):
     """int(64 / 24 * 1.6) is 4; whole batches per epoch would make 3."""
     assert driver._num_train_steps(options(do_train=True, train_batch_size=24, num_train_epochs=1.6), 64) == 4
-    assert "make not a single training step" in message_of(driver._num_train_steps, options(do_train=True), 5)
+    assert "make not a single training step; change" in message_of(driver._num_train_steps, options(do_train=True), 5)
 
 
 def test_what_lies_beside_the_weights_is_read_once(options, tmp_path, monkeypatch):

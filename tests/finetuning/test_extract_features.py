@@ -12,7 +12,6 @@ import toy_data
 from bert_tf2 import modeling
 from bert_tf2.finetuning import extract_features
 from bert_tf2.finetuning.options import FeatureOptions
-from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights import checkpoint
 
@@ -135,19 +134,6 @@ def test_features_are_padded_as_the_reference_s_and_pairs_share_the_length(folde
     assert (found[1].input_mask, found[1].input_type_ids) == ([1, 1, 1, 0, 0, 0, 0, 0], [0] * 8)
     (cut,) = extract_features.convert_examples_to_features([pair], 4, tokenizer)
     assert cut.tokens == ["[CLS]", "the", "[SEP]"]  # no room for both
-
-
-def test_bfloat16_is_near(folder, tmp_path, states):
-    run(folder, tmp_path / "out.npy", pooling="mean", precision="bfloat16")
-    wanted = np.stack([layers.mean(axis=1).reshape(-1) for layers in states])
-    error = np.abs(np.load(tmp_path / "out.npy") - wanted).max()
-    assert 1e-5 < error < 0.1
-
-
-def test_layers_that_are_none(folder, tmp_path):
-    with pytest.raises(UserError, match="--layers=: numbers with commas"):
-        run(folder, tmp_path / "out.json", layers="")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("text", "told"), [("\u0434\u043e\u043c good\n", True), ("good the film was \u0434\n", False)])

@@ -122,7 +122,6 @@ class TaskProcessor(DataProcessor):
         return list(self._labels)
 
     def label_map(self) -> LabelMap:
-        """The labels as they are saved with the checkpoint."""
         return LabelMap(self.task.name, tuple(self.get_labels()), self.task.regression, self.task.multi_label)
 
 
@@ -183,13 +182,7 @@ def register(task_name: str, processor: type[DataProcessor], measures: Sequence[
 def get_processor(
     task_name: str, *, tsv: TsvLayout | None = None, label_map: LabelMap | None = None, flag: str = "--output_dir"
 ) -> TaskProcessor:
-    """The processor of a task.
-
-    Args:
-      task_name: the value of `--task_name`, in upper or lower case.
-      tsv: the columns of the task `tsv`.
-      label_map: the labels that were saved with the checkpoint that `flag` names, or None.
-    """
+    """The processor of a task: `tsv` has the columns of its tables, `label_map` the labels of the weights of `flag`."""
     task = find_task(task_name, tsv)
     kind = _Registered if task.processor else TaskProcessor
     if label_map is None:
@@ -251,10 +244,9 @@ def label_problem(label: str | tuple[str, ...], labels: Sequence[str] | None) ->
 
 
 def balanced_weights(examples: Sequence[InputExample], label_map: LabelMap) -> tuple[float, ...]:
-    """The weight of each label, in the order of the outputs; see heads.ClassifierModel.class_weights.
+    """The weights of heads.ClassifierModel.class_weights, so that every class has the same total weight.
 
-    n / (classes * count), which gives every class the same total weight; if a text may have several labels, (n - count)
-    / count, which gives the texts with a label the same total weight as the texts without it.
+    If a text may have several labels: so that the texts with a label have that of the texts without it.
     """
     labels, size = label_map.labels, len(examples)
     counts = collections.Counter(label for example in examples for label in labels_of(example))

@@ -101,7 +101,7 @@ def convert_examples_to_features(
     max_seq_length: int,
     tokenizer: tokenization.FullTokenizer,
 ) -> list[InputFeatures]:
-    """The features of all examples, in order; shows the progress."""
+    """The features of all examples, in order."""
     return list(iterate_features(examples, label_list, max_seq_length, tokenizer))
 
 

@@ -82,7 +82,6 @@ class ClassifierTask(Task):
         return list(batches)
 
     def score(self, answers: list[Mapping[str, np.ndarray]]) -> Scores:
-        """The reference's results, and the task's own measures."""
         task = self._processor.task
         losses, labels, outputs = (_column(answers, name) for name in ("example_loss", "label_ids", "probabilities"))
         results = {

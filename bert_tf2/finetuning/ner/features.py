@@ -51,13 +51,8 @@ def convert_sentences_to_features(
     where it has the most context on its shorter side, so that it is trained once, in the same context in which it is
     predicted. A word of more than C pieces keeps its first C pieces; one without pieces becomes [UNK].
 
-    Args:
-      sentences: the result of `read_conll`.
-      label_list: the labels of the training set, by id.
-      max_seq_length: the number of pieces of a window, with [CLS] and [SEP].
-      doc_stride: the number of pieces between the starts of two windows. Defaults to half of C.
-      document_context: whether to fill windows with the words around the sentence in its document, half on each side
-        where there are as many (the paper's "maximal document context"). These words have no labels.
+    `doc_stride` are the pieces between the starts of two windows, half of C if None. `document_context` fills windows
+    with the words around the sentence in its document, without labels (the paper's "maximal document context").
     """
     check_least_length(max_seq_length)
     capacity = max_seq_length - 2
@@ -105,13 +100,7 @@ def assemble_tags(
     predicted_label_ids: Iterable[Sequence[int]],
     label_list: Sequence[str],
 ) -> list[list[str]]:
-    """Merges the predictions of all windows: one tag for each word, in the order of the file.
-
-    Args:
-      features: all windows of the sentences.
-      predicted_label_ids: for each of them the label id of each position.
-      label_list: the labels, by id.
-    """
+    """One tag for each word; `predicted_label_ids` has for each window of `features` the label id of each position."""
     tags: list[dict[int, str]] = [{} for _ in sentences]
     for window, label_ids in zip(features, predicted_label_ids, strict=True):
         for word, position in window.answers:
@@ -132,7 +121,6 @@ class _Text:
         return [self._first_id, *itertools.chain(*self.pieces[window.start : window.stop]), self._last_id]
 
     def position(self, word: int, window: range) -> int:
-        """The position of the first piece of the word in `ids(window)`."""
         return 1 + self.offsets[word] - self.offsets[window.start]
 
 
@@ -155,11 +143,7 @@ def _windows(
 ) -> list[tuple[range, list[int]]]:
     """For each window that labels a word: (its words, those of them that it labels).
 
-    Args:
-      offsets: the number of pieces before each word, and of all words.
-      own: the words of the sentence.
-      reach: the words that windows may contain, a superset of `own`.
-      capacity, stride: the pieces of a window, and between the starts of two windows.
+    `own` are the words of the sentence, and `reach` those that windows may contain; `offsets` are those of `_Text`.
     """
     length = offsets[own.stop] - offsets[own.start]
     spare = capacity - length if length <= capacity else capacity - stride

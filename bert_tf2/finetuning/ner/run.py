@@ -97,7 +97,6 @@ class NerTask(Task):
         return progress.track(map(ner.as_record, windows), "Writing features", len(windows), "windows")
 
     def answers(self, part: str, batches: Batches) -> list[list[str]]:
-        """The predicted tags of every sentence."""
         predictions = [np.asarray(row) for batch in batches for row in batch["predictions"]]
         return ner.assemble_tags(self.examples[part], self._windows(part), predictions, self.label_map.labels)
 

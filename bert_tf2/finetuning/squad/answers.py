@@ -65,14 +65,6 @@ class _Candidate(NamedTuple):
     def score(self) -> float:
         return self.start_logit + self.end_logit
 
-    def is_longer(self, do_lower_case: bool) -> bool:
-        """Whether the text has other words than the paragraph at this place."""
-        if self.place is None or self.place[0].document is None:
-            return False
-        feature, start, end = self.place
-        words = _basic_tokenizer(do_lower_case).tokenize
-        return words(self.text) != words(feature.text(start, end))
-
 
 def compute_predictions(
     examples: Sequence[SquadExample],
@@ -128,8 +120,10 @@ def compute_predictions(
             text = best.text if best and odds <= null_score_diff_threshold else ""
             answers.null_odds[example.qas_id] = odds
         answers.predictions[example.qas_id] = text
-        if text and best.is_longer(do_lower_case):
-            answers.longer.append(example.qas_id)
+        if text and not answer_offsets and best.place and best.place[0].document:
+            words = _basic_tokenizer(do_lower_case).tokenize
+            if words(text) != words(_cut(example, *best.place)):
+                answers.longer.append(example.qas_id)
     return answers
 
 

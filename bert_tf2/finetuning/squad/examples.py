@@ -41,10 +41,8 @@ _JSON_NAMES = {list: "a list", str: "text", int: "a whole number", (str, int): "
 
 def field(node: Any, key: str, kind: type | tuple[type, ...], where: str) -> Any:
     """`node[key]`, where `node` is a part of a parsed SQuAD file; `where` is its place in the file, for messages."""
-    if not isinstance(node, dict):
-        raise UserError(f"{where}: not in SQuAD's layout: an object with the key {key!r} is needed here")
-    if key not in node:
-        raise UserError(f"{where}: not in SQuAD's layout: the key {key!r} is missing")
+    if not isinstance(node, dict) or key not in node:
+        raise UserError(f"{where}: not in SQuAD's layout: no object is here, or its key {key!r} is missing")
     if not isinstance(node[key], kind):
         raise UserError(f"{where}: not in SQuAD's layout: {key!r} must be {_JSON_NAMES[kind]}")
     return node[key]

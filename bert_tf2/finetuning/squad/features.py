@@ -39,12 +39,11 @@ class InputFeatures:
     doc_start: int  # the position of the first piece of the paragraph; the paragraph ends before the last of `tokens`
     word_indexes: np.ndarray  # for each piece of the paragraph, the index of its word in `doc_tokens` of the example
     max_context: np.ndarray  # for each piece of the paragraph, whether it is scored in this window
-    # start_position, end_position: for training, the first and the last position of the answer, or 0 ([CLS]) if the
-    # window does not contain the whole answer
+    # for training, the first and the last position of the answer, or 0 ([CLS]) if it is not whole in the window
     start_position: int | None = None
     end_position: int | None = None
     is_impossible: bool = False  # the same as in the example
-    # document, first_piece: the whole paragraph, and the number of its pieces before the window
+    # the whole paragraph, and the number of its pieces before the window
     document: _Document | None = dataclasses.field(default=None, repr=False, compare=False)
     first_piece: int = dataclasses.field(default=0, repr=False, compare=False)
 
@@ -85,12 +84,7 @@ def check_lengths(max_seq_length: int, max_query_length: int, doc_stride: int) -
 
 
 class _Document:
-    """The word pieces of a paragraph.
-
-    Attributes:
-      tokens, ids, word_indexes: the pieces of all words, and the word of each.
-      first_piece: for each word, the index of its first piece (a word may have no piece), and the number of pieces.
-    """
+    """The word pieces of a paragraph, the word of each, and the first piece of each word, which may have none."""
 
     def __init__(self, example: SquadExample, tokenizer: tokenization.FullTokenizer):
         words = example.doc_tokens
@@ -124,8 +118,7 @@ class _Document:
 def piece_spans(word: str, tokenizer: tokenization.FullTokenizer) -> list[tuple[int, int]]:
     """For each piece of a word its first character in it, and the one behind its last.
 
-    [UNK] stands for all of a word between blanks and punctuation; an accent belongs to its letter. Pieces that are not
-    found, of a tokenizer with rules of its own, stand for the whole word.
+    An accent belongs to its letter. Pieces that are not found, of other rules, stand for the whole word.
     """
     basic = tokenizer.basic_tokenizer
     # Where each letter comes from: cleaning, lower case and accents change how many there are, character by character.
@@ -223,11 +216,7 @@ def _windows(total: int, room: int, doc_stride: int) -> list[range]:
 
 
 def _max_context_windows(windows: Sequence[range], total: int) -> np.ndarray:
-    """For each of `total` pieces, the index of the window in which it is scored.
-
-    It has the most pieces on the shorter side, where 100 pieces of window length count as much as one of context. The
-    first of equal windows is chosen; scores are doubles, as in the reference.
-    """
+    """For each of `total` pieces, the index of the window that scores it, as in the reference; the first of equals."""
     best = np.zeros(total, np.int32)
     best_score = np.full(total, -1.0)
     for index, window in enumerate(windows):
@@ -242,11 +231,7 @@ def _max_context_windows(windows: Sequence[range], total: int) -> np.ndarray:
 def _answer_pieces(
     example: SquadExample, document: _Document, tokenizer: tokenization.FullTokenizer
 ) -> tuple[int, int] | None:
-    """First and last piece of the answer in the document, or None if the question is impossible.
-
-    They are narrowed from whole words to the pieces of the answer, if the words contain them: the answer "1895" is one
-    of the six pieces of "(1895-1943)."; "Japan" is not a piece of "Japanese".
-    """
+    """First and last piece of the answer, None if impossible: those of its words, or "1895" of "(1895-1943)."."""
     if example.is_impossible:
         return None
     start = document.first_piece[example.start_position]

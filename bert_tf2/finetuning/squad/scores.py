@@ -76,7 +76,6 @@ def _by_question(given: str | Mapping[str, Any], name: str, kind: type | tuple[t
 
 
 def _annotated_answers(dataset: Any, name: str) -> Iterator[tuple[str, list[str]]]:
-    """Yields each question's id and annotated answers."""
     for paragraph, where in examples.paragraphs(dataset, name):
         for qas_id, question, place in examples.questions(paragraph, where):
             answers = examples.field(question, "answers", list, place)
@@ -104,7 +103,6 @@ def f1_score(prediction: str, answer: str) -> float:
 
 
 def _percent(scores: Iterable[float]) -> float:
-    """The mean, in percent."""
     scores = list(scores)
     total = 0.0
     for score in scores:  # not sum(): it is more exact from Python 3.12 on, so the last digit would differ
@@ -176,10 +174,9 @@ def _summary(prefix: str, scores: Iterable[tuple[float, float]]) -> dict[str, fl
 def _best_threshold(
     scores: Mapping[str, float], predictions: Mapping[str, str], null_odds: Mapping[str, float], answerable: set[str]
 ) -> tuple[float, float]:
-    """The best score in percent that a threshold on the null odds can reach, and that threshold.
+    """The best score in percent that a threshold on the null odds can reach, and that threshold, as officially.
 
-    At first every question counts as "no answer"; then they get their predicted answer, the most certain first. As in
-    the official script, questions with equal odds are taken one by one, although no threshold lies between them.
+    At first every question counts as "no answer"; then they get their predicted answer, the most certain first.
     """
     score = best = len(scores) - len(answerable)
     threshold = 0.0

@@ -184,17 +184,6 @@ def test_tsv_by_name_finds_its_labels(tmp_path):
     assert get_processor("tsv", tsv=with_key).get_train_examples(str(tmp_path))[0].guid == "k1"
 
 
-def test_tsv_by_number_without_header(tmp_path):
-    write(tmp_path, "train.tsv", "A|x|1", "|y|0")
-    write(tmp_path, "test.tsv", "only text")
-    processor = get_processor("tsv", tsv=TsvLayout(text_a="1", label="3", header=False))
-    assert processor.get_train_examples(str(tmp_path)) == [
-        InputExample("train-0", "A", None, "1"),
-        InputExample("train-1", "", None, "0"),
-    ]
-    assert processor.get_test_examples(str(tmp_path)) == [InputExample("test-0", "only text", None, "0")]
-
-
 @pytest.mark.parametrize(
     ("name", "lines", "message"),
     [
@@ -259,10 +248,6 @@ def test_bad_columns_of_tsv(layout, message):
             ", row 3: the label is empty (give --multi_label if a text may have no label, or several)",
         ),
         (["text", "A"], ": has no column 'label'; its header is text"),
-        (
-            ["text|label|id|label", "a|yes|1|no"],
-            ", row 1: columns 2 and 4 are both called 'label'; rename all but one, or give the number of the column",
-        ),
     ],
 )
 def test_bad_training_tables_of_tsv(rows, message, tmp_path):

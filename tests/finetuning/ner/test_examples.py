@@ -127,15 +127,6 @@ def test_written_file_reads_back(write, tmp_path, text):
         assert [s.tags for s in ner.read_conll(output, tag_column=-2)] == [s.tags for s in given]
 
 
-def test_predictions_complete_or_absent(write, tmp_path):
-    path = write(CONLL_2003)
-    given = ner.read_conll(path)
-    output = tmp_path / "predictions.txt"
-    with pytest.raises(ValueError):
-        ner.write_predictions(path, str(output), given, [["O"] * 3, ["O"], ["O"]])
-    assert [name.name for name in tmp_path.iterdir()] == ["data.txt"]
-
-
 def test_numbers_of_words_are_no_words(tmp_path):
     text = "# text = x\n1\tAnn\tB-PER\n2-3\twon't\tO\n2\two\tO\n3\tn't\tO\n3.1\tgo\tO\n\n1\tYes\tO\n"
     path = write_to(tmp_path, text)

@@ -33,17 +33,6 @@ def test_first_pieces_carry_the_labels(tokenizer):
     }
 
 
-def test_long_sentence_by_hand(tokenizer):
-    """Six pieces a window, three from window to window, nine words."""
-    given = [sentence("a", "b", "c", "d", "e", "f", "a", "b", "c", tags=["O"] * 9)]
-    first, second = ner.convert_sentences_to_features(given, ["O"], 8, tokenizer)
-    assert pieces_of(tokenizer, first) == ["[CLS]", *"abcdef", "[SEP]"]
-    assert pieces_of(tokenizer, second) == ["[CLS]", *"defabc", "[SEP]"]
-    # word 3: 2 pieces behind it in the first window, none before it in the second; word 4: 1 and 1, a tie; word 5: 0, 2
-    assert [word for word, _ in first.answers] == [0, 1, 2, 3, 4]
-    assert second.answers == [(5, 3), (6, 4), (7, 5), (8, 6)]
-
-
 def test_document_context_by_hand(tokenizer):
     given = [
         sentence("f", document=1),

@@ -91,40 +91,6 @@ def test_best_spans_by_hand(tokenizer):
     assert (answers.nbest["q"][0]["start_logit"], answers.nbest["q"][0]["end_logit"]) == (5.0, 4.0)
 
 
-def test_no_span_at_all_is_called_empty_in_version_1(tokenizer):
-    answers = answers_of(tokenizer, FOX, {0: 1, 1: 2}, {0: 1, 1: 2}, n_best=2)
-    assert answers.nbest["q"] == [{"text": "empty", "probability": 1.0, "start_logit": 0.0, "end_logit": 0.0}]
-
-
-WORDS = " ".join(f"w{i}" for i in range(14))
-
-
-def test_a_span_is_taken_from_its_window_of_most_context(tokenizer):
-    features = features_of(tokenizer, WORDS, length=12, stride=3)
-    # w7 is at 10, 7, 4 of the three windows; only the second may use it
-    results = results_of(features, lambda f: [{f.tokens.index("w7"): (9, 1, 9)[f.doc_span_index]}] * 2, others=0.0)
-    example = squad.SquadExample("q", "who", WORDS.split())
-    answers = squad.compute_predictions([example], features, reversed(results), 1, 1, True)
-    assert answers.nbest["q"] == [{"text": "w7", "probability": 1.0, "start_logit": 1.0, "end_logit": 1.0}]
-
-
-@pytest.mark.parametrize(("threshold", "wanted"), [(-1.5, ""), (-1.0, "fox"), (0.0, "fox")])
-def test_null_threshold(tokenizer, threshold, wanted):
-    settings = {"version_2_with_negative": True, "null_score_diff_threshold": threshold}
-    answers = answers_of(tokenizer, FOX, {4: 3, 0: 2}, {4: 3, 0: 3}, n_best=2, **settings)
-    assert answers.null_odds == {"q": -1.0}
-    assert answers.predictions == {"q": wanted}
-    assert [entry["text"] for entry in answers.nbest["q"]] == ["fox", ""]
-
-
-def test_no_answer_counts_in_the_window_where_it_is_least_likely(tokenizer):
-    features = features_of(tokenizer, WORDS, length=12, stride=3)
-    results = results_of(features, lambda f: [{0: (3.0, -1.0, 2.0)[f.doc_span_index], 3: 1.0}] * 2, others=-50.0)
-    example = squad.SquadExample("q", "who", WORDS.split())
-    answers = squad.compute_predictions([example], features, results, 5, 4, True, version_2_with_negative=True)
-    assert answers.null_odds == {"q": -2.0 - 2.0}
-
-
 @pytest.mark.parametrize("words", [FOX, "\u200b"])
 def test_without_any_span_version_2_says_no_answer(tokenizer, words, tmp_path):
     settings = {"version_2_with_negative": True, "null_score_diff_threshold": 1e9}

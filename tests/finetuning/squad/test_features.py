@@ -55,18 +55,6 @@ def test_windows_by_hand(tokenizer):
     assert scored == [[0, 1, 2, 3, 4, 5], [6, 7, 8], [9, 10, 11, 12, 13]]
 
 
-@pytest.mark.parametrize("total", [1, 7, 30, 97, 240])
-@pytest.mark.parametrize(("room", "stride"), [(30, 7), (10, 10), (9, 1), (96, 13), (200, 150)])
-def test_every_piece_is_scored_once_where_it_has_most_context(total, room, stride):
-    windows = squad_features._windows(total, room, stride)
-    best = squad_features._max_context_windows(windows, total)
-    for piece in range(total):
-        context = {
-            i: min(piece - w.start, w.stop - 1 - piece) + 0.01 * len(w) for i, w in enumerate(windows) if piece in w
-        }
-        assert best[piece] == max(context, key=context.get)
-
-
 @pytest.mark.parametrize("year", ["(1895-1943).", "(1895", "1895."])
 def test_answer_is_narrowed_to_its_pieces(tokenizer, year):
     answer = {"orig_answer_text": "1895", "start_position": 3, "end_position": 3}
@@ -74,13 +62,6 @@ def test_answer_is_narrowed_to_its_pieces(tokenizer, year):
     place = [feature.tokens.index("1895")]
     record = squad.as_record(feature, is_training=True)
     assert (record["start_positions"], record["end_positions"], record["is_impossible"]) == (place, place, [0])
-
-
-def test_answer_that_a_window_does_not_hold_is_at_cls(tokenizer):
-    answer = {"orig_answer_text": "w7 w8", "start_position": 7, "end_position": 8}
-    words = " ".join(f"w{i}" for i in range(14))
-    features = features_of(tokenizer, words, length=12, stride=3, training=True, **answer)
-    assert [(f.start_position, f.end_position) for f in features] == [(0, 0), (7, 8), (4, 5)]
 
 
 def test_a_paragraph_without_pieces_has_no_window(tokenizer):
