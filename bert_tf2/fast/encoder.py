@@ -122,7 +122,6 @@ class FastEncoder:
         return [*layers, last(states, layout, queries)] if last else layers
 
     def _are_alike(self) -> bool:
-        """Whether the blocks differ in nothing but their variables."""
         return len({(id(block.layer.config), block.layer.dtype_policy.name) for block in self._blocks}) == 1
 
 
@@ -161,5 +160,4 @@ class Block:
         return [(one, *others) for one, others in zip(query, key_value, strict=True)]
 
     def with_values(self):
-        """See shared_graph.with_values."""
         return with_values(self, self.layer.variables)

@@ -172,10 +172,7 @@ def _forward(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """LayerNorm of x, or of x + dropout(branch + bias): [..., D], and means and inverse deviations, float32 [..., 1].
 
-    Args:
-      inputs: x [..., D]; or x, the branch [..., D] and the bias, float32 [D].
-      bits: uint16 [..., D], the random numbers of the dropout; None for no dropout.
-      gamma, beta: float32 [D].
+    `inputs` are these: [..., D], [..., D], [D]; `bits` the random numbers of the dropout, uint16 [..., D], or None.
     """
     wide = _sum_of(inputs, bits, rate)
     mean = tf.reduce_mean(wide, axis=-1, keepdims=True)

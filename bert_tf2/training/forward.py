@@ -109,12 +109,8 @@ def in_order(
 ) -> Iterator[tuple[Row, Result]]:
     """Computes rows in batches of like length, which have little padding; yields each row and its result, in order.
 
-    Args:
-      rows: may be a generator, of which one window is read ahead.
-      length: the number of tokens of a row.
-      compute: returns a result for each row of a batch.
-      batch_size: the number of rows in a batch; the last one of a window may be smaller.
-      most_tokens: a window, which is in memory as a whole, ends after the first batch with which it has this many.
+    One window of the rows is in memory. It ends with the first batch with which it has `most_tokens`, where `length` is
+    the number of tokens of a row. `compute` returns a result for each row of a batch.
     """
     if not tf.executing_eagerly():
         raise UserError(

@@ -47,16 +47,13 @@ def start_from(
 ) -> int:
     """Loads the newest weights in output_dir, or else init_checkpoint, and returns their global step, there 0.
 
-    Args:
-      will_train: whether the model is trained before it is used; its weights may then be random.
-      opened: these weights, or others in output_dir, if they have been opened.
+    They may be random if the model `will_train`; `opened`: these weights, or others in output_dir, if they are open.
     """
     latest = checkpoint.latest_checkpoint(output_dir)
     if latest:
         source = opened if opened is not None and opened.path == latest else latest
         step = checkpoint.restore(source, checkpoint.tf1_variables(model), model.config)
         logging.info("Using %s", latest)
-        _tell_unused(latest, init_checkpoint)
         return step
     source = opened or checkpoint.weights_in_use(output_dir, init_checkpoint, will_train)
     if source is None:
@@ -66,11 +63,6 @@ def start_from(
         checkpoint.check_trained(model, source)
     logging.info(checkpoint.initialize(model, source))
     return 0
-
-
-def _tell_unused(latest: str, init_checkpoint: str | None) -> None:
-    if init_checkpoint:
-        logging.info("--init_checkpoint=%s is not used, because there is %s", init_checkpoint, latest)
 
 
 class Trainer:
@@ -90,7 +82,6 @@ class Trainer:
 
     @property
     def _state(self) -> dict[str, tf.Variable]:
-        """The variables of a checkpoint."""
         return {**checkpoint.tf1_variables(self._model), **self.step.state}
 
     def start(self, init_checkpoint: str | None = None, opened: Weights | None = None) -> int:
@@ -101,7 +92,8 @@ class Trainer:
             self.global_step = checkpoint.restore(source, self._state, self._model.config, LOSS_SCALE_NAMES)
             self._before = TrainingState.read(latest)
             self.examples = self._before.examples if self._before else self.global_step * self._options.train_batch_size
-            _tell_unused(latest, init_checkpoint)
+            if init_checkpoint:
+                logging.info("--init_checkpoint=%s is not used, because there is %s", init_checkpoint, latest)
             step, last = self.global_step, self._options.num_train_steps
             if step < last:
                 logging.info("Continuing from %s at step %d", latest, step)
@@ -153,7 +145,7 @@ class Trainer:
             while self.global_step < options.num_train_steps:
                 next_stop = min(save.next, evaluation.next)
                 count = team.broadcast_from_chief(monitor.steps_to_run(self.global_step, next_stop))
-                with team.watched(monitor.time_limit(count)), explained(explain):
+                with team.watched(), explained(explain):
                     sums, bad = steps(iterator, tf.constant(self.global_step, tf.int64), tf.constant(count))
                 self._check_finite(int(bad), where)
                 self.global_step += count
@@ -189,9 +181,8 @@ class Trainer:
         return bool(self._team.broadcast_from_chief(int(bool(self._team.is_chief and evaluate(self.global_step)))))
 
     def _stopped(self, signals: Sequence[int]) -> process.Stopped:
-        """The exception that ends the script with the exit status of the first signal of a worker."""
         index, number = next((index, number) for index, number in enumerate(signals) if number)
-        by = f" by a signal to {self._team.name(index)}" if self._team.several else ""
+        by = f" by a signal to {self._team.name(index)}" if self._team.size > 1 else ""
         return process.Stopped(
             number, f"stopped{by} after step {self.global_step}, which is saved; the same command continues there"
         )
@@ -231,11 +222,8 @@ class Trainer:
 
     def _save(self, records: str | None) -> None:
         if self._team.is_chief:
-            self._saver.save(self._state, self.global_step, self._now(records))
-
-    def _now(self, records: str | None) -> TrainingState:
-        settings = {name: value for name, (value, _) in self._deciding(records).items()}
-        return TrainingState(self.examples, settings)
+            settings = {name: value for name, (value, _) in self._deciding(records).items()}
+            self._saver.save(self._state, self.global_step, TrainingState(self.examples, settings))
 
     def _deciding(self, records: str | None) -> dict[str, tuple[Any, str]]:
         replicas, padding = self._strategy.num_replicas_in_sync, self._model.encoder.computes_padding

@@ -62,10 +62,6 @@ class TrainingMonitor:
         count = min(count, max(1, int(seconds / self._seconds_per_step)))
         return min(count, options.iterations_per_loop)
 
-    def time_limit(self, count: int) -> float | None:
-        """The seconds after which steps are certain not to end any more; None while their speed is not known."""
-        return None if self._seconds_per_step is None else 600.0 + 20.0 * count * self._seconds_per_step
-
     def report(self, step: int, count: int, sums: Mapping[str, float]) -> None:
         """Adds the sums over the `count` steps that end at `step`."""
         now = time.monotonic()

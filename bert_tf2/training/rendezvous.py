@@ -35,11 +35,7 @@ def wait_for_workers(
 ) -> None:
     """Returns when all workers have called this, and no longer than a second apart.
 
-    Args:
-      addresses: HOST:PORT of all workers, the chief first.
-      index: the number of this worker.
-      names: what to call each worker.
-      alike: what must be the same for all of them, by its name in a message.
+    `addresses`, HOST:PORT, begin with the chief's; `index` is this worker; `alike` must be the same for all, by name.
     """
     alike = {**alike, "the cluster in TF_CONFIG": " ".join(addresses)}
     names = [f"{name} ({address})" for name, address in zip(names, addresses, strict=True)]
@@ -76,25 +72,18 @@ def _call(address: str) -> socket.socket:
 
 def _wait_for_addresses(hosts: Mapping[str, str]) -> None:
     """Returns when all hosts, by the names of their workers, have addresses, which TensorFlow needs."""
-    end, told = time.monotonic() + SECONDS, False
-    while missing := {name: problem for name, host in hosts.items() if (problem := _name_problem(host))}:
-        name, problem = next(iter(missing.items()))
-        sentence = f"the host of {name} has no address ({problem}); correct its name, the same for all workers"
-        if time.monotonic() >= end:
-            raise UserError(f"TF_CONFIG: {sentence}")
-        if not told:
-            logging.warning("Waiting, because %s", sentence)
-            told = True
-        time.sleep(_SECONDS_BETWEEN_QUERIES)
-
-
-def _name_problem(host: str) -> str | None:
-    """Why a host has no address; None if it has one."""
-    try:
-        socket.getaddrinfo(host, None)
-    except (OSError, UnicodeError) as error:  # UnicodeError: no name can be like that
-        return str(getattr(error, "strerror", None) or error)
-    return None
+    end, waiting = time.monotonic() + SECONDS, dict(hosts)
+    while waiting:
+        name, host = next(iter(waiting.items()))
+        try:
+            socket.getaddrinfo(host, None)
+            del waiting[name]
+        except (OSError, UnicodeError) as error:  # UnicodeError: no name can be like that
+            sentence = f"the host of {name} has no address ({error}); correct its name, the same for all workers"
+            if time.monotonic() >= end:
+                raise UserError(f"TF_CONFIG: {sentence}") from error
+            logging.log_first_n(logging.WARNING, "Waiting, because %s", 1, sentence)
+            time.sleep(_SECONDS_BETWEEN_QUERIES)
 
 
 class _Patience:
@@ -132,8 +121,12 @@ def _gather(listener: socket.socket, alike: Mapping[str, int | str], names: Sequ
                     continue
                 connection = held.enter_context(listener.accept()[0])
                 if (found := _read(connection)) and found[0] in range(1, len(names)):
-                    there[found[0]] = connection
-                    _check_alike(alike, found[1], names[0], names[found[0]])
+                    worker, theirs = found
+                    there[worker] = connection
+                    for what, ours in alike.items():
+                        if ours != theirs.get(what):
+                            both = f"{names[0]} has {ours}, {names[worker]} has {theirs.get(what)}"
+                            raise UserError(f"{what} must be the same for all workers: {both}")
             answer = _GO
         except UserError as error:
             answer = f"{error}\n".encode()
@@ -153,14 +146,6 @@ def _read(connection: socket.socket) -> tuple[int, Mapping[str, int | str]] | No
         return found["index"], dict(found["alike"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-
-
-def _check_alike(alike: Mapping[str, int | str], found: Mapping[str, int | str], chief: str, worker: str) -> None:
-    for what in alike:
-        if alike[what] != found.get(what):
-            raise UserError(
-                f"{what} must be the same for all workers: {chief} has {alike[what]}, {worker} has {found.get(what)}"
-            )
 
 
 def _report(chief: str, message: Mapping[str, object], name: str) -> None:

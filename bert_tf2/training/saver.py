@@ -61,14 +61,13 @@ class TrainingState:
                 yield f"{name}: {before} before, {after} now: {consequence}"
 
     def write(self, prefix: str) -> None:
-        """Writes the file that belongs to a checkpoint. Raises UserError if that is not possible."""
-        content = {"step": int(_step_of(prefix)), **dataclasses.asdict(self)}
+        content = {"step": int(prefix.rpartition("-")[2]), **dataclasses.asdict(self)}
         files.write_json(_path_beside(prefix), json_text.with_checksum(content), durable=True)
 
     @classmethod
     def read(cls, prefix: str) -> TrainingState | None:
         """The state at a checkpoint; None if it has none, because TensorFlow 1 wrote it, for example."""
-        path, step = _path_beside(prefix), _step_of(prefix)
+        path, step = _path_beside(prefix), prefix.rpartition("-")[2]
         if not files.exists(path):
             return None
         try:
@@ -85,10 +84,6 @@ class TrainingState:
 
 def _path_beside(prefix: str) -> str:
     return f"{prefix}.training.json"
-
-
-def _step_of(prefix: str) -> str:
-    return prefix.rpartition("-")[2]
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -129,7 +124,6 @@ class Saver:
 
     @property
     def count(self) -> int:
-        """The number of checkpoints that are kept now."""
         return self._folder.count
 
     def save(self, variables: Mapping[str, tf.Variable], step: int, beside: TrainingState) -> None:
@@ -188,19 +182,10 @@ def folder_of_weights(output_dir: str) -> str:
 
 
 class Best:
-    """The best weights so far, in a separate folder, and early stopping.
-
-    `measure.json` next to the weights holds the results so far, for a resumed training and for later calls.
-    """
+    """The best weights so far, in a separate folder with the results in `measure.json`, and early stopping."""
 
     def __init__(self, output_dir: str, begun: bool, patience: int = 0):
-        """Reads the results so far.
-
-        Args:
-          output_dir: the folder of the training.
-          begun: whether it contains a training. If not, weights in the folder are those of a deleted one.
-          patience: the evaluations without improvement after which to stop; 0 for no limit.
-        """
+        """`begun`: whether output_dir has a training; if not, the weights are those of a deleted one."""
         self.folder = best_folder(output_dir)
         self._patience = patience
         self._file = os.path.join(self.folder, "measure.json")
@@ -210,7 +195,6 @@ class Best:
             self._seen = self._read()
 
     def _read(self) -> dict[str, Any]:
-        """Reads the results so far. Raises UserError if the file is damaged, or its weights are missing."""
         try:
             seen = _read(self._file)
             if seen["measure"] is not None and checkpoint.latest_checkpoint(self.folder) is None:
@@ -229,11 +213,9 @@ class Best:
 
     @property
     def last_step(self) -> int:
-        """The step of the last evaluation."""
         return self._seen["last_step"]
 
     def ends_training(self) -> bool:
-        """Whether to stop the training, which it logs."""
         if not 0 < self._patience <= self._seen["evaluations_since"]:
             return False
         since, name = self._seen["evaluations_since"], self._seen["measure"]

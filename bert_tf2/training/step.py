@@ -133,19 +133,12 @@ def local_gradients(
 ) -> tuple[dict[str, tf.Tensor], Gradients]:
     """Computes this replica's part of the losses and their gradients; the sum over all replicas is the whole.
 
-    Args:
-      variables: by name.
-      batch: this replica's features.
-      dropout_seed: int32 [2].
-      loss_scale: a factor for the gradients.
-      parts: in which the batch is computed, one after the other, to save memory; the sum is the same but for dropout.
+    The batch is computed in `parts`, one after the other, to save memory; `dropout_seed` is int32 [2].
 
-    Returns:
-      Losses by name (`loss` is their sum) and gradients by variable name.
+    Returns losses by name (`loss` is their sum) and gradients by the name of the variable.
     """
 
-    def weights_of(terms):
-        """The weights of terms over the whole batch of all replicas."""
+    def weights_of(terms):  # over the whole batch of all replicas
         context = tf.distribute.get_replica_context()
         return context.all_reduce("SUM", [tf.stop_gradient(term.weight) for term in terms])
 
@@ -255,10 +248,7 @@ class LossScale:
         return tf.convert_to_tensor(self._scale)
 
     def apply(self, norm: tf.Tensor, update: Callable[[], None]) -> tf.Tensor:
-        """Calls `update` if the norm of the gradients of all replicas is finite, and adapts the scale.
-
-        Returns float32, 1 if the step was left out, otherwise 0.
-        """
+        """Calls `update` if the norm of all gradients is finite, and adapts the scale; 1 if it left out the step."""
 
         def do() -> tf.Tensor:
             update()

@@ -27,7 +27,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf2.data.record_order import Share
-from bert_tf2.support import process, settings
+from bert_tf2.support import settings
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.settings import Options
 from bert_tf2.training import rendezvous
@@ -74,17 +74,11 @@ def find_cluster(variables: Mapping[str, str] = os.environ) -> Cluster | None:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
             raise _wrong(f"the address of {name}, {address!r}, is not HOST:PORT")
-    if others := sorted({*jobs} - {"chief", "worker"}):
-        raise _wrong(
-            f"its cluster has the job {others[0]!r}; there are only workers here, which hold all weights, and a chief,"
-            " which also evaluates"
-        )
     if f"{kind} {index}" not in listed:
         raise _wrong(
             f"its task is {kind!r} number {index}, and its cluster has {and_more([*listed], 8) or 'no worker'}"
         )
     if len(listed) == 1:
-        logging.log_first_n(logging.INFO, "%s lists a single worker: this process trains alone", 1, VARIABLE)
         return None
     names, addresses = tuple(listed), tuple(listed.values())
     return Cluster(names, addresses, names.index(f"{kind} {index}"))
@@ -120,12 +114,7 @@ class Team:
             self._sum = tf.function(lambda row: strategy.run(self._sum_of_rows, args=(row,)), autograph=False)
 
     @property
-    def several(self) -> bool:
-        return self.size > 1
-
-    @property
     def is_chief(self) -> bool:
-        """Whether this worker writes files, and evaluates."""
         return self.index == 0
 
     @property
@@ -163,11 +152,9 @@ class Team:
         return context.all_reduce("SUM", tf.where(tf.equal(first, 0), row, 0.0))
 
     def broadcast_from_chief(self, number: int) -> int:
-        """The number of the chief, for all workers."""
         return self.gather(number)[0]
 
     def wait(self) -> None:
-        """Returns when all workers have called this. Raises UserError as `gather` does."""
         self.gather(0)
 
     def check_same(self, value: object, what: str) -> None:
@@ -186,26 +173,16 @@ class Team:
             self.check_same(values[name], f"have other values of --{name}; start all workers with the same command")
 
     @contextlib.contextmanager
-    def watched(self, seconds: float | None = None) -> Iterator[None]:
-        """Converts the failure of an operation of all workers into a UserError that names the worker.
-
-        `seconds`: after which the process ends in any case, since a worker may answer and wait for its disk.
-        """
-        timer = threading.Timer(seconds or 0.0, lambda: process.leave(1, _STUCK.format(seconds)))
-        timer.daemon = True
+    def watched(self) -> Iterator[None]:
+        """Converts the failure of an operation of all workers into a UserError that names the worker."""
         try:
-            if self.several and seconds is not None:
-                timer.start()
             yield
         except _LOST as error:
             if self.strategy is None:
                 raise
             raise UserError(self._loss(str(error))) from error
-        finally:
-            timer.cancel()
 
     def _loss(self, message: str) -> str:
-        """A sentence about the worker that an error of TensorFlow is about."""
         others = [index for index in range(self.size) if index != self.index]
         named = {" ".join(found) for found in re.findall(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)", message)}
         lost = [index for index in others if not rendezvous.listens(self._cluster.addresses[index])]
@@ -216,10 +193,6 @@ class Team:
         )
 
 
-_STUCK = (
-    "no step has ended for {:.0f} s, though all workers answer; one of them may wait for its files or devices; start"
-    " all workers again, and they continue from the newest checkpoint"
-)
 _LOST = (
     tf.errors.UnavailableError,
     tf.errors.DeadlineExceededError,

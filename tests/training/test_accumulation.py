@@ -43,11 +43,6 @@ def test_parts_update_as_the_whole_batch(tmp_path, whole, kind, parts):
     assert_equal(whole(kind), train(tmp_path, kind, gradient_accumulation_steps=parts))
 
 
-@pytest.mark.slow
-def test_parts_on_two_replicas(tmp_path, whole, two):
-    assert_equal(whole("pretraining"), train(tmp_path, "pretraining", two, gradient_accumulation_steps=2))
-
-
 def test_parts_drop_other_values_each(tmp_path):
     """The same row eight times: without other dropout for each part, all parts would have the same loss."""
     batch = {name: np.repeat(values[:1], 2, axis=0) for name, values in batch_for("pretraining", 8).items()}

@@ -1,7 +1,5 @@
 """Rows of different lengths: batches of like length, results in order, the same on two replicas as on one."""
 
-import json
-
 import numpy as np
 import pytest
 import toy_data
@@ -73,23 +71,3 @@ def test_features_on_two_replicas_are_those_of_one(two, tokenizer):
     assert [len(states) for states in found[0]] == [len(tokenizer.tokenize(text)) + 2 for text in TEXTS]
     for of_one, of_two in zip(*found, strict=True):
         np.testing.assert_allclose(of_one, of_two, atol=2e-6)
-
-
-def test_a_line_is_the_json_of_its_numbers():
-    feature = extract_features.InputFeatures(4, ["[CLS]", '"', "中"], [], [], [])
-    values = np.random.default_rng(0).normal(size=(2, 3, 5)).astype(np.float32)
-
-    def rounded(row: int, position: int) -> list[float]:
-        return [round(float(value), 6) for value in values[row, position]]
-
-    wanted = {
-        "linex_index": 4,
-        "features": [
-            {
-                "token": token,
-                "layers": [{"index": -1, "values": rounded(0, position)}, {"index": 0, "values": rounded(1, position)}],
-            }
-            for position, token in enumerate(feature.tokens)
-        ],
-    }
-    assert extract_features.token_line(feature, [-1, 0], values) == json.dumps(wanted)

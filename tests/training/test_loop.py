@@ -21,7 +21,7 @@ from bert_tf2.fast.encoder import Plan
 from bert_tf2.support import environment
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import plots
-from bert_tf2.training.loop import StopRequest, start_from
+from bert_tf2.training.loop import StopRequest
 from bert_tf2.training.step import local_gradients, reduce_gradients
 from bert_tf2.weights import checkpoint
 
@@ -36,9 +36,9 @@ def saved_model(folder, kind="pretraining", seed=0) -> str:
     return str(folder / "start")
 
 
-def train(folder, steps, kind="pretraining", init=None, batch=None, how=None, unpad="none", **options):
+def train(folder, steps, kind="pretraining", init=None, batch=None, how=None, **options):
     """Trains to step `steps` in `folder` and returns the model; `how`: arguments of Trainer.train."""
-    trainer = make_trainer(folder, kind, plan=Plan(unpad, share_graph=True), num_train_steps=steps, **options)
+    trainer = make_trainer(folder, kind, plan=Plan(share_graph=True), num_train_steps=steps, **options)
     trainer.start(init)
     trainer.train(endless(batch_for(kind) if batch is None else batch), **(how or {}))
     return trainer._model
@@ -129,19 +129,6 @@ def test_two_replicas_update_as_one(tmp_path, two, kind, monkeypatch):
 
 
 @pytest.mark.slow
-def test_two_replicas_without_padding_update_as_one_with_it(tmp_path, two):
-    init = saved_model(tmp_path)
-    batch = small_batch(7)
-    for name, strategy in (("none", ONE), ("groups", two)):
-        train(tmp_path / name, 5, "pretraining", init, batch, strategy=strategy, learning_rate=5e-4, unpad=name)
-    padded, unpadded = (
-        {key: value for key, value in saved(tmp_path / name).items() if ROUNDING_ONLY not in key}
-        for name in ("none", "groups")
-    )
-    assert largest_difference(padded, unpadded) < 1e-6
-
-
-@pytest.mark.slow
 def test_replicas_drop_different_values(tmp_path, two):
     """Both halves of the batch are the same: two replicas that dropped the same values would act as one on a half."""
     init = saved_model(tmp_path)
@@ -186,31 +173,6 @@ def test_every_step_drops_other_values_and_the_seed_decides(tmp_path):
     assert np.abs(slots[1][0] - slots[2][0]).max() > 1e-4
     # The weights stand still, so were every step to drop the same, m would be the first gradient times 1 - 0.9^3.
     assert np.abs(slots[1][0] / 0.1 - slots[1][1] / (1 - 0.9**3)).max() > 1e-4
-
-
-@pytest.mark.slow
-def test_a_run_that_is_at_its_end_says_so(tmp_path, log_lines):
-    train(tmp_path / "run", 2)
-    before = sorted(os.listdir(tmp_path / "run"))
-    del log_lines[:]
-    train(tmp_path / "run", 2)
-    assert f"{tmp_path}/run/model.ckpt-2 is already at step 2 of 2: nothing left to train" in log_lines
-    assert sorted(os.listdir(tmp_path / "run")) == before
-
-
-@pytest.mark.slow
-def test_weights_for_evaluation(tmp_path, log_lines):
-    model = MAKERS["pretraining"](tiny_config())
-    with pytest.raises(UserError, match="none: there is no such folder, and no --init_checkpoint is given"):
-        start_from(model, str(tmp_path / "none"), None)
-    assert start_from(model, str(tmp_path / "none"), None, will_train=True) == 0
-    assert "the weights are random" in log_lines[-1]
-    init = saved_model(tmp_path, seed=3)
-    assert start_from(model, str(tmp_path / "none"), init) == 0
-    assert largest_difference(values_of(model), saved(tmp_path)) == 0.0
-    trained = train(tmp_path / "run", 2)
-    assert start_from(model, str(tmp_path / "run"), init) == 2
-    assert largest_difference(values_of(model), values_of(trained)) == 0.0
 
 
 # Checkpoints and evaluation on the way.

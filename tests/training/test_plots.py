@@ -9,7 +9,6 @@ import time
 import pytest
 import tensorflow as tf
 
-from bert_tf2.support.settings import WrongSetting
 from bert_tf2.training import plots
 from bert_tf2.training.monitor import TrainingMonitor, write_scalars
 from bert_tf2.training.options import PlotTrainingOptions, TrainOptions
@@ -86,8 +85,3 @@ def test_folders_are_words_or_flags(command_lines, runs, tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
         done = command_lines.run("plot_training.py", str(folder), cwd=tmp_path)
         assert done.status == 1 and re.match(rf"plot_training.py: error: {folder}: has no curves .*\n$", done.stderr)
-
-
-def test_wrong_settings():
-    with pytest.raises(WrongSetting, match="output_dir='runs': a list of texts is needed, output_dir=\\['runs'\\]"):
-        PlotTrainingOptions(output_dir="runs")
