@@ -63,6 +63,16 @@ class InputFeatures:
         paragraph = len(self.tokens) - self.doc_start
         return [0] * self.doc_start + [1] * paragraph + [0] * (len(self.input_ids) - len(self.tokens))
 
+    @property
+    def token_to_orig_map(self) -> dict[int, int]:
+        """Position of each piece of the paragraph -> the index of its word."""
+        return dict(enumerate(self.word_indexes.tolist(), self.doc_start))
+
+    @property
+    def token_is_max_context(self) -> dict[int, bool]:
+        """Position of each piece of the paragraph -> whether it is scored in this window."""
+        return dict(enumerate(self.max_context.tolist(), self.doc_start))
+
 
 def check_lengths(max_seq_length: int, max_query_length: int, doc_stride: int) -> None:
     """Raises UserError if windows cannot advance next to a question."""

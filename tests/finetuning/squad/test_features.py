@@ -34,7 +34,8 @@ def test_one_window_by_hand(tokenizer):
     assert feature.input_ids == [VOCAB.index(token) for token in feature.tokens] + [0] * 6
     assert feature.input_mask == [1] * 10 + [0] * 6
     assert feature.segment_ids == [0] * 4 + [1] * 6 + [0] * 6
-    assert feature.word_indexes.tolist() == [0, 1, 1, 2, 2] and feature.max_context.all()
+    assert feature.token_to_orig_map == {4: 0, 5: 1, 6: 1, 7: 2, 8: 2}
+    assert feature.token_is_max_context == dict.fromkeys(range(4, 9), True)
     assert (feature.unique_id, feature.example_index, feature.doc_span_index) == (1000000000, 0, 0)
     assert squad.as_record(feature, is_training=False) == {
         "unique_ids": [1000000000],
