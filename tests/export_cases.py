@@ -17,6 +17,7 @@ from bert_tf2 import heads, modeling, tokenization
 from bert_tf2.exporting import signatures
 from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.run import run
+from bert_tf2.finetuning import classification
 from bert_tf2.weights import checkpoint
 from bert_tf2.weights.labels import TAGGING_TASK, LabelMap, save_label_map
 
@@ -105,6 +106,27 @@ def rows(lengths=(4, 17, 9, 24), seed: int = 3) -> dict[str, np.ndarray]:
         inputs["input_mask"][row, :length] = 1
         inputs["segment_ids"][row, middle + 1 : length] = 1
     return inputs
+
+
+def model_inputs(tokenizer, pairs, max_seq_length: int) -> dict[str, np.ndarray]:
+    """By the reference's way from texts to ids, as long as the longest; "" for no second text; [MASK] stays whole."""
+
+    def tokenize(text: str) -> list[str]:
+        parts = [tokenizer.tokenize(part) for part in text.split("[MASK]")]
+        return [token for part in parts for token in ["[MASK]", *part]][1:]
+
+    inputs = {name: np.zeros([len(pairs), max_seq_length], np.int32) for name in signatures.IDS}
+    for row, (first, second) in enumerate(pairs):
+        first, second = tokenize(first), tokenize(second)
+        if second:
+            classification.truncate_seq_pair(first, second, max_seq_length - 3)
+        first = ["[CLS]", *first[: max_seq_length - 2], "[SEP]"]
+        tokens = [*first, *second, "[SEP]"] if second else first
+        inputs["input_ids"][row, : len(tokens)] = tokenizer.convert_tokens_to_ids(tokens)
+        inputs["input_mask"][row, : len(tokens)] = 1
+        inputs["segment_ids"][row, len(first) : len(tokens)] = 1
+    longest = inputs["input_mask"].sum(1).max()
+    return {name: value[:, :longest] for name, value in inputs.items()}
 
 
 def expected_outputs(made: Exported, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

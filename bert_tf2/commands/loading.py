@@ -1,12 +1,9 @@
 """The main entry point in Python: loads weights of any kind with their configuration and vocabulary.
 
-    bert = bert_tf2.load("uncased_L-12_H-768_A-12")
-    bert.embed(["a text", "another"])                    # numpy, float32 [2, D]
-    bert.fill_mask("Paris is the [MASK] of France.")     # an Answer
-    bert.model, bert.tokenizer, bert.config              # for everything else
-
-`embed` computes what extract_features.py writes, `fill_mask` what predict_masked.py prints; `classify`, `tag` and
-`answer` what the scripts of fine-tuning predict, for the folders that these write.
+bert = bert_tf2.load("uncased_L-12_H-768_A-12")
+bert.embed(["a text", "another"])                    # numpy, float32 [2, D]
+bert.fill_mask("Paris is the [MASK] of France.")     # an Answer
+bert.model, bert.tokenizer, bert.config              # for everything else
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf2 import modeling, tokenization
-from bert_tf2.commands.text_parts import write_folder
+from bert_tf2.commands.text_parts import span_settings, write_folder
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning import answering, extract_features
 from bert_tf2.finetuning.extract_features import Text
@@ -91,16 +88,14 @@ class Bert:
     ) -> np.ndarray | list[np.ndarray]:
         """Contextual embeddings, as extract_features.py computes them.
 
-        The first call traces the model; later calls with the same layers are fast. The files of sentence-transformers
-        state the defaults of `pooling`, `normalize` and `max_seq_length` in their folders; the log says so.
+        In a folder of sentence-transformers, its files state the defaults of `pooling`, `normalize`, `max_seq_length`.
 
         Args:
           texts: N texts, each a string or a tuple of two strings (text_a, text_b); or one text or tuple alone.
-          pooling: "mean" or "max" over all tokens, including [CLS] and [SEP]; "cls" for the first token; "none" for all
-            tokens. Defaults to "mean".
-          normalize: whether each vector gets length 1. Defaults to False; "none" has no such vectors.
-          layers: a layer, 0 to num_hidden_layers - 1, or negative to count from the end (-1 is the last); the values of
-            several layers are concatenated.
+          pooling: "mean" (the default) or "max" over all tokens, including [CLS] and [SEP]; "cls" for the first token;
+            "none" for all tokens.
+          normalize: whether each vector gets length 1; not with "none".
+          layers: a layer, 0 to num_hidden_layers - 1, or negative to count from the end; several are concatenated.
           batch_size: number of texts per batch.
           max_seq_length: texts are cut to this number of tokens, including [CLS] and [SEP]; defaults to
             max_position_embeddings.
@@ -110,8 +105,7 @@ class Bert:
           [tokens, D]. For a single text, its [D] or [tokens, D].
 
         Raises:
-          UserError: a setting is out of range or of another type, or a text is neither a string nor a tuple of two
-            strings; or this process is a fork of one that has used TensorFlow.
+          UserError: a setting or a text is wrong, or this process is a fork of one that has used TensorFlow.
         """
         check_type("normalize", normalize, bool, optional=True)
         alone = isinstance(texts, str | tuple)
@@ -147,17 +141,14 @@ class Bert:
           texts: sentences with `[MASK]`, or a single sentence; ` ||| ` separates two segments.
           top_k: the number of words for each `[MASK]`.
           batch_size: number of sentences per batch.
-          max_seq_length: the maximum number of tokens of a sentence; defaults to max_position_embeddings. Sentences are
-            not cut.
+          max_seq_length: the most tokens of a sentence, which is not cut; defaults to max_position_embeddings.
 
         Returns:
           An Answer for each sentence: `.filled` is the sentence with the best words, `.masks[0].predictions[0]` has
           `.token` and `.probability` of the best word for the first `[MASK]`. For a single sentence, its Answer.
 
         Raises:
-          UserError: the weights have no masked-LM head, a sentence has no `[MASK]` (an exported model refuses it too)
-            or too many tokens, an argument is out of range or of another type, or this process is a fork of one that
-            has used TensorFlow.
+          UserError: the weights have no masked-LM head, a sentence has no `[MASK]` or too many tokens; or see `embed`.
         """
         predict_masked.check_head(self.path, self._variables)
         alone = isinstance(texts, str)
@@ -172,18 +163,9 @@ class Bert:
         return next(answers) if alone else list(answers)
 
     def tokenize(self, texts: Text | Iterable[Text], max_seq_length: int | None = None) -> dict[str, np.ndarray]:
-        """The arrays that `model` takes, for `fit`, `predict` and tf.data.
+        """`input_ids`, `input_mask` and `segment_ids`, which `model` takes: int32 [N, F], F that of the longest text.
 
-        Args:
-          texts: N texts, each a string or a tuple of two strings; or one text or tuple alone; or a tuple of two lists
-            (first texts, second texts).
-          max_seq_length: see `embed`.
-
-        Returns:
-          `input_ids`, `input_mask` and `segment_ids`, int32 [N, F]; F is the length of the longest text.
-
-        Raises:
-          UserError: see `embed`.
+        Arguments and errors are those of `embed`; `texts` may be a tuple of two lists (first texts, second texts).
         """
         return answering.padded(
             answering.pack(self.tokenizer, _several(texts)[0], self._checked_length(max_seq_length))
@@ -202,17 +184,16 @@ class Bert:
         """The probability of each label, for a model of run_classifier.py.
 
         Args:
-          texts: see `embed`.
-          batch_size: see `embed`.
+          texts, batch_size: see `embed`.
           max_seq_length: see `embed`; defaults to that of the training, from task.json, if it is there.
           window: tokens of a window. Longer texts are read in several, and not cut; of a pair, the second text is
             divided. With `stride` alone, max_seq_length.
           stride: tokens from the beginning of a window to that of the next; defaults to half a window.
-          pooling: "mean" or "max", what becomes of the probabilities (or scores) of a text's windows.
+          pooling: "mean" or "max", of the probabilities (or scores) of a text's windows.
 
         Returns:
-          For each text, label -> probability, in the order of the labels; of a regression {"score": number}. For a
-          single text, its dictionary.
+          For each text, or the single one, label -> probability in the order of the labels; of a regression {"score":
+          number}.
 
         Raises:
           UserError: the weights are not those of a classifier; or see `embed`.
@@ -266,27 +247,20 @@ class Bert:
         """The words of a paragraph that answer a question, for a model of run_squad.py, as with its --answer_offsets.
 
         Args:
-          question: a question, or several.
-          paragraph: of any length; or one for each question.
+          question, paragraph: of any length; or several questions, with a paragraph for each. Then the answers are a
+            list.
           may_be_missing: whether the paragraph may hold no answer, as in SQuAD 2.0; the text is "" then. By default, as
             in the training.
           batch_size: number of windows per batch.
           **settings: run_squad.py's `max_seq_length`, `doc_stride`, `max_query_length`, `n_best_size`,
             `max_answer_length`, `null_score_diff_threshold`; by default those of the training, from task.json.
 
-        Returns:
-          For several questions, a list with the answer to each.
-
         Raises:
           UserError: the weights are not those of run_squad.py, a text is empty, or a setting is unknown or wrong.
         """
         check_type("batch_size", batch_size, int, low=1)
         check_type("may_be_missing", may_be_missing, bool, optional=True)
-        if unknown := sorted(settings.keys() - answering.SQUAD.keys()):
-            raise UserError(f"answer() has no setting {unknown[0]}; there are {', '.join(answering.SQUAD)}")
-        stated = {**answering.SQUAD, **self._kept, **settings}
-        for name, usual in answering.SQUAD.items():
-            check_type(name, stated[name], type(usual), low=1 if type(usual) is int else None)
+        stated = span_settings("answer", self._kept, settings)
         if may_be_missing is None:
             may_be_missing = bool(task_file.read(self._folder).get("version_2_with_negative"))
         alone = isinstance(question, str)
@@ -353,22 +327,19 @@ def load(
       path: a folder or a file with weights: a TensorFlow 1 checkpoint (its prefix, folder or one of its files), a
         Hugging Face folder, a checkpoint or SavedModel of Model Garden's encoder, a .keras file; or a name at Hugging
         Face's hub, google-bert/bert-base-uncased or with @REVISION, for which huggingface_hub must be installed.
-      bert_config_file: the configuration; defaults to the one in the weights or beside them (bert_config.json,
-        config.json).
-      vocab_file: the vocabulary; defaults to the one in the weights or beside them (vocab.txt).
+      bert_config_file, vocab_file: by default, those in the weights or beside them.
       do_lower_case: whether to lower-case text; defaults to the value in the files beside the weights, otherwise to
         False if the vocabulary has entries with capital letters.
-      precision: the type of the computations, a key of training.precision.PRECISIONS; defaults to that of Keras'
-        policy, which is float32 unless it was set. Whether a GPU rounds float32 to TensorFloat-32 is TensorFlow's
-        setting of the process, which this does not change.
+      precision: the type of the computations, a key of training.precision.PRECISIONS; by default that of Keras' policy.
+        TensorFloat-32 remains TensorFlow's setting of the process.
 
     Raises:
       UserError: the weights do not exist; the configuration or the vocabulary is missing or does not fit the weights;
         a file is damaged; an argument has another type; or this process is a fork of one that has used TensorFlow.
     """
     check_type("path", path, os.PathLike)
-    check_type("bert_config_file", bert_config_file, os.PathLike, optional=True)
-    check_type("vocab_file", vocab_file, os.PathLike, optional=True)
+    for name, value in (("bert_config_file", bert_config_file), ("vocab_file", vocab_file)):
+        check_type(name, value, os.PathLike, optional=True)
     check_type("do_lower_case", do_lower_case, bool, optional=True)
     check_type("precision", precision, str, optional=True)
     path = hub.fetched(os.path.expanduser(os.fspath(path)))

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from bert_tf2 import heads
 from bert_tf2.commands.text_models import TextModel
-from bert_tf2.commands.text_parts import DEFAULTS, Parts
+from bert_tf2.commands.text_parts import DEFAULTS, Parts, span_settings
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
 from bert_tf2.finetuning import squad
 from bert_tf2.finetuning.answering import SQUAD, Answerer, SpanAnswer
@@ -141,12 +141,10 @@ def answerer(
     found.config.check_pairs("a question and its paragraph")
     folder, length = found.source.folder, found.tokenize.max_seq_length
     check_type("may_be_missing", may_be_missing, bool, optional=True)
-    if unknown := sorted(settings.keys() - SQUAD.keys()):
-        raise UserError(f"answerer() has no setting {unknown[0]}; there are {', '.join(SQUAD)}")
     kept = task_file.settings(folder, {name: type(usual) for name, usual in SQUAD.items()})
-    limits = {"max_query_length": length // 2, "doc_stride": length // 4} if length < SQUAD["max_seq_length"] else {}
-    stated = SQUAD | {name: min(SQUAD[name], most) for name, most in limits.items()} | kept | settings
-    stated["max_seq_length"] = length
+    usual = {"max_query_length": length // 2, "doc_stride": length // 4} if length < SQUAD["max_seq_length"] else {}
+    usual = {name: min(SQUAD[name], most) for name, most in usual.items()}
+    stated = span_settings("answerer", kept, settings, **usual) | {"max_seq_length": length}
     squad.check_lengths(length, stated["max_query_length"], stated["doc_stride"])
     if may_be_missing is None:
         may_be_missing = bool(task_file.read(folder).get("version_2_with_negative"))

@@ -30,10 +30,6 @@ class TagModel(TextModel):
     text of tags. A `tf.data.Dataset` has texts. In `fit` and `evaluate`, what is beyond max_seq_length tokens is cut.
     """
 
-    def call(self, inputs: Any, training: bool = False) -> tf.Tensor:
-        """`Tokenize`'s arrays, or strings -> probabilities for each token [B, F, L]."""
-        return super().call(inputs, training)
-
     def compile(self, optimizer: Any = None, loss: Any = None, metrics: Any = None, **kwargs) -> None:
         """See TextModel.compile; padding and all pieces of a word but the first have weight 0."""
         loss = loss or keras.losses.SparseCategoricalCrossentropy(reduction="mean_with_sample_weight")
@@ -42,9 +38,8 @@ class TagModel(TextModel):
 
     def predict(self, x: Iterable[Sequence[str]], batch_size: int | None = None, *_, **__) -> list[list[str]]:
         """A tag for each word, of long sentences in windows as run_ner.py has them."""
-        sentences = [words.split() if isinstance(words, str) else [*words] for words in x]
         answerer = Answerer(self.model, self.tokenize.tokenizer, self._label_map, self.name)
-        return answerer.tag(sentences, NER | {"max_seq_length": self.tokenize.max_seq_length}, batch_size or 32)
+        return answerer.tag(_split(x), NER | {"max_seq_length": self.tokenize.max_seq_length}, batch_size or 32)
 
     @staticmethod
     def _columns(x: Any) -> tf.RaggedTensor:
@@ -53,7 +48,7 @@ class TagModel(TextModel):
             return x
         if isinstance(x, tf.Tensor):
             return tf.strings.split(x)
-        rows = [words.split() if isinstance(words, str) else [*words] for words in x]
+        rows = _split(x)
         for number, words in enumerate(rows, 1):
             if not words or not all(isinstance(word, str) for word in words):
                 raise UserError(f"sentence {number}: {words!r:.60} is no list of words")
@@ -66,7 +61,7 @@ class TagModel(TextModel):
         """Tags as their indexes, int32 [B, (words)]."""
         if y is None or isinstance(y, tf.RaggedTensor):
             return y
-        rows = [tags.split() if isinstance(tags, str) else [*tags] for tags in y]
+        rows = _split(y)
         index = {label: number for number, label in enumerate(self.labels)}
         check_labels({tag for tags in rows for tag in tags} - index.keys(), self.labels)
         return tf.ragged.constant([[index[tag] for tag in tags] for tags in rows], tf.int32, ragged_rank=1)
@@ -77,11 +72,7 @@ class TagModel(TextModel):
         if y is None:
             return (features,)
         if not isinstance(y, tf.RaggedTensor):
-            found = tf.strings.split(y)
-            equal = found.flat_values[:, None] == tf.constant(self.labels)
-            known = tf.debugging.Assert(tf.reduce_all(tf.reduce_any(equal, -1)), ["a y is none of the labels", y])
-            with tf.control_dependencies([known]):
-                y = found.with_flat_values(tf.argmax(equal, -1, tf.int32))
+            y = tf.ragged.map_flat_values(self._index, tf.strings.split(y))
         same = tf.debugging.Assert(
             tf.reduce_all(y.row_lengths() == words.row_lengths()), ["a sentence has another number of words than tags"]
         )
@@ -89,6 +80,10 @@ class TagModel(TextModel):
             tags = tf.gather(y.to_tensor(), tf.maximum(numbers, 0), batch_dims=1)  # [B, F]
         weights = tf.cast(numbers > IGNORED_LABEL_ID, tf.float32)
         return features, tags, weights if sample_weight is None else weights * sample_weight[:, None]
+
+
+def _split(rows: Iterable[str | Sequence[str]]) -> list[list[str]]:
+    return [row.split() if isinstance(row, str) else [*row] for row in rows]
 
 
 def tagger(

@@ -79,7 +79,7 @@ class TextModel(keras.Model):
         return cls(**{**config, **parts})
 
     def call(self, inputs: Any, training: bool = False) -> tf.Tensor:
-        """Strings [B], a pair of them, or `Tokenize`'s arrays -> probabilities [B, L], of a regression [B, 1]."""
+        """Strings [B], a pair of them, or `Tokenize`'s arrays -> probabilities [B, L], of tokens [B, F, L]."""
         features = inputs if isinstance(inputs, Mapping) else self.tokenize(inputs)
         logits = self.model(features, training=training)
         if self.regression:
@@ -92,9 +92,9 @@ class TextModel(keras.Model):
         Args:
           optimizer: one of Keras; or the learning rate of AdamWeightDecay, which each `fit` warms up over a tenth of
             its steps and lets fall to 0 at its end.
-          loss: the model's outputs are probabilities. By default the cross-entropy, of a regression the squared error.
+          loss: of probabilities. By default the cross-entropy, of a regression the squared error.
           metrics: by default the accuracy; of a regression none.
-          **kwargs: see keras.Model.compile. With `jit_compile`, all rows have max_seq_length tokens.
+          **kwargs: with `jit_compile`, all rows have max_seq_length tokens.
         """
         if loss is None or metrics is None:
             kind = 0 if self.regression else 2 if self.multi_label else 1
@@ -128,9 +128,8 @@ class TextModel(keras.Model):
         else:
             given = self._columns(x)
             given = given[0] if isinstance(given, tuple) and len(given) == 1 else given
-            weights = None if sample_weight is None else np.asarray(sample_weight, np.float32)
-            rows = {"y": self._targets(y), "sample_weight": weights}
-            rows = {name: value for name, value in rows.items() if value is not None}
+            rows = {} if y is None else {"y": self._targets(y)}
+            rows |= {} if sample_weight is None else {"sample_weight": np.asarray(sample_weight, np.float32)}
             count = _count(given)
             for name, values in rows.items():
                 if _count(values) != count:
@@ -150,11 +149,15 @@ class TextModel(keras.Model):
         if others and others[0].dtype == tf.string:
             if self.regression or self.multi_label:
                 raise UserError("y: strings; numbers are needed, for several labels 1 or 0 for each label")
-            found = others[0][..., None] == tf.constant(self.labels)  # [B, L]
-            check = tf.debugging.Assert(tf.reduce_all(tf.reduce_any(found, -1)), ["a y is none of the labels", found])
-            with tf.control_dependencies([check]):
-                others = (tf.argmax(found, -1, tf.int32), *others[1:])
+            others = (self._index(others[0]), *others[1:])
         return (x, *others)
+
+    def _index(self, names: tf.Tensor) -> tf.Tensor:
+        """Labels as their indexes, string [...] -> int32 [...], in a graph."""
+        found = names[..., None] == tf.constant(self.labels)
+        check = tf.debugging.Assert(tf.reduce_all(tf.reduce_any(found, -1)), ["a y is none of the labels", names])
+        with tf.control_dependencies([check]):
+            return tf.argmax(found, -1, tf.int32)
 
     def _targets(self, y: Any) -> np.ndarray | None:
         """Labels as numbers: indexes int [N], numbers float [N], or 1 and 0 for each label [N, L]."""
@@ -171,7 +174,7 @@ class TextModel(keras.Model):
                 return np.asarray(rows, np.float32)
             check_labels({label for row in rows for label in row} - index.keys(), self.labels)
             return np.array([[label in row for label in index] for row in rows], np.float32)
-        values = [value.item() if isinstance(value, np.generic) else value for value in np.asarray(y).reshape(-1)]
+        values = np.asarray(y).reshape(-1).tolist()
         named = {**index, **{number: number for number in index.values()}}
         check_labels({*values} - named.keys(), self.labels)
         return np.array([named[value] for value in values], np.int32)
@@ -192,16 +195,9 @@ class TextModel(keras.Model):
     ) -> keras.callbacks.History:
         """As in Keras, with texts; see the class for `x` and `y`, and `compile` for the recipe.
 
-        Args:
-          class_weight: its keys may be labels.
-          **kwargs: `callbacks`, `verbose`, `steps_per_epoch` and so on; see keras.Model.fit.
-
-        Returns:
-          Keras' History; `cut_texts` in it is how many texts of `x` have more than max_seq_length tokens, which nobody
-          knows of a dataset.
-
-        Raises:
-          UserError: a text or label is wrong; or the steps of an epoch are not known, which the recipe must know.
+        The keys of `class_weight` may be labels. `cut_texts` in the History is how many texts of `x`, which are no
+        dataset, have more than max_seq_length tokens. Raises UserError if a text or label is wrong, or the recipe
+        cannot know the steps of an epoch.
         """
         batch_size = batch_size or 32
         if validation_split and validation_data is None:
@@ -257,10 +253,9 @@ class TextModel(keras.Model):
         return {"task": self._label_map.task}, {"max_seq_length": self.tokenize.max_seq_length}
 
     def save_folder(self, output_dir: str | os.PathLike[str]) -> None:
-        """Writes what the script of the task writes: it, export_saved_model.py and `load` go on from there.
+        """Writes what the script of the task writes; it, export_saved_model.py and `load` go on from there.
 
-        Raises:
-          UserError: the folder holds another model, or is not writable.
+        Raises UserError if the folder holds another model, or is not writable.
         """
         made_with = metadata.decisive(self.model.config)
         made_with |= {"labels": self._label_map.labels} if self._label_map else {}
@@ -271,13 +266,8 @@ class TextModel(keras.Model):
     def export(self, filepath: str | os.PathLike[str], format: str = "tf_saved_model", **kwargs) -> None:
         """Writes a SavedModel with export_saved_model.py's signatures, or its ONNX file, into a new folder.
 
-        Args:
-          filepath: the folder, "served/films/1" for a server.
-          format: "tf_saved_model" or "onnx".
-          **kwargs: its settings, such as `quantize`.
-
-        Raises:
-          UserError: the folder is there already, or is not writable.
+        `filepath` is "served/films/1" for a server, `format` "tf_saved_model" or "onnx"; `kwargs` are the script's
+        settings, such as `quantize`. Raises UserError if the folder is there already, or is not writable.
         """
         path = os.path.abspath(os.path.expanduser(os.fspath(filepath)))
         if os.path.exists(path):

@@ -10,11 +10,12 @@ from typing import Any
 import keras
 
 from bert_tf2.exporting.tokenize_layer import Tokenize, entries_of, write_vocabulary
+from bert_tf2.finetuning.answering import SQUAD
 from bert_tf2.finetuning.options import ClassifierOptions, checked_length
 from bert_tf2.layers import initial_weights_from
 from bert_tf2.support import files, hub
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import settings_of
+from bert_tf2.support.settings import check_type, settings_of
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.training.forward import check_process
 from bert_tf2.weights import checkpoint, labels, metadata, sources, task_file
@@ -65,6 +66,16 @@ def write_folder(
     if label_map:
         labels.save_label_map(output_dir, label_map)
     checkpoint.CheckpointFolder(output_dir).save(checkpoint.tf1_variables(model), step)
+
+
+def span_settings(method: str, kept: Mapping[str, Any], given: Mapping[str, Any], **usual: int) -> dict[str, Any]:
+    """The settings of SQUAD as given, as `kept` by the training, as usual, or as in the script. Raises UserError."""
+    if unknown := sorted(given.keys() - SQUAD.keys()):
+        raise UserError(f"{method}() has no setting {unknown[0]}; there are {', '.join(SQUAD)}")
+    stated = {**SQUAD, **usual, **kept, **given}
+    for name, default in SQUAD.items():
+        check_type(name, stated[name], type(default), low=1 if type(default) is int else None)
+    return stated
 
 
 def find_labels(

@@ -26,28 +26,23 @@ _BINS = 48
 _MOST_WORDS = 30
 _BLOCK = re.compile(r"bert/encoder/layer_(\d+)/")
 
-# What the name of a variable contains, its kind, and the key of code_lines.PLACES where the code uses it. The first row
-# that fits counts.
-_KINDS = (
-    ("embeddings/word_embeddings", "word embeddings", "embeddings.words"),
-    ("embeddings/token_type_embeddings", "segment embeddings", "embeddings.segments"),
-    ("embeddings/position_embeddings", "position embeddings", "embeddings.positions"),
-    ("embeddings/LayerNorm", "LayerNorm", "embeddings.norm"),
-    ("attention/self/query", "query", "attention.query"),
-    ("attention/self/key", "key", "attention.query"),
-    ("attention/self/value", "value", "attention.query"),
-    ("attention/output/dense", "attention output", "attention.output"),
-    ("attention/output/LayerNorm", "LayerNorm", "attention.norm"),
-    ("intermediate/dense", "intermediate", "intermediate"),
-    ("output/LayerNorm", "LayerNorm", "output"),
-    ("output/dense", "output", "output"),
-    ("pooler/dense", "pooler", "pooler"),
-    ("transform/LayerNorm", "LayerNorm", "head.transform"),
-    ("transform/dense", "head", "head.transform"),
-    ("predictions/output_bias", "head", "head.bias"),
-    ("predictions/", "head", "head.logits"),
-    ("", "head", "head.labels"),
-)
+# What the name of a variable contains, the first that fits, and the key of code_lines.PLACES where it is used.
+_CODES = {
+    "embeddings/word_embeddings": "embeddings.words",
+    "embeddings/token_type_embeddings": "embeddings.segments",
+    "embeddings/position_embeddings": "embeddings.positions",
+    "embeddings/LayerNorm": "embeddings.norm",
+    "attention/self/": "attention.query",
+    "attention/output/dense": "attention.output",
+    "attention/output/LayerNorm": "attention.norm",
+    "intermediate/dense": "intermediate",
+    "/output/": "output",
+    "pooler/dense": "pooler",
+    "predictions/transform/": "head.transform",
+    "predictions/output_bias": "head.bias",
+    "predictions/": "head.logits",
+    "": "head.labels",
+}
 
 
 def routes(explorer: Explorer) -> dict[str, Handler]:
@@ -78,17 +73,17 @@ def part_of(name: str) -> str:
     return next((head.replace("_", " ") for head, rows in heads if name in [row.reference for row in rows]), "head")
 
 
-def kind_of(name: str) -> tuple[str, str]:
-    """The kind of a variable, the same in every block, and the key of the code that uses it."""
-    return next((kind, code) for within, kind, code in _KINDS if within in name)
+def code_of(name: str) -> str:
+    """The key of the code that uses a variable."""
+    return next(code for within, code in _CODES.items() if within in name)
 
 
 def describe(explorer: Explorer) -> dict[str, Any]:
-    """Everything that the view shows at first: what /api/inventory answers.
+    """What /api/inventory answers.
 
-    `variables`: a row for each, in the order in which they are saved; `in_file` is whether it is from the weights or
-    was made at random because they lack it. `parts`: their totals. `unused`: what the weights hold besides. `copies`:
-    the names of `transformers` that are one array. `positions`: how alike they are; None if there is no table of them.
+    `variables`: a row for each, in the order in which they are saved; not `in_file` are those that the weights lack.
+    `parts`: their totals. `unused`: what the weights hold besides. `copies`: the names of `transformers` that are one
+    array. `positions`: how alike they are.
     """
     bert = explorer.bert
     source = checkpoint.open_weights(bert.path)
@@ -107,7 +102,7 @@ def describe(explorer: Explorer) -> dict[str, Any]:
             "in_file": name in source.shapes,
             **statistics(variable.numpy()),
             "part": part_of(name),
-            "code": kind_of(name)[1],
+            "code": code_of(name),
         }
         rows.append(row)
         part = parts.setdefault(row["part"], {"name": row["part"], "variables": 0, "parameters": 0})
@@ -128,17 +123,13 @@ def describe(explorer: Explorer) -> dict[str, Any]:
 
 
 def cosines(table: np.ndarray) -> dict[str, Any]:
-    """How alike each position is to each: their cosine, which is the same if the whole table is turned.
-
-    Of more than 256 rows of `table`, [X, D], every second, third, ... is shown.
-    """
+    """The cosine of each position of a table [X, D] with each; of more than 256, every second, third, ... is shown."""
     shown = np.arange(0, len(table), -(-len(table) // 256))
     rows = table[shown] / np.maximum(np.linalg.norm(table[shown], axis=1, keepdims=True), 1e-12)
     return {"shown": shown.tolist(), "cosines": pack(rows @ rows.T)}
 
 
 def statistics(values: np.ndarray) -> dict[str, Any]:
-    """The shape, the number of parameters, the Euclidean norm, the mean and the standard deviation of an array."""
     wide = values.astype(np.float64)
     return {
         "shape": [*values.shape],
@@ -156,11 +147,7 @@ def finite(value: Any) -> float | None:
 
 
 def histogram(values: np.ndarray) -> dict[str, Any]:
-    """How the values of a variable are distributed.
-
-    Returns `counts` [48] of the values between consecutive `edges` [49], and how many are `beyond` them: the farthest
-    from the middle, at most one in a thousand at each end; `smallest`, `largest`, and how many are `not_finite`.
-    """
+    """`counts` [48] of the values between consecutive `edges` [49], without one in a thousand `beyond` each end."""
     flat = values.astype(np.float64).ravel()
     flat = flat[np.isfinite(flat)]
     if not flat.size:
@@ -178,39 +165,34 @@ def histogram(values: np.ndarray) -> dict[str, Any]:
 
 
 def compare_with(explorer: Explorer, other: Weights) -> dict[str, Any]:
-    """How far the model is from other weights: what /api/comparison answers.
+    """What /api/comparison answers: how far the model is from other weights.
 
     `variables`: for each that both have in the same shape, the distance relative to the norm in the model, the cosine,
-    and the largest change of a number. `parts` and `kinds`: the distances of several variables together. `words`: the
-    rows of the word table that moved farthest. `sentences`: what only one of them has.
+    and the largest change of a number. `parts`: the distances of several variables together. `words`: the rows of the
+    word table that moved farthest. `sentences`: what only one of them has.
     """
     mine = {name: variable.numpy() for name, variable in names.tf1_variables(explorer.bert.model).items()}
     both = [name for name in mine if other.shapes.get(name) == [*mine[name].shape]]
     if not both:
         raise UserError(f"{other.path}: has no variable of the model's names and shapes, so nothing can be compared")
     rows = []
-    groups = {name: collections.defaultdict(lambda: np.zeros(2)) for name in ("part", "kind")}
+    parts: dict[str, np.ndarray] = collections.defaultdict(lambda: np.zeros(2))
     for name in both:
         row, squares = compare(mine[name], as_float32(other.get(name)))
-        kind, _ = kind_of(name)
-        kind = f"{kind}: {name.rpartition('/')[2]}" if kind == "LayerNorm" else kind
-        row.update(name=name, part=part_of(name), kind=kind)
-        rows.append(row)
-        for group, of_group in groups.items():
-            of_group[row[group]] += squares
+        rows.append({"name": name, **row})
+        parts[part_of(name)] += squares
     return {
         "other": other.path,
         "same": all(row["relative"] == 0 for row in rows),
         "variables": rows,
-        "parts": [{"name": name, "relative": _relative(*squares)} for name, squares in groups["part"].items()],
-        "kinds": [{"name": name, "relative": _relative(*squares)} for name, squares in groups["kind"].items()],
+        "parts": [{"name": name, "relative": _relative(*squares)} for name, squares in parts.items()],
         "words": words(explorer, mine[WORDS], other) if WORDS in both else None,
         "sentences": [*_differences(mine, other)],
     }
 
 
 def _relative(square: float, change: float) -> float | None:
-    """|a - b| / |a| from |a|^2 and |a - b|^2; None if it is not a number, or |a| is 0 and |b| is not."""
+    """|a - b| / |a| from |a|^2 and |a - b|^2; None if that is no number."""
     if not change and math.isfinite(square):
         return 0.0
     return finite(math.sqrt(change / square)) if square else None
@@ -229,10 +211,7 @@ def compare(one: np.ndarray, other: np.ndarray) -> tuple[dict[str, Any], np.ndar
 
 
 def words(explorer: Explorer, table: np.ndarray, other: Weights) -> dict[str, Any] | None:
-    """The rows of the word table that moved farthest: [word, relative distance, cosine], the farthest first.
-
-    None if the other vocabulary is another one.
-    """
+    """The rows of the word table that moved farthest, [word, relative distance, cosine]; None for other entries."""
     entries, tokenizer = other.vocabulary(), explorer.bert.tokenizer
     if entries is not None and {entry.strip(): index for index, entry in enumerate(entries)} != tokenizer.vocab:
         return None

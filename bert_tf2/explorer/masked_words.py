@@ -14,8 +14,6 @@ import tensorflow as tf
 
 from bert_tf2 import heads, modeling
 
-NEIGHBORS = 5
-
 
 class HeadSteps(NamedTuple):
     """Every step of the head for one state, float32."""
@@ -28,11 +26,10 @@ class HeadSteps(NamedTuple):
     bias: np.ndarray  # [V]
     logits: np.ndarray  # [V], their sum
     probabilities: np.ndarray  # [V], the softmax of the logits
-    unbiased: np.ndarray  # [V], the softmax of the products alone
 
 
 def output_table(model: heads.MaskedLMModel) -> tf.Tensor:
-    """The rows that states are compared with, [V, D]: the word embeddings, if they are tied."""
+    """The rows that states are compared with, [V, D]."""
     return tf.convert_to_tensor(model.get_output_table())
 
 
@@ -45,8 +42,8 @@ def head_steps(model: heads.MaskedLMModel, state: tf.Tensor) -> HeadSteps:
     products = tf.linalg.matvec(output_table(model), norm[0])  # [V]
     bias = tf.convert_to_tensor(head.output_bias.value)
     logits = products + bias
-    shares = (tf.nn.softmax(logits), tf.nn.softmax(products))
-    return HeadSteps(*map(np.asarray, (state, dense[0], transformed[0], norm[0], products, bias, logits, *shares)))
+    steps = (state, dense[0], transformed[0], norm[0], products, bias, logits, tf.nn.softmax(logits))
+    return HeadSteps(*map(np.asarray, steps))
 
 
 def guesses(model: heads.MaskedLMModel, states: tf.Tensor, count: int) -> list[list[tuple[int, float]]]:
@@ -63,9 +60,7 @@ def guesses(model: heads.MaskedLMModel, states: tf.Tensor, count: int) -> list[l
 def best_words(model: heads.MaskedLMModel, steps: HeadSteps, top_k: int, also: int | None = None) -> list[dict]:
     """The most probable words, the best first; then the word with the id `also`, if it is not among them.
 
-    Each has its `token_id`; its entries of HeadSteps: `product`, `bias`, `logit`, `probability`, and `unbiased`, its
-    probability without the bias; `unbiased_rank`, its place then, from 1; its `row` of the table, float32 [D], and the
-    `cosine` of that and the state after the LayerNorm; and its `neighbors`.
+    Each with its entries of HeadSteps; its `row` of the table, float32 [D], and the `cosine` of that and the state.
     """
     ids = np.argsort(-steps.logits, kind="stable")[:top_k].tolist()
     if also is not None and also not in ids:
@@ -79,24 +74,11 @@ def best_words(model: heads.MaskedLMModel, steps: HeadSteps, top_k: int, also: i
             "bias": float(steps.bias[token_id]),
             "logit": float(steps.logits[token_id]),
             "probability": float(steps.probabilities[token_id]),
-            "unbiased": float(steps.unbiased[token_id]),
-            "unbiased_rank": int((steps.products > steps.products[token_id]).sum()) + 1,
             "cosine": float(steps.products[token_id]) / (length * (float(np.linalg.norm(row)) or 1.0)),
             "row": row,
-            "neighbors": near,
         }
-        for token_id, row, near in zip(ids, rows, neighbors(output_table(model), ids), strict=True)
+        for token_id, row in zip(ids, rows, strict=True)
     ]
-
-
-def neighbors(table: tf.Tensor, ids: list[int], count: int = NEIGHBORS) -> list[list[tuple[int, float]]]:
-    """For each id the rows with the largest cosine with its row, without itself; zeros have cosine 0."""
-    lengths = tf.maximum(tf.norm(table, axis=1), 1e-30)  # [V]
-    rows = tf.gather(table, ids) / tf.gather(lengths, ids)[:, tf.newaxis]  # [M, D]
-    cosines = tf.matmul(rows, table, transpose_b=True) / lengths  # [M, V]
-    best, found = tf.math.top_k(cosines, min(count + 1, int(table.shape[0])))
-    pairs = [zip(*lists, strict=True) for lists in zip(found.numpy().tolist(), best.numpy().tolist(), strict=True)]
-    return [[pair for pair in of if pair[0] != own][:count] for of, own in zip(pairs, ids, strict=True)]
 
 
 def without_head(model: modeling.BertModel | heads.MaskedLMModel) -> str | None:

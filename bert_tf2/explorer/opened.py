@@ -29,7 +29,6 @@ class Explorer:
     """
 
     def __init__(self, options: ExplorerOptions):
-        """Loads the model."""
         self.options = options
         self.other = checkpoint.open_weights(options.compare_with) if options.compare_with else None
         self.bert = loading.load(
@@ -66,7 +65,7 @@ def read_text(arguments: dict[str, Any], name: str) -> str:
 
 
 def read_number(arguments: dict[str, Any], name: str, low: int, high: int, default: int | None = None) -> int:
-    """A whole number from low to high, both included. Raises UserError for anything else."""
+    """A whole number from low to high, else raises UserError."""
     value = arguments.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise UserError(f"{name} must be a whole number from {low} to {high}, not {value!r:.60}")
@@ -74,10 +73,7 @@ def read_number(arguments: dict[str, Any], name: str, low: int, high: int, defau
 
 
 def pack(values: Any) -> dict[str, Any]:
-    """An array of any shape as a JSON object, `{"shape": [...], "float32": base64 of little-endian bytes}`.
-
-    The exact values in a third of the space of decimals; the function `api` of page/app.js makes a Float32Array of it.
-    """
+    """An array of any shape as a JSON object: exact, and in a third of the space of decimals; see page/app.js."""
     array = np.asarray(values)
     return {"shape": [*array.shape], "float32": base64.b64encode(array.astype("<f4").tobytes()).decode()}
 

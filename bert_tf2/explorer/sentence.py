@@ -22,10 +22,8 @@ from bert_tf2.explorer.opened import Explorer, Handler, pack, read_number, read_
 from bert_tf2.pretraining import blanks
 from bert_tf2.support.errors import UserError
 
-_TRACES = 4
-"""How many sentences are kept."""
-_BLOCKS = 2
-"""How many blocks are kept with all their steps: 75 MB each for 512 tokens and 16 heads."""
+_TRACES = 4  # sentences that are kept
+_BLOCKS = 2  # blocks that are kept with all their steps: 75 MB each for 512 tokens and 16 heads
 TOP_K = 10
 _GUESSES = 3  # words for the state of each layer
 _MOST_TO_SEARCH = 64  # tokens; with more, it takes too long to compute all heads for the first look
@@ -83,22 +81,17 @@ class _View:
         }
 
     def _first_look(self, sentence: trace.Sentence) -> tuple[int, int]:
-        """The layer and the head in which the first [MASK] looks most at one other word; 0, 0 without one.
-
-        Its neighbors do not count: many heads look at the token before or after, whatever it is.
-        """
+        """The layer and the head in which the first [MASK] looks most at a word that is not its neighbor, else 0, 0."""
         tokens = sentence.tokens
         if blanks.MASK not in tokens or len(tokens) > _MOST_TO_SEARCH:
             return 0, 0
         mask = tokens.index(blanks.MASK)
         far = (place for place in range(len(tokens)) if abs(place - mask) > 1)
         words = [place for place in far if tokens[place][0] != "[" and any(map(str.isalnum, tokens[place]))]
-        if not words:
-            return 0, 0
         layers = range(self._bert.config.num_hidden_layers)
-        most = [self._block(sentence, layer).probabilities[:, mask, words].max(-1) for layer in layers]  # [L, N]
-        layer, head = np.unravel_index(np.argmax(most), np.shape(most))
-        return int(layer), int(head)
+        weights = [self._block(sentence, layer).probabilities[:, mask, words] for layer in layers]
+        most = np.max(weights, axis=-1, initial=0.0)  # [L, N]
+        return divmod(int(np.argmax(most)), self._bert.config.num_attention_heads)
 
     def embeddings(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """For a token, each step of the embeddings as a vector [D]; for all tokens their norms [F]."""
@@ -113,11 +106,10 @@ class _View:
         """One head of one layer: Q, K, V [F, H], scores and probabilities [F, T]; and summaries of all its heads."""
         sentence, layer, head = self._read(arguments, "layer", "head")
         steps = self._block(sentence, layer)
-        mask_scores = self._trace(sentence).mask_scores.numpy().reshape(-1)
         parts = ("query", "key", "value", "scores", "probabilities", "context")
         return {
             **{name: pack(getattr(steps, name)[head]) for name in parts},
-            "mask_scores": pack(mask_scores),
+            "mask_scores": pack(tf.reshape(self._trace(sentence).mask_scores, [-1])),
             "heads": [summary._asdict() for summary in trace.summarize_heads(steps.probabilities, sentence)],
             # Where each head looks most, for each token: [N, F].
             "most": steps.probabilities.argmax(axis=-1).tolist(),
@@ -125,10 +117,7 @@ class _View:
         }
 
     def maps(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The attention of all heads as small maps [L, N, S, S]: S tokens, or the largest weights of as many parts.
-
-        `maps` is null for a long text, unless the argument `all` is 1.
-        """
+        """All heads as `maps` [L, N, S, S], of S tokens, or parts of the text; null for a long one without `all`."""
         (sentence,) = self._read(arguments)
         if len(sentence.tokens) > _MOST_TO_MAP and not read_number(arguments, "all", 0, 1, default=0):
             return {"maps": None}
@@ -159,17 +148,8 @@ class _View:
         words = masked_words.best_words(model, steps, min(TOP_K, self._bert.config.vocab_size), also=own)
         return {
             **{step: pack(getattr(steps, step)) for step in ("state", "dense", "transformed", "norm")},
-            "words": [
-                {
-                    **word,
-                    "token": self._name(word["token_id"]),
-                    "row": pack(word["row"]),
-                    "neighbors": [{"token": self._name(near), "cosine": cosine} for near, cosine in word["neighbors"]],
-                }
-                for word in words
-            ],
+            "words": [{**word, "token": self._name(word["token_id"]), "row": pack(word["row"])} for word in words],
             "layers": [[{"token": self._name(id_), "probability": share} for id_, share in best] for best in of_layers],
-            "unbiased_best": [*map(self._name, np.argsort(-steps.products, kind="stable")[:TOP_K].tolist())],
         }
 
     def _name(self, token_id: int) -> str:
@@ -183,9 +163,8 @@ class _View:
     def pair(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The sentence beside another one, `other_text` with the same `text_b` and `padding`.
 
-        Returns the `tokens` of the other; `pairs`, the M places that are compared (see align); `states` [L + 1, M], the
-        distances of the states; `heads` [L, N], the share of attention that moved; `words`, for each pair of two [MASK]
-        what both may be; `outputs` and `other_outputs`, what the other heads say of the whole text.
+        `pairs`: the M places that are compared (see align). `states` [L + 1, M]: the distances of the states. `heads`
+        [L, N]: the share of attention that moved. `words`: for each pair of two [MASK] what both may be.
         """
         sentence, other = self._both(arguments)
         pairs = align(sentence.tokens, other.tokens)
@@ -197,12 +176,8 @@ class _View:
         ]
         layers = range(self._bert.config.num_hidden_layers)
         moved = [attention_changes(*self._weights_of_both(sentence, other, layer)) for layer in layers]
-        words = [
-            self._words_of_both(ours, theirs, pair)
-            for pair in pairs
-            if sentence.tokens[pair[0]] == other.tokens[pair[1]] == blanks.MASK
-            and masked_words.without_head(self._bert.model) is None
-        ]
+        masks = [pair for pair in pairs if sentence.tokens[pair[0]] == other.tokens[pair[1]] == blanks.MASK]
+        can_fill = masked_words.without_head(self._bert.model) is None
         outputs, other_outputs = (
             [output for output in _outputs(self._bert, each) if output["of"] == "text"] for each in (ours, theirs)
         )
@@ -211,7 +186,7 @@ class _View:
             "pairs": pairs,
             "states": pack(states),
             "heads": pack(moved),
-            "words": words,
+            "words": [self._words_of_both(ours, theirs, pair) for pair in masks if can_fill],
             "outputs": outputs,
             "other_outputs": other_outputs,
         }
@@ -251,10 +226,7 @@ def _words(text: str, basic: tokenization.BasicTokenizer) -> list[str]:
 
 
 def _outputs(bert: Bert, found: trace.Trace) -> list[dict[str, Any]]:
-    """One entry for each head besides the masked words.
-
-    `title`, `labels`, and `values`: [L] if `of` is "text", the whole of it, and [F, L] if it is "tokens".
-    """
+    """The head besides the masked words, if there is one: its `values` [L] are of the "text", or [F, L] of "tokens"."""
     model, states = bert.model, found.sequence_output  # [1, F, D]
     labels = [*bert.labels.labels] if bert.labels else []
     labels = labels or [f"label {index}" for index in range(getattr(model, "num_labels", 0))]
@@ -281,8 +253,8 @@ def _outputs(bert: Bert, found: trace.Trace) -> list[dict[str, Any]]:
 def align(tokens: Sequence[str], others: Sequence[str]) -> list[tuple[int, int]]:
     """The places of tokens that are compared, as pairs (place in the first, place in the other), in order.
 
-    Sentences of the same length are compared token by token. Of others, the tokens before and after the part that
-    differs are: align(["a", "b", "c"], ["a", "x", "y", "c"]) is [(0, 0), (2, 3)].
+    Of sentences of the same length, all are; of others, those before and after the part that differs:
+    align(["a", "b", "c"], ["a", "x", "y", "c"]) is [(0, 0), (2, 3)].
     """
     if len(tokens) == len(others):
         return [(place, place) for place in range(len(tokens))]
@@ -297,7 +269,7 @@ def _equal_at_start(tokens: Sequence[str], others: Sequence[str]) -> int:
 
 
 def state_distances(states: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """1 - cosine of each row of [M, D] with the same row of the other: 0 for the same direction, at most 2; [M]."""
+    """1 - cosine of each row of [M, D] with the same row of the other: [M], 0 for the same direction, at most 2."""
     states, others = states.astype(np.float64), others.astype(np.float64)
     products = np.sum(states * others, axis=-1)
     lengths = np.linalg.norm(states, axis=-1) * np.linalg.norm(others, axis=-1)
@@ -305,9 +277,5 @@ def state_distances(states: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def attention_changes(probabilities: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """The share of its attention that each head moved to other tokens, the mean over the rows; [N, M, M] -> [N].
-
-    Half the sum of the absolute differences of a row (the total variation distance): 0 if it looks at the same
-    tokens, 1 if at none of the same.
-    """
+    """The share of its attention that each head moved to other tokens, the mean of the rows; [N, M, M] -> [N]."""
     return np.abs(probabilities - others).sum(axis=-1).mean(axis=-1) / 2

@@ -33,7 +33,6 @@ HOST = "127.0.0.1"
 PAGE = pathlib.Path(__file__).with_name("page")
 # Not from the system's table, which may say something else of .js.
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
-
 _HEADERS = {
     # Everything is from this server: no inline script or style, no other site, no frame around the page.
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -72,12 +71,10 @@ def listen(port: int) -> socket.socket:
         return listening
     except OSError as error:
         listening.close()
-        what = f"{error.strerror}; give another one, or --port=0 for any free one"
-        raise UserError(f"--port={port}: {what}") from None
+        raise UserError(f"--port={port}: {error.strerror}; give another one, or --port=0 for any free one") from None
 
 
 def serve(explorer: Explorer, listening: socket.socket) -> serving.BaseWSGIServer:
-    """The server on a socket; its `serve_forever` answers, in a thread for each request."""
     port, fd = listening.getsockname()[1], listening.fileno()
     application = Application(explorer, port)
     return serving.make_server(HOST, port, application, threaded=True, request_handler=_QuietHandler, fd=fd)
@@ -89,8 +86,6 @@ class _QuietHandler(serving.WSGIRequestHandler):
 
 
 class Application:
-    """The WSGI application."""
-
     def __init__(self, explorer: Explorer, port: int):
         self._lock = threading.Lock()
         self._hosts = {f"{HOST}:{port}", f"localhost:{port}"}
@@ -108,14 +103,13 @@ class Application:
             response = _json(400, {"error": str(error)})
         except Exception as error:
             logging.exception("%s failed", request.path)
-            fault = f"a fault of this program: {type(error).__name__}; its log has the details"
-            response = _json(500, {"error": fault})
+            told = f"a fault of this program: {type(error).__name__}; its log has the details"
+            response = _json(500, {"error": told})
         response.headers.update(_HEADERS)
         return response(environ, start_response)
 
     def _answer(self, request: Request) -> Response:
-        # A page of another site can send requests here under its own name, if its name server says that this name is
-        # 127.0.0.1 ("DNS rebinding"); the browser then tells that name.
+        # A page of another site, whose name server says that it is here ("DNS rebinding"), asks under its own name.
         if request.headers.get("Host", "") not in self._hosts:
             raise exceptions.Forbidden(f"this server answers only to {' and '.join(sorted(self._hosts))}")
         if not request.path.startswith("/api/"):
@@ -136,11 +130,9 @@ class _Request(Request):
 
 
 def _file(name: str) -> Response:
-    """A file of the page; names with a folder are none."""
     if name not in os.listdir(PAGE):
         raise exceptions.NotFound(f"there is no file {name}")
-    kind = _TYPES.get(os.path.splitext(name)[1], "application/octet-stream")
-    return Response((PAGE / name).read_bytes(), content_type=f"{kind}; charset=utf-8")
+    return Response((PAGE / name).read_bytes(), content_type=f"{_TYPES[pathlib.Path(name).suffix]}; charset=utf-8")
 
 
 def _json(status: int, content: Any) -> Response:

@@ -1,9 +1,7 @@
-"""One sentence through the encoder, step by step, with the model's own layers.
+"""One sentence through the encoder, step by step, with the model's own layers, whose local variables `seen` reads.
 
-A `Trace` keeps only the states that enter each block, so that 24 layers of 512 tokens stay usable: 50 MB for
-BERT-Large. Everything within a block is computed again when someone looks at it (`block_steps`).
-`seen` reads the local variables of the model's functions while they run, so that its code needs nothing for the
-explorer. `tests/explorer/test_trace.py` compares every step with the model's own output.
+A `Trace` keeps only the states that enter each block, 50 MB for 24 layers of 512 tokens; what is within a block is
+computed when someone looks at it (`block_steps`).
 
 The letters of the shapes are those of modeling.py; B is 1 and left out.
 """
@@ -36,10 +34,7 @@ class Call(NamedTuple):
 
 @contextlib.contextmanager
 def seen(*functions: Callable) -> Iterator[dict[Callable, list[Call]]]:
-    """While the block runs, collects the calls of each of these functions, in the order in which they return.
-
-    Works for functions that run in this thread and outside a graph.
-    """
+    """Collects the calls of each of these functions, in this thread and outside a graph, as they return."""
     calls: dict[Callable, list[Call]] = {function: [] for function in functions}
     by_code = {inspect.unwrap(function).__code__: found for function, found in calls.items()}
 
@@ -68,10 +63,7 @@ class Sentence:
 def read(
     text: str, text_b: str, padding: int, tokenizer: FullTokenizer, config: BertConfig, max_seq_length: int
 ) -> Sentence:
-    """A text or a pair as the model reads it, as predict_masked.py and extract_features.py pack it.
-
-    `text_b` is "" for a single text, `padding` the number of [PAD] tokens at the end, which show the mask at work.
-    """
+    """A text, or with `text_b` a pair, as predict_masked.py packs it, and that much padding. Raises UserError."""
     for where, part in (("The sentence", text), ("The second sentence", text_b)):
         blanks.check_spelling(part, where)
     tokens, segment_ids = blanks.pack([blanks.tokenize(part, tokenizer) for part in (text, text_b)])
@@ -87,12 +79,11 @@ class Trace:
     """A sentence and its states."""
 
     sentence: Sentence  # what was read
-    states: tuple[tf.Tensor, ...]  # L + 1 tensors [1, F, D]; number i enters block i, the last one is sequence_output
+    states: tuple[tf.Tensor, ...]  # L + 1 tensors [1, F, D]; number i enters block i
     mask_scores: tf.Tensor  # [1, 1, 1, T], added to the attention scores
 
     @property
     def sequence_output(self) -> tf.Tensor:
-        """[1, F, D]."""
         return self.states[-1]
 
 
@@ -124,7 +115,6 @@ class EmbeddingSteps(NamedTuple):
 
 
 def embedding_steps(encoder: modeling.BertModel, trace: Trace) -> EmbeddingSteps:
-    """What modeling.Embeddings.add_up adds."""
     sentence = trace.sentence
     with seen(modeling.Embeddings.add_up) as calls:
         summed = encoder.embeddings.add_up(tf.constant([sentence.input_ids]), tf.constant([sentence.segment_ids]))

@@ -1,7 +1,6 @@
 """explore.py --write: one HTML file with a sentence worked through, which needs no server and no internet.
 
-It holds the page's own modules and style, and every answer that the view of the sentence asks for; the function `api`
-of page/app.js finds them by path and arguments.
+It holds every answer that the view of the sentence asks for, where `api` of page/app.js finds it.
 """
 
 from __future__ import annotations

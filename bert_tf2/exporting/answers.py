@@ -17,22 +17,12 @@ import tensorflow as tf
 from bert_tf2 import heads, modeling
 from bert_tf2.exporting.graph_tokenization import Inputs, Pieces, character_offsets
 from bert_tf2.exporting.options import ExportOptions
-from bert_tf2.exporting.request_checks import Rows, SpecialIds, checked_texts
-from bert_tf2.exporting.signatures import Outputs, Setting, Task, divide, fill_rows
+from bert_tf2.exporting.request_checks import Rows, checked_texts
+from bert_tf2.exporting.signatures import Outputs, Setting, Task, fill_rows, windows
 from bert_tf2.finetuning import squad
 
 # Windows in the encoder at a time; a long paragraph has many more than the usual number of rows in a batch.
 _WINDOWS_AT_A_TIME = 32
-_SPECIAL_PIECES = 3  # [CLS], and a [SEP] after the question and after the paragraph
-
-
-class Windows(NamedTuple):
-    """The inputs of the encoder, and their origin."""
-
-    questions: tf.Tensor  # int32 [W], the question of each window, in order
-    rows: Rows  # int32 [W, F] each, as the next one
-    pieces: tf.Tensor  # the index among the N pieces at each position; -1 outside of the paragraph
-    max_context: tf.Tensor  # bool [W, F], whether this is the window to score the piece in
 
 
 class Spans(NamedTuple):
@@ -46,45 +36,13 @@ class Spans(NamedTuple):
     scores: tf.Tensor
 
 
-def make_windows(
-    questions: tf.RaggedTensor, paragraphs: tf.RaggedTensor, special: SpecialIds, options: ExportOptions
-) -> Windows:
-    """Makes [CLS] question [SEP] part of the paragraph [SEP], like squad.convert_examples_to_features.
+def max_context(pieces: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """Whether this window has the most context for a piece, bool [W, F]: see squad._max_context_windows.
 
-    `questions`, `paragraphs`: ids of their pieces, int32 [B, (pieces)]; paragraphs must not be empty.
+    `pieces`: int32 [W, F], which of all `count` pieces of the paragraphs stands at a position; -1 for none.
     """
-    questions = questions[:, : options.max_query_length]
-    query_length, total = (tf.cast(ragged.row_lengths(), tf.int32) for ragged in (questions, paragraphs))  # [B]
-    room = options.max_seq_length - query_length - _SPECIAL_PIECES
-    rows, start, length = divide(total, room, options.doc_stride, "context")
-    query_begin, begin = (tf.gather(tf.cast(ragged.row_starts(), tf.int32), rows) for ragged in (questions, paragraphs))
-    columns = (tf.gather(query_length, rows), query_begin, begin + start, length)  # begin: of all pieces
-    query_length, query_begin, begin, length = (values[:, tf.newaxis] for values in columns)  # [W, 1]
-
-    doc_start = query_length + 2
-    end = doc_start + length  # position of the last [SEP]
-    position = tf.range(tf.reduce_max(end) + 1)[tf.newaxis]  # [1, F]
-    in_query = (position > 0) & (position <= query_length)
-    within = position - doc_start
-    in_paragraph = (within >= 0) & (within < length)
-    pieces = tf.where(in_paragraph, begin + within, -1)
-    is_sep = tf.equal(position, doc_start - 1) | tf.equal(position, end)
-    ids = tf.where(is_sep, special.sep, tf.where(tf.equal(position, 0), special.cls, special.pad))
-    ids = tf.where(in_query, _pick(questions, in_query, query_begin + position - 1), ids)
-    ids = tf.where(in_paragraph, _pick(paragraphs, in_paragraph, pieces), ids)
-    mask = tf.cast(position <= end, tf.int32)
-    segments = mask * tf.cast(position >= doc_start, tf.int32)
-    max_context = _max_context(pieces, within, length, tf.size(paragraphs.values))
-    return Windows(rows, Rows(ids, mask, segments), pieces, max_context)
-
-
-def _pick(ragged: tf.RaggedTensor, where: tf.Tensor, indexes: tf.Tensor) -> tf.Tensor:
-    """Returns the flat values at the indexes where `where` is true, 0 elsewhere."""
-    return tf.gather(tf.concat([ragged.values, [0]], 0), tf.where(where, indexes, tf.size(ragged.values)))
-
-
-def _max_context(pieces: tf.Tensor, within: tf.Tensor, length: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Marks each of `count` pieces in the window with the most context for it: see squad._max_context_windows."""
+    inside = tf.cast(pieces >= 0, tf.int32)
+    within, length = tf.cumsum(inside, axis=1) - 1, tf.reduce_sum(inside, axis=1, keepdims=True)
     places = tf.where(pieces >= 0)
     window, piece = places[:, 0], tf.gather_nd(pieces, places)
     poorer_side = tf.cast(tf.minimum(within, length - 1 - within), tf.float64)
@@ -99,10 +57,9 @@ def _max_context(pieces: tf.Tensor, within: tf.Tensor, length: tf.Tensor, count:
 def best_spans(
     start_logits: tf.Tensor, end_logits: tf.Tensor, may_start: tf.Tensor, may_end: tf.Tensor, options: ExportOptions
 ) -> Spans:
-    """Returns the best span of each row, like squad.compute_predictions.
+    """Returns the best span of each row, like squad.compute_predictions: among equal scores, the first one.
 
-    Considers the n_best_size best first and last positions of the whole row. Among equal scores the first span in that
-    order wins. All are [B, F]; `may_start`, `may_end`: where a span may begin and end.
+    All are [B, F]; `may_start`, `may_end`: where a span may begin and end.
     """
     count = tf.minimum(options.n_best_size, tf.shape(start_logits)[1])
     start_values, starts = tf.math.top_k(start_logits, count)  # [B, n]
@@ -151,19 +108,23 @@ class SpanFinder(Task):
         texts = checked_texts(texts)
         pieces = self.tokenize(texts)
         context, paragraph = texts["context"], pieces["context"]
-        windows = make_windows(pieces["question"].ids, paragraph.ids, self.setting.special, self.setting.options)
-        start_logits, end_logits = self._logits_of_all(windows.rows)
-        spans = best_spans(start_logits, end_logits, windows.max_context, windows.pieces >= 0, self.setting.options)
-        best = best_windows(spans.scores, windows.questions)  # [B]
+        options = self.setting.options
+        of_windows, rows = windows(pieces, options.max_query_length, options.max_seq_length, options.doc_stride)
+        inputs = self.combine(of_windows)
+        places = tf.maximum(inputs.words - tf.size(pieces["question"].ids), -1)  # of the paragraphs' pieces, [W, F]
+        start_logits, end_logits = self._logits_of_all(Rows(*inputs[:3]))
+        may_start = max_context(places, tf.size(paragraph.ids))
+        spans = best_spans(start_logits, end_logits, may_start, places >= 0, options)
+        best = best_windows(spans.scores, rows)  # [B]
         score = tf.gather(spans.scores, best)
         is_there = tf.math.is_finite(score)
         at_cls = tf.cast(start_logits[:, 0], tf.float64) + tf.cast(end_logits[:, 0], tf.float64)
-        null_odds = tf.where(is_there, tf.math.segment_min(at_cls, windows.questions) - score, squad.NO_SPAN_ODDS)
-        threshold = self.setting.options.null_score_diff_threshold
+        null_odds = tf.where(is_there, tf.math.segment_min(at_cls, rows) - score, squad.NO_SPAN_ODDS)
+        threshold = options.null_score_diff_threshold
         is_answer = is_there if threshold is None else is_there & (null_odds <= threshold)
 
         def offset(of_pieces: tf.RaggedTensor, positions: tf.Tensor) -> tf.Tensor:
-            piece = tf.gather_nd(windows.pieces, tf.stack([best, tf.gather(positions, best)], axis=1))
+            piece = tf.gather_nd(places, tf.stack([best, tf.gather(positions, best)], axis=1))
             return tf.where(is_answer, tf.gather(of_pieces.values, tf.maximum(piece, 0)), -1)
 
         start, end = offset(paragraph.starts, spans.starts), offset(paragraph.ends, spans.ends)

@@ -20,24 +20,31 @@ from bert_tf2.weights.sources import EXPORT_INFO_FILE
 
 Text = str | tuple[str, str]
 
-# For each task, the outputs for texts that are padded in a batch -> all outputs of the same length.
+# For each task, the outputs for texts that are filled in a batch -> all outputs of the same length.
 _FILLED = {
     "classifier": {"labels": ("labels",)},  # for a multi-label model
     "features": {"tokens": ("tokens", "sequence_output")},
     "ner": {"starts": ("words", "labels", "probabilities", "starts", "ends")},
     "masked_lm": {"positions": ("positions", "tokens", "scores")},
 }
+# The inputs of the signature for texts, and what they are called in messages.
+_TAKES = {
+    ("text_a",): "a text",
+    ("text_a", "text_b"): "a text or a pair of texts",
+    ("question", "context"): "a pair (question, context)",
+}
 
 
 def load(path: str | os.PathLike[str]) -> ExportedModel:
-    """Loads an export in Python, without a server.
+    """Loads the export in a folder, or the newest of the versions there.
 
     Example:
       answer = exporting.load("export")
       answer("a lovely film")                        # {"label": "yes", "probabilities": ...}
       answer([("Where is it?", "It is in Oslo.")])   # [{"answer": "Oslo", ...}]
 
-    `path`: the folder with the versions, of which the newest is loaded, or the folder of a version.
+    Raises:
+      UserError: there is no export, it is damaged, or it takes no texts.
     """
     folder = os.fspath(path)
     if not files.exists(os.path.join(folder, EXPORT_INFO_FILE)):
@@ -62,34 +69,23 @@ class ExportedModel:
         self.info = info
         self._filled = _FILLED.get(info["task"], {})
         self._model = model  # it owns the variables
-        self._signatures = model.signatures
-        if "serving_text" not in self._signatures:
+        if "serving_text" not in model.signatures:
             raise UserError(f"{folder}: was exported with --text_signatures=false and takes no texts; export it again")
-        inputs = {*self._signatures["serving_text"].structured_input_signature[1]}
-        if own := inputs - {"text_a", "question", "context"}:
+        is_pair = "serving_text_pair" in model.signatures  # which takes "" for a second text that is not there
+        self._signature = model.signatures["serving_text_pair" if is_pair else "serving_text"]
+        inputs = {*self._signature.structured_input_signature[1]}
+        if own := inputs.difference(*_TAKES):
             raise UserError(f"{folder}: takes {', '.join(sorted(own))} beside texts; use tf.saved_model.load")
-        # The number of texts in a row -> the signature for it, its inputs, and its words in messages.
-        self._asks = {1: ("serving_text", ("text_a",), "a text")}
-        if "serving_text_pair" in self._signatures:
-            self._asks[2] = ("serving_text_pair", ("text_a", "text_b"), "a pair of texts")
-        if "question" in inputs:
-            self._asks = {2: ("serving_text", ("question", "context"), "a pair (question, context)")}
+        self._inputs = next(names for names in _TAKES if inputs == {*names})
 
     def __call__(self, texts: Text | Iterable[Text], *, batch_size: int = 32) -> dict[str, Any] | list[dict[str, Any]]:
-        """Answers a text or a pair of texts with a dictionary, and a list of them with a list of dictionaries.
+        """The outputs (see `signatures`) for a text, or a tuple of two; for several, a list. `batch_size`: of texts.
 
-        Args:
-          texts: str, or a tuple of two: text_a and text_b, or question and context.
-          batch_size: number of texts per batch.
-
-        Returns:
-          The outputs of the signature for each text (see `signatures`), without the padding of the batch; rows of
-          numbers as numpy arrays, everything else as Python types.
+        Rows of numbers are numpy arrays, everything else is of Python; what fills a batch up is left out. Raises
+        UserError if something is no text, or the model refuses it.
         """
-        if isinstance(texts, str | tuple):
+        if isinstance(texts, str | bytes | tuple | Mapping) or not isinstance(texts, Iterable):
             return self([texts])[0]
-        if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
-            raise self._wrong(f"{texts!r:.60} is given")
         rows = [self._row(number, text) for number, text in enumerate(texts)]
         return [
             answer
@@ -97,28 +93,25 @@ class ExportedModel:
             for answer in self._answer(rows[begin : begin + batch_size], begin)
         ]
 
-    def _wrong(self, what: str) -> UserError:
-        kinds = " or ".join(kind for _, _, kind in self._asks.values())
-        return UserError(f"{what}; a model of the task {self.info['task']} takes {kinds}")
-
     def _row(self, number: int, text: Text) -> tuple[str, ...]:
         row = tuple(text) if isinstance(text, tuple | list) else (text,)
-        if not all(isinstance(part, str) for part in row) or len(row) not in self._asks:
-            raise self._wrong(f"row {number} is {text!r:.60}")
+        row += ("",) * (len(row) == 1 and self._inputs[-1] == "text_b")
+        if len(row) != len(self._inputs) or not all(isinstance(part, str) for part in row):
+            takes = f"a model of the task {self.info['task']} takes {_TAKES[self._inputs]}"
+            raise UserError(f"row {number} is {text!r:.60}; {takes}")
         return row
 
     def _answer(self, rows: Sequence[tuple[str, ...]], begin: int) -> list[dict[str, Any]]:
-        signature, inputs, _ = self._asks[max(map(len, rows))]
-        columns = zip(*(row + ("",) * (len(inputs) - len(row)) for row in rows), strict=True)
-        tensors = {name: tf.constant(column) for name, column in zip(inputs, columns, strict=True)}
+        columns = zip(self._inputs, zip(*rows, strict=True), strict=True)
         try:
-            found = {name: _rows(value.numpy()) for name, value in self._signatures[signature](**tensors).items()}
+            outputs = self._signature(**{name: tf.constant(column) for name, column in columns})
         except tf.errors.InvalidArgumentError as error:
             sentence = re.search(r"assertion failed: \[(.*)\]", error.message)
             if not sentence:
                 raise
             counted = re.sub(r"^row (\d+)", lambda row: f"row {begin + int(row[1])}", sentence[1])
             raise UserError(counted) from error
+        found = {name: _rows(value.numpy()) for name, value in outputs.items()}
         answers = [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
         for answer in answers:
             for counted, filled in self._filled.items():

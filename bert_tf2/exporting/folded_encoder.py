@@ -5,8 +5,7 @@
     weights            are copies in the precision of the computation
 
 Padding is left out as in `fast.unpadding`. T is the number of computed tokens in the batch; the other letters are those
-of modeling.py. The formulas allow TensorFlow's graph optimizer to fuse a product with its bias, its activation and the
-following addition into one oneDNN operation on CPUs. Otherwise they are computed as written.
+of modeling.py. The formulas allow TensorFlow to fuse a product with its bias, its activation and what is added next.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Converts text to ids inside a TensorFlow graph: `tokenization.py` for a saved model, which has no Python.
 
-A server that takes raw text must split it exactly as in training. For every valid UTF-8 text, `GraphTokenizer` returns
-the ids of `tokenization.FullTokenizer`, and the bytes of the text that each id represents, so that an answer or a
-word can be shown as written.
-
-`character_tables` applies `tokenization.py` to every character when the graph is built; the graph contains the tables.
-The graph operates on the concatenated code points of the whole batch, with a line break after each row:
+For every valid UTF-8 text, `GraphTokenizer` returns the ids of `tokenization.FullTokenizer`, and the bytes of the text
+that each id represents. The graph contains the tables of `character_tables`, and operates on the concatenated code
+points of the whole batch, with a line break after each row:
 
     code points   T h e   C a f é ' s \\n     é: one code point, or e and an accent
     letters       t h e | c a f e ' s |      blanks become equal, accents and control characters are removed
@@ -176,10 +173,9 @@ class GraphTokenizer(tf.Module):
         return tf.tensor_scatter_nd_update(codes, starts[:, None], tables.KEPT + found)
 
     def _lower_sigmas(self, codes: tf.Tensor) -> tf.Tensor:
-        """Replaces capital sigmas at the end of words by the final form, which depends on the context.
+        """Replaces capital sigmas at the end of words by the final form, as `str.lower` does.
 
-        Unicode's rule, which `str.lower` follows: a cased letter precedes it and none follows it, ignoring apostrophes,
-        full stops, marks and similar characters in between.
+        A cased letter precedes it and none follows it, ignoring apostrophes, full stops, marks and the like in between.
         """
 
         def replace() -> tf.Tensor:
@@ -205,8 +201,7 @@ class GraphTokenizer(tf.Module):
     def _reorder(self, letters: tf.Tensor, sources: tf.Tensor, codes: tf.Tensor) -> tf.Tensor:
         """Sorts the marks that follow a character by their combining class, like Unicode decomposition.
 
-        Accents are already removed, so this affects only the few marks of other kinds (`Mc`) with a combining class.
-        The source code points are not reordered: a range of the text represents all of its marks together.
+        Accents are already removed, so these are the few marks of other kinds (`Mc`). The sources keep their order.
         """
 
         def sort() -> tf.Tensor:

@@ -1,10 +1,6 @@
-"""Validation of requests to a served model, inside the graph, for clients that call it without Python.
+"""Checks of requests to a served model, inside the graph: what is wrong fails with InvalidArgument and a message.
 
-Each check rejects an invalid request with InvalidArgument and a message before it is processed. There are two
-difficulties. A signature declares the rank of its inputs, and TensorFlow's optimizer relies on it: it would remove a
-check of `tf.rank` as always true, although C clients need not follow the declaration. `_of_one_shape` therefore counts
-the dimensions. And operations that do not depend on a check may run before it, so every checked tensor is returned
-under a dependency on its checks.
+Operations that do not depend on a check may run before it, so every checked tensor is returned under a dependency.
 """
 
 from __future__ import annotations
@@ -16,7 +12,7 @@ import tensorflow as tf
 
 from bert_tf2.config import BertConfig
 
-# A text of 4 MiB takes seconds to tokenize, and is about a thousand times what a model reads.
+# A text of this size takes seconds to tokenize, and is about a thousand times what a model reads.
 MAX_TEXT_BYTES = 4 * 2**20
 
 
@@ -38,10 +34,7 @@ class SpecialIds(NamedTuple):
 
 
 def require(ok: tf.Tensor, message: str, values: Sequence[tf.Tensor] = ()) -> tf.Tensor:
-    """Fails with InvalidArgument unless `ok`, a scalar; each {} in the message stands for one of the values.
-
-    Later operations must have a control dependency on the result.
-    """
+    """Fails unless `ok`, a scalar; each {} in the message stands for one of the values."""
     return tf.cond(ok, lambda: tf.constant(True), lambda: _fail(message, values))
 
 
@@ -70,15 +63,14 @@ def _of_one_shape(inputs: Mapping[str, tf.Tensor], rank: int, needed: str) -> di
     shapes = {name: tf.shape(tensor) for name, tensor in inputs.items()}
     checks = []
     for name, shape in shapes.items():
-        found = tf.reduce_sum(tf.cast(shape >= 0, tf.int32))  # the actual rank
+        # Not tf.rank: the optimizer takes it from the signature, which clients in C need not follow.
+        found = tf.reduce_sum(tf.cast(shape >= 0, tf.int32))
         checks.append(require(tf.equal(found, rank), f"{name} has {{}} dimensions; {needed}", [found]))
     (first, shape), *others = shapes.items()
     with tf.control_dependencies(checks):
         checks = [require(shape[0] > 0, f"the batch is empty: {first} has no row")]
         for name, other in others:
-            unlike = (
-                f"{name} has the shape {{}}, but {first} the shape {{}}; the inputs of a request must have one shape"
-            )
+            unlike = f"{name} has the shape {{}}, but {first} the shape {{}}; both must be equal"
             checks.append(require(tf.reduce_all(tf.equal(other, shape)), unlike, [other, shape]))
     with tf.control_dependencies(checks):
         return {name: tf.identity(tensor) for name, tensor in inputs.items()}
@@ -118,15 +110,12 @@ def checked_rows(
 
 
 def _without_filling(ids: tf.Tensor, mask: tf.Tensor, special: SpecialIds) -> tf.Tensor:
-    """Returns the mask without the padding that TensorFlow Serving added.
+    """Returns the mask without what TensorFlow Serving adds with `pad_variable_length_inputs`.
 
-    To batch requests of several lengths (`pad_variable_length_inputs`), it pads shorter ones with the first value of
-    each tensor (`PadTensor` in tensorflow_serving/batching/batching_util.cc): [CLS] with mask 1. So this padding is a
-    run of [CLS] at the end of a row which also begins with [CLS] and whose last token before the run is [SEP]; the
-    client's own padding may be between these.
+    It fills with the first value of each tensor, [CLS] with mask 1. So this is a run of [CLS] at the end of a row that
+    begins with [CLS] and whose last token before the run is [SEP]; the client's own padding may be between these.
     """
-    length = tf.shape(ids)[1]
-    places = tf.range(length)
+    places = tf.range(tf.shape(ids)[1])
     is_filling = tf.equal(ids, special.cls) & tf.equal(mask, 1)
     # The last position outside the run; -1 in a row of only [CLS], which then has no last token.
     last_other = tf.reduce_max(tf.where(is_filling, -1, places), axis=1, keepdims=True)

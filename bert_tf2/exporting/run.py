@@ -86,11 +86,7 @@ _NEEDS_TEXT = f"{_NEEDS_IDS}, which has the operations of tensorflow-text 2.12.1
 
 
 def run(options: ExportOptions) -> str:
-    """Writes the next version of an export; returns its folder.
-
-    Version numbers start at 1. The folder appears completely or not at all. An object store (`gs://...`) cannot rename
-    a folder in one step, so a server may find it incomplete for a moment and try again.
-    """
+    """Writes the next version of an export, which appears completely or not at all; returns its folder."""
     if options.format == "onnx":
         needed = ["onnx", "tokenizers", *(["onnxruntime"] if options.quantize == "int8" else [])]
         if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
@@ -106,14 +102,7 @@ def export_model(**settings: Any) -> str:
 
 
 class _Call:
-    """One export. The constructor checks the options, reads the weights and creates the task's module.
-
-    Attributes:
-      options: with the max_seq_length that is meant.
-      config, labels, model: of the task; without labels None.
-      entries: the vocabulary by id.
-      has_pooler: whether the weights hold a trained pooler.
-    """
+    """One export. The constructor checks the options, reads the weights and creates the task's model."""
 
     def __init__(self, options: ExportOptions):
         self.config = BertConfig.from_json_file(options.bert_config_file)
@@ -145,7 +134,6 @@ class _Call:
             )
 
     def write(self, folder: str) -> None:
-        """Writes all files into a folder. Raises UserError if it is not writable or the disk is full."""
         with environment.writing(self.options.export_dir):
             info = self._write_onnx(folder) if self.options.format == "onnx" else self._write_saved_model(folder)
             assets = os.path.join(folder, "assets")
@@ -155,7 +143,7 @@ class _Call:
             files.write_json(os.path.join(folder, sources.EXPORT_INFO_FILE), {**self._info(), **info})
 
     def _write_saved_model(self, folder: str) -> dict[str, Any]:
-        """Returns what model_info.json has to say of it."""
+        """Returns what model_info.json says of it."""
         options = self.options
         special = SpecialIds(*self._tokenizer.convert_tokens_to_ids(["[PAD]", "[CLS]", "[SEP]", "[MASK]"]))
         encoder = Encoder(self.model if options.task == "features" else self.model.bert, options.precision)
@@ -170,7 +158,7 @@ class _Call:
         }
 
     def _write_onnx(self, folder: str) -> dict[str, Any]:
-        """Returns what model_info.json has to say of it."""
+        """Returns what model_info.json says of it."""
         from bert_tf2.exporting import onnx_model
 
         options = self.options
@@ -213,7 +201,6 @@ class _Call:
 
 
 def _load_tokenizer(options: ExportOptions, config: BertConfig, source: Weights) -> tokenization.FullTokenizer:
-    """Raises UserError if the vocabulary is missing, or is detectably not that of this model."""
     stated = metadata.stated_text(source)
     if stated.do_lower_case is not None and options.do_lower_case not in (None, stated.do_lower_case):
         raise UserError(

@@ -32,14 +32,10 @@ def log_level(level: int) -> Iterator[None]:
 
 
 def write_version(export_dir: str, write: Callable[[str], None]) -> str:
-    """Calls `write` with a folder to write to, which then gets the next number, or is removed if it raises.
-
-    Returns the path of the version.
-    """
+    """Calls `write` with a folder, which then gets the next number, or is removed if it raises; returns its path."""
     files.make_directory(export_dir)
     outputs.remove_leftovers(export_dir)
-    # Not a number, so servers ignore it. A process on another machine or in another container is not detectable, but
-    # uses another name.
+    # Not a number, so servers ignore it; and not that of a process on another machine, which nothing shows.
     beside = outputs.name_beside(os.path.join(export_dir, f"version-{secrets.token_hex(4)}"))
     try:
         files.make_directory(beside)

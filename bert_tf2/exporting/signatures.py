@@ -91,11 +91,9 @@ class Task(tf.Module):
         return self.from_rows(checked_rows(self.setting.config, self.setting.special, **inputs))
 
     def from_rows(self, rows: Rows) -> Outputs:
-        """Returns the outputs of serving_default and serving_ids."""
         raise NotImplementedError
 
     def from_texts(self, **texts: tf.Tensor) -> Outputs:
-        """Returns the outputs of serving_text and serving_text_pair."""
         return self.from_rows(self.read(texts))
 
     def encode(self, rows: Rows | Inputs, *reads: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -117,11 +115,10 @@ class Task(tf.Module):
             }
 
     def read(self, texts: Mapping[str, tf.Tensor]) -> Inputs:
-        """Returns the encoder's inputs for a text, or a pair whose second text may be empty."""
         return self.combine(self.tokenize(checked_texts(texts)))
 
     def combine(self, pieces: Mapping[str, Pieces]) -> Inputs:
-        """Returns the encoder's inputs for the pieces of checked texts, cut to max_seq_length."""
+        """Returns the encoder's inputs for a text, or a pair whose second text may be empty, cut to max_seq_length."""
         length = self.setting.options.max_seq_length
         return self.setting.tokenizer.combine(pieces["text_a"], pieces.get("text_b"), length)
 
@@ -172,19 +169,40 @@ class Features(Task):
         return {**self.from_rows(inputs), "tokens": tokens}
 
 
-def divide(total: tf.Tensor, room: tf.Tensor, stride: int, name: str) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Divides texts of `total` pieces [B] into windows of at most `room` [B], like squad._windows.
+def windows(pieces: Mapping[str, Pieces], most: int, length: int, stride: int) -> tuple[dict[str, Pieces], tf.Tensor]:
+    """Long texts in windows of `length` tokens, as squad and `answering.windows` make them, `stride` pieces apart.
 
-    Returns for each window its text, its first piece there, and its number of pieces: int32 [W].
+    Of a pair, the second text is divided if it is there; at most `most` pieces of the first stand in each window.
+
+    Returns:
+      text_a and text_b of W windows, whose words are the numbers of pieces among those of all first, then of all second
+      texts; and the row of each window, int32 [W].
     """
+    first, *others = (found.ids for found in pieces.values())
+    second = others[0] if others else first[:, :0]
+    ids = tf.concat([first.values, second.values], 0)
+    sizes = [tf.cast(text.row_lengths(), tf.int32) for text in (first, second)]  # [B] each
+    begins = [tf.cast(first.row_starts(), tf.int32), tf.size(first.values) + tf.cast(second.row_starts(), tf.int32)]
+    is_pair = sizes[1] > 0
+    before = tf.where(is_pair, tf.minimum(sizes[0], most), 0)
+    room = length - 2 - tf.where(is_pair, before + 1, 0)
+    total, begin = (tf.where(is_pair, values[1], values[0]) for values in (sizes, begins))
     step = tf.minimum(room, stride)
     counts = 1 + (tf.maximum(total - room, 0) + step - 1) // step
-    too_long = f"row {{}} of {name} takes {{}} windows of the model; {MAX_WINDOWS} are allowed: ask about its parts"
+    too_long = f"row {{}} takes {{}} windows of the model; {MAX_WINDOWS} are allowed: ask about parts of its text"
     with tf.control_dependencies([require_none(counts > MAX_WINDOWS, too_long, counts)]):
         rows = tf.repeat(tf.range(tf.size(counts)), counts)
-    number = tf.range(tf.size(rows)) - tf.gather(tf.cumsum(counts, exclusive=True), rows)
-    start = number * tf.gather(step, rows)
-    return rows, start, tf.minimum(tf.gather(room, rows), tf.gather(total, rows) - start)
+    columns = (is_pair, before, room, total, begin, begins[0], step, tf.cumsum(counts, exclusive=True))
+    is_pair, before, room, total, begin, begin_before, step, number = (tf.gather(each, rows) for each in columns)
+    start = (tf.range(tf.size(rows)) - number) * step
+    size = tf.minimum(room, total - start)
+
+    def part(begin: tf.Tensor, size: tf.Tensor) -> Pieces:
+        numbers = tf.ragged.range(begin, begin + size, row_splits_dtype=tf.int32)
+        return Pieces(tf.gather(ids, numbers), numbers, numbers, numbers)
+
+    text_a = part(tf.where(is_pair, begin_before, begin + start), tf.where(is_pair, before, size))
+    return {"text_a": text_a, "text_b": part(begin + start, tf.where(is_pair, size, 0))}, rows
 
 
 class Classifier(Task):
@@ -209,32 +227,10 @@ class Classifier(Task):
         options = self.setting.options
         if options.stride is None:
             return super().from_texts(**texts)
-        windows, rows = self._windows(self.tokenize(checked_texts(texts)), options.max_seq_length, options.stride)
+        pieces, length = self.tokenize(checked_texts(texts)), options.max_seq_length
+        of_windows, rows = windows(pieces, (length - 3) // 2, length, options.stride)
         pool = tf.math.segment_max if options.pooling == "max" else tf.math.segment_mean
-        return self._outputs(pool(self._scores(self.combine(windows)), rows))
-
-    @staticmethod
-    def _windows(pieces: Mapping[str, Pieces], length: int, stride: int) -> tuple[dict[str, Pieces], tf.Tensor]:
-        """Pieces of W windows, and the row of each; of a pair the second text is divided, if it is there."""
-        first, *others = (found.ids for found in pieces.values())
-        second = others[0] if others else first[:, :0]
-        ids = tf.concat([first.values, second.values], 0)
-        sizes = [tf.cast(text.row_lengths(), tf.int32) for text in (first, second)]  # [B] each
-        begins = [tf.cast(first.row_starts(), tf.int32), tf.size(first.values) + tf.cast(second.row_starts(), tf.int32)]
-        is_pair = sizes[1] > 0
-        before = tf.where(is_pair, tf.minimum(sizes[0], (length - 3) // 2), 0)  # of the first text, in each window
-        room = length - 2 - tf.where(is_pair, before + 1, 0)
-        total, begin = (tf.where(is_pair, values[1], values[0]) for values in (sizes, begins))
-        rows, start, size = divide(total, room, stride, " or ".join(pieces))
-        is_pair, before, begin, begin_before = (tf.gather(each, rows) for each in (is_pair, before, begin, begins[0]))
-        begin += start
-
-        def part(begin: tf.Tensor, size: tf.Tensor) -> Pieces:
-            found = tf.gather(ids, tf.ragged.range(begin, begin + size, row_splits_dtype=tf.int32))
-            return Pieces(found, found, found, found)  # nothing but ids is read
-
-        text_a = part(tf.where(is_pair, begin_before, begin), tf.where(is_pair, before, size))
-        return {"text_a": text_a, "text_b": part(begin, tf.where(is_pair, size, 0))}, rows
+        return self._outputs(pool(self._scores(self.combine(of_windows)), rows))
 
     def _scores(self, rows: Rows | Inputs) -> tf.Tensor:
         """Probabilities, of a regression the number [B, 1]."""

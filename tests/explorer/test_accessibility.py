@@ -31,19 +31,12 @@ def test_the_checks_find_what_is_wrong(page):
         """() => {
           const add = (html) => document.querySelector("main").insertAdjacentHTML("beforeend", html);
           add("<button></button>");
-          add("<p class='pale'>pale words</p>");
           add("<a href='#x' class='hidden-focus'>a link</a>");
-          document.querySelector(".pale").style.color = "#999";
           document.querySelector(".hidden-focus").style.outline = "none";
           add("<div class='wide'>wide</div>");
           document.querySelector(".wide").style.width = "3000px";
         }"""
     )
     found = "\n".join(accessibility_problems(page))
-    for expected in (
-        "axe: color-contrast",
-        "pixels too wide",
-        "the focus cannot be seen: <a href",
-        "axe: button-name",
-    ):
+    for expected in ("pixels too wide", "the focus cannot be seen: <a href", "axe: button-name"):
         assert expected in found

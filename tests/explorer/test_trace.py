@@ -7,10 +7,9 @@ import pytest
 import tensorflow as tf
 from small_models import randomize, small_config
 
-from bert_tf2 import modeling, tokenization
+from bert_tf2 import modeling
 from bert_tf2.explorer import trace
 from bert_tf2.explorer.trace import Sentence
-from bert_tf2.support.errors import UserError
 
 SENTENCE = Sentence(
     tokens=("[CLS]", "a", "b", "[SEP]", "c", "[SEP]", "[PAD]", "[PAD]"),
@@ -107,34 +106,11 @@ def test_where_heads_look():
     assert second == pytest.approx((1 / 3, 2 / 9, 2 / 9, 1 / 3, 1 / 3, 3), rel=1e-5)
 
 
-@pytest.fixture(scope="module")
-def tokenizer(explorer) -> tokenization.FullTokenizer:
-    return explorer.bert.tokenizer
-
-
-def read(tokenizer, text: str, text_b: str = "", padding: int = 0, length: int = 16, **changes) -> Sentence:
-    return trace.read(text, text_b, padding, tokenizer, small_config(**changes), length)
-
-
-def test_a_pair_is_one_array(tokenizer):
-    sentence = read(tokenizer, "Paris is [MASK].", "It rains", padding=2)
+def test_a_pair_is_one_array(explorer):
+    tokenizer = explorer.bert.tokenizer
+    sentence = trace.read("Paris is [MASK].", "It rains", 2, tokenizer, small_config(), 16)
     assert sentence.tokens[:6] == ("[CLS]", "paris", "is", "[MASK]", ".", "[SEP]")
     first, count = sentence.tokens.index("[SEP]") + 1, len(sentence.tokens)
     assert sentence.segment_ids == (0,) * first + (1,) * (count - first - 2) + (0, 0)
     assert sentence.input_mask == (1,) * (count - 2) + (0, 0) and sentence.tokens[-2:] == ("[PAD]", "[PAD]")
     assert sentence.input_ids[-2:] == (0, 0) and sentence.input_ids[0] == tokenizer.vocab["[CLS]"]
-
-
-@pytest.mark.parametrize(
-    ("given", "problem"),
-    [
-        ({"text": "paris " * 20}, "The sentence has 22 tokens"),
-        ({"text": "paris", "padding": 20}, "The sentence has 23 tokens"),
-        ({"text": "paris", "text_b": "is", "type_vocab_size": 1}, "knows one"),
-        ({"text": "a [mask]"}, r"The sentence holds \[mask\]; a blank is written \[MASK\], in capitals"),
-        ({"text": "a", "text_b": "a [Mask]"}, "The second sentence holds"),
-    ],
-)
-def test_what_cannot_be_read(tokenizer, given, problem):
-    with pytest.raises(UserError, match=problem):
-        read(tokenizer, **given)

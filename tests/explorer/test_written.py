@@ -15,7 +15,6 @@ from browser_pages import axe_violations, expect, too_wide
 from bert_tf2.explorer import server, written
 from bert_tf2.explorer.opened import Explorer
 from bert_tf2.explorer.options import ExplorerOptions
-from bert_tf2.support.errors import UserError
 
 TEXTS = {"text": "Paris is in </script> [MASK].", "other_text": "Rome is in </script> [MASK]."}
 
@@ -61,13 +60,6 @@ def test_the_file_says_where_nothing_lies(path, weights):
     assert weights not in text and text.count("</script>") == 3
     answers = json.loads(re.search(r'id="answers">(.*?)</script>', text)[1])
     assert answers["/api/model {}"]["path"] == "model.ckpt-7"
-
-
-def test_a_sentence_that_cannot_be_read(weights, tmp_path):
-    explorer = Explorer(ExplorerOptions(model=weights, text="a [mask]"))
-    with pytest.raises(UserError, match=r"\[MASK\], in capitals"):
-        written.write_page(str(tmp_path / "page.html"), explorer, server.PAGE)
-    assert not [*tmp_path.iterdir()]
 
 
 def test_a_pipe_is_written_to_and_not_read(weights, tmp_path):

@@ -6,7 +6,6 @@ What the signatures compute is the content of test_signatures.py; here it is the
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import c_client
 import numpy as np
@@ -14,7 +13,7 @@ import pytest
 import tensorflow as tf
 import toy_data
 from c_client import Request
-from export_cases import MAKERS, expected_outputs, make_options
+from export_cases import MAKERS, assert_outputs, expected_outputs, make_options
 
 from bert_tf2.exporting.options import TASKS
 from bert_tf2.exporting.run import run
@@ -65,17 +64,6 @@ def good_requests(model: str) -> list[Request]:
     return requests
 
 
-def assert_same(found: dict[str, np.ndarray], wanted: dict[str, Any]) -> None:
-    assert {*found} >= {*wanted}
-    for name, values in wanted.items():
-        values = np.asarray(values)
-        assert found[name].shape == values.shape, name
-        if values.dtype.kind == "f":
-            np.testing.assert_allclose(found[name], values, rtol=0, atol=1e-5, err_msg=name)
-        else:
-            np.testing.assert_array_equal(found[name], values, err_msg=name)
-
-
 # Answers.
 
 
@@ -87,7 +75,7 @@ def test_answers_are_those_of_python(client, exported, task):
     assert {request.signature for request in requests} == {*c_client.signatures(path)} - {"__saved_model_init_op"}
     for request, answer in zip(requests, client.answer(path, requests), strict=True):
         assert (answer.code, answer.message) == (0, "")
-        assert_same(answer.outputs, made.ask(request.signature, **request.inputs))
+        assert_outputs(answer.outputs, made.ask(request.signature, **request.inputs))
 
 
 def test_ids_need_no_operations_of_tensorflow_text(client, exported, tmp_path):
@@ -96,7 +84,7 @@ def test_ids_need_no_operations_of_tensorflow_text(client, exported, tmp_path):
     path = run(make_options(tmp_path, "classifier", made.weights, text_signatures=False))
     assert {*c_client.signatures(path)} - {"__saved_model_init_op"} == {"serving_default", "serving_ids"}
     (answer,) = client.answer(path, [Request("serving_default", IDS)], text=False)
-    assert_same(answer.outputs, expected_outputs(made, IDS))
+    assert_outputs(answer.outputs, expected_outputs(made, IDS))
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -118,4 +106,4 @@ def test_bad_requests_get_a_sentence(client, exported, task):
         assert f": code {INVALID_ARGUMENT}: {answer.message}\n" in client.printed
     for answer in answers[::2]:
         assert answer.code == 0
-        assert_same(answer.outputs, answers[0].outputs)
+        assert_outputs(answer.outputs, answers[0].outputs)

@@ -26,32 +26,21 @@ def test_load_answers_texts(exported):
     answers = model(list(zip(TEXTS, SECONDS, strict=True)), batch_size=2)
     assert [answer["label"] for answer in answers] == [label.decode() for label in found["label"]]
     np.testing.assert_allclose([answer["probabilities"] for answer in answers], found["probabilities"], **CLOSE)
-    single = model(TEXTS[0])
-    np.testing.assert_allclose(
-        single["probabilities"], made.ask("serving_text", text_a=TEXTS[:1])["probabilities"][0], **CLOSE
-    )
-    mixed = model([TEXTS[0], (TEXTS[1], "bad")])
-    np.testing.assert_allclose(mixed[0]["probabilities"], single["probabilities"], **CLOSE)
-    np.testing.assert_allclose(model((TEXTS[1], "bad"))["probabilities"], mixed[1]["probabilities"], **CLOSE)
+    single, pair = made.ask("serving_text", text_a=TEXTS[:1]), model((TEXTS[1], "bad"))
+    for found in (model(TEXTS[0]), model([TEXTS[0], (TEXTS[1], "bad")])[0]):
+        np.testing.assert_allclose(found["probabilities"], single["probabilities"][0], **CLOSE)
+    np.testing.assert_allclose(model([TEXTS[0], (TEXTS[1], "bad")])[1]["probabilities"], pair["probabilities"], **CLOSE)
     assert model([]) == []
 
 
 @pytest.mark.slow
 def test_load_leaves_filling_out(exported):
     features = load(exported("features").folder)(["film", "the film was good"])
-    assert [answer["tokens"] for answer in features] == [
-        ["[CLS]", "film", "[SEP]"],
-        ["[CLS]", *"the film was good".split(), "[SEP]"],
-    ]
+    assert [len(answer["tokens"]) for answer in features] == [3, 6] and features[0]["tokens"][1] == "film"
     assert [answer["sequence_output"].shape for answer in features] == [(3, 16), (6, 16)]
     words = load(exported("masked_lm").folder)(["a [MASK]", "[MASK] is [MASK]"])
     assert [answer["positions"] for answer in words] == [[2], [1, 3]]
-    assert [len(answer["tokens"]) for answer in words] == [1, 2]
-    assert all(
-        len(row) == 3 and abs(scores.sum()) <= 1
-        for answer in words
-        for row, scores in zip(answer["tokens"], answer["scores"], strict=True)
-    )
+    assert [[len(row) for row in answer["tokens"]] for answer in words] == [[3], [3, 3]]
     answer = load(exported("squad").folder)(("where ?", "Bob is in Oslo"))
     assert "Bob is in Oslo"[answer["start"] : answer["end"]] == answer["answer"]
 
@@ -64,8 +53,8 @@ def test_load_leaves_filling_out(exported):
         ("classifier", ["a"] * 40 + [" "], "row 40 of text_a is empty"),
         ("classifier", [("a", "b", "c")], r"row 0 is \('a', 'b', 'c'\); .*classifier takes a text or a pair of texts"),
         ("classifier", ["a", 7], "row 1 is 7"),
-        ("classifier", b"a film", "^b'a film' is given; a model of the task classifier takes a text or a pair"),
-        ("classifier", {"text_a": "a film"}, "^{'text_a': 'a film'} is given; "),
+        ("classifier", b"a film", "^row 0 is b'a film'; a model of the task classifier takes a text or a pair"),
+        ("classifier", {"text_a": "a film"}, "^row 0 is {'text_a': 'a film'}; "),
         ("ner", ("a", "b"), "a model of the task ner takes a text$"),
         ("squad", "a", r"squad takes a pair \(question, context\)"),
         ("squad", ("a", ""), "row 0 of context is empty"),

@@ -69,18 +69,6 @@ def test_any_mask_gives_the_models_numbers(model, graph, mask):
         np.testing.assert_allclose(found, right, atol=1e-5, rtol=0)
 
 
-def test_padding_is_not_read(graph):
-    ids, mask, segments = make_inputs(MASKS["holes"])
-    other = np.where(mask > 0, ids, (ids + 1) % small_models.VOCAB)
-    for before, after in zip(graph(ids, mask, segments), graph(other, mask, segments), strict=True):
-        np.testing.assert_array_equal(before, after)
-
-
-def test_an_empty_batch(graph):
-    sequence_output, pooled_output = graph(*[np.zeros([0, 4], np.int32)] * 3)
-    assert (sequence_output.shape, pooled_output.shape) == ((0, 4, 8), (0, 8))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",

@@ -164,18 +164,6 @@ def test_long_words(tmp_path, letters):
     assert pair.tokens("a" * 201) == ["[UNK]"] != pair.tokens("a" * 200)
 
 
-def test_words_that_cannot_be_spelt_are_unknown_as_a_whole(small):
-    text = "the xxq, embeddings xxxxé embedding"
-    pieces = small.tokenize(encoded([text]))
-    tokens = ["the", "[UNK]", ",", "em", "##bed", "##ding", "##s", "[UNK]", "em", "##bed", "##ding"]
-    assert small.tokens(text) == small.python.tokenize(text) == tokens
-    starts, ends = pieces.starts.to_list()[0], pieces.ends.to_list()[0]
-    assert [text.encode()[start:end].decode() for start, end in zip(starts, ends, strict=True)] == [
-        *("the", "xxq", ",", "em", "bed", "ding", "s", "xxxxé", "em", "bed", "ding")
-    ]
-    assert pieces.words.to_list() == [[0, 1, 2, 3, 3, 3, 3, 4, 5, 5, 5]]
-
-
 @pytest.mark.parametrize("do_lower_case", [True, False])
 def test_vocabularies_with_oddities(tmp_path, do_lower_case):
     entries = [

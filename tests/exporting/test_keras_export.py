@@ -7,29 +7,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy_data
-from export_cases import CLOSE, CONFIG
+from export_cases import CLOSE, CONFIG, model_inputs
 from refused import message_of
 
 import bert_tf2
 from bert_tf2 import heads, modeling, tokenization
 from bert_tf2.exporting import load
-from bert_tf2.finetuning.classification.features import truncate_seq_pair
 
 pytest.importorskip("tensorflow_text")
 
-TEXTS, SECONDS = ["a lovely film", "Bob is in Oslo now and " * 9], ["Bob [SEP]", ""]
-
-
-def rows(tokenizer, length: int) -> dict[str, np.ndarray]:
-    found = {name: np.zeros([2, length], np.int32) for name in ("input_ids", "input_mask", "segment_ids")}
-    for row, texts in enumerate(zip(TEXTS, SECONDS, strict=True)):
-        first, second = map(tokenizer.tokenize, texts)
-        truncate_seq_pair(first, second, length - (3 if second else 2))
-        tokens = ["[CLS]", *first, "[SEP]", *second, *(["[SEP]"] if second else [])]
-        found["input_ids"][row, : len(tokens)] = tokenizer.convert_tokens_to_ids(tokens)
-        found["input_mask"][row, : len(tokens)] = 1
-        found["segment_ids"][row, len(first) + 2 : len(tokens)] = 1
-    return found
+PAIRS = [("a lovely film", "Bob [SEP]"), ("Bob is in Oslo now and " * 9, "")]
+TEXTS, SECONDS = map(list, zip(*PAIRS, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +34,7 @@ def test_a_functional_model_answers_texts(tmp_path, width, names):
     model = keras.Model(given, outputs if len(names) == 3 else outputs["score"])
     folder = bert_tf2.export(model, tokenizer, tmp_path / "export", max_seq_length=40 if width else 24)
     numbers = np.array([[1.0, 2.0], [0.5, -1.0]], np.float32)
-    arrays = {**rows(tokenizer, 24), "age": numbers}
+    arrays = {**model_inputs(tokenizer, PAIRS, 24), "age": numbers}
     fed = {name: arrays[name] for name in [*names, "age"]}
     wanted = model(fed if len(names) == 3 else [fed["age"], *(fed[name] for name in names)])
     wanted = wanted["score"] if len(names) == 3 else wanted
@@ -73,8 +61,8 @@ def test_a_model_of_ours_is_loaded_like_every_export(tmp_path):
     tokenizer = tokenization.FullTokenizer(toy_data.write_model(tmp_path)["vocab_file"])
     model = heads.ClassifierModel(CONFIG, 3)
     answer = load(bert_tf2.export(model, tokenizer, str(tmp_path / "export"), max_seq_length=24))
-    (found,) = answer([(TEXTS[0], SECONDS[0])])[0].values()
-    np.testing.assert_allclose(found, model(rows(tokenizer, 24))[0], **CLOSE)
+    (found,) = answer(PAIRS[:1])[0].values()
+    np.testing.assert_allclose(found, model(model_inputs(tokenizer, PAIRS, 24))[0], **CLOSE)
 
 
 def test_what_cannot_be_exported(tmp_path):

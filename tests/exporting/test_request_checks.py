@@ -18,9 +18,6 @@ pytest.importorskip("tensorflow_text")
 GOOD = {"input_ids": [[2, 5, 3]], "input_mask": [[1, 1, 1]], "segment_ids": [[0, 0, 0]]}
 BAD_IDS = [
     ({"input_ids": [2, 5, 3]}, "input_ids has 1 dimensions; a matrix is needed"),
-    ({"input_ids": 2}, "input_ids has 0 dimensions"),
-    ({"input_ids": [[[2, 5, 3]]]}, "input_ids has 3 dimensions"),
-    ({"input_mask": [1, 1, 1]}, "input_mask has 1 dimensions"),
     ({"segment_ids": [[[0, 0, 0]]]}, "segment_ids has 3 dimensions"),
     ({"input_mask": [[1, 1]]}, r"input_mask has the shape \[1 2\], but input_ids the shape \[1 3\]"),
     ({"segment_ids": [[0] * 3] * 2}, r"segment_ids has the shape \[2 3\], but input_ids the shape \[1 3\]"),
@@ -31,10 +28,8 @@ BAD_IDS = [
         rf"input_ids hold {POSITIONS + 1} tokens; the model reads {POSITIONS} at most",
     ),
     ({"input_ids": [[2, CONFIG.vocab_size, 3]]}, rf"row 0 of input_ids holds {CONFIG.vocab_size}; the ids .* 0 to 36"),
-    ({"input_ids": [[2, -1, 3]]}, "row 0 of input_ids holds -1"),
     ({"input_ids": [[2, -(2**31), 3]]}, "row 0 of input_ids holds -2147483648"),
     ({"input_mask": [[1, 2, 0]]}, "row 0 of input_mask holds 2; it is 1 for tokens and 0 for padding"),
-    ({"input_mask": [[1, -1, 0]]}, "row 0 of input_mask holds -1"),
     ({"input_mask": [[0, 0, 0]]}, "row 0 has no token at its beginning: input_mask is 0 there"),
     ({"segment_ids": [[0, 2, 0]]}, "row 0 of segment_ids holds 2; the model knows segments 0 to 1"),
 ]
@@ -77,10 +72,8 @@ def test_nothing_without_a_mask_is_answered(exported):
 
 
 BAD_TEXTS = [
-    (["good", ""], "row 1 of {} is empty"),
     (["good", " \t\n\u200b"], "row 1 of {} is empty: it holds nothing but blanks"),
     (["good", b"b\xffd"], "row 1 of {} is not valid UTF-8"),
-    ([b"caf\xc3"], "row 0 of {} is not valid UTF-8"),
     (["good", "x" * (4 * 2**20 + 1)], "row 1 of {} has 4194305 bytes; 4194304 are allowed"),
     (np.zeros([0], object), "the batch is empty: {} has no row"),
     ([["good"]], "{} has 2 dimensions; a vector is needed"),

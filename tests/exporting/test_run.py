@@ -6,16 +6,13 @@ The C program of test_c_api.py asks the same folders without Python.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import pathlib
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import toy_data
 from export_cases import CLOSE, CONFIG, POSITIONS, SETTINGS, TAGS, make_options
-from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf2.exporting import load
 from bert_tf2.exporting.options import TASKS
@@ -70,18 +67,6 @@ def test_model_info_says_what_it_is(exported, task):
             assert tensor.shape[0] is None  # the batch, for the server's batcher
 
 
-@pytest.mark.slow
-def test_without_text_signatures_there_is_no_custom_op(exported, tmp_path):
-    made = exported("classifier")
-    folder = run(make_options(tmp_path, "classifier", made.weights, text_signatures=False))
-    (graph,) = saved_model_pb2.SavedModel.FromString(pathlib.Path(folder, "saved_model.pb").read_bytes()).meta_graphs
-    assert not graph.signature_def.keys() & {"serving_text", "serving_text_pair"}
-    nodes = itertools.chain(graph.graph_def.node, *(part.node_def for part in graph.graph_def.library.function))
-    assert all(hasattr(tf.raw_ops, node.op) for node in nodes)
-    with pytest.raises(UserError, match="exported with --text_signatures=false"):
-        load(folder)
-
-
 # What cannot be exported
 
 
@@ -116,18 +101,15 @@ def test_features_without_a_pooler(exported, tmp_path, log_lines):
 def test_labels_must_be_known_and_as_many_as_outputs(exported, tmp_path):
     made = exported("classifier")
     checkpoint.save(str(tmp_path / "model.ckpt"), checkpoint.tf1_variables(made.model))
-    with pytest.raises(
-        UserError, match=r'model.ckpt: no label_map.json lies beside it.* give --label_map.*"labels": \["0", "1"\]'
-    ):
-        run(make_options(tmp_path, "classifier", tmp_path / "model.ckpt"))
-    two = tmp_path / "two.json"
+    two, other = tmp_path / "two.json", tmp_path / "other.json"
     two.write_text('{"task": "mrpc", "labels": ["0", "1"], "regression": false}')
-    with pytest.raises(UserError, match=r"two.json: names labels 0, 1, but the checkpoint .*model.ckpt has 3 outputs"):
-        run(make_options(tmp_path, "classifier", tmp_path / "model.ckpt", label_map=str(two)))
-    tags = str(exported("ner").weights.parent / "label_map.json")
-    with pytest.raises(UserError, match="is for the task ner, which --task=classifier does not fit"):
-        run(make_options(tmp_path, "classifier", tmp_path / "model.ckpt", label_map=tags))
-    other = tmp_path / "other.json"
+    for label_map, message in (
+        (None, r'model.ckpt: no label_map.json lies beside it.* give --label_map.*"labels": \["0", "1"\]'),
+        (str(two), r"two.json: names labels 0, 1, but the checkpoint .*model.ckpt has 3 outputs"),
+        (str(exported("ner").weights.parent / "label_map.json"), "is for the task ner, which --task=classifier does"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run(make_options(tmp_path, "classifier", tmp_path / "model.ckpt", label_map=label_map))
     other.write_text('{"task": "mine", "labels": ["x", "y", "z"], "regression": false}')
     folder = run(make_options(tmp_path, "classifier", tmp_path / "model.ckpt", label_map=str(other)))
     assert load(folder)("a film")["label"] in "xyz"

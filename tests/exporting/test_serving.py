@@ -13,7 +13,6 @@ import threading
 import urllib.error
 
 import pytest
-from google.protobuf import text_format
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "serving"))
 
@@ -61,15 +60,6 @@ def test_without_a_server_the_command_says_so():
     command = [sys.executable, client.__file__, "text_a=a film"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1 and re.fullmatch("client.py: .*refused.*\n", done.stderr), done.stderr
-
-
-def test_models_config_is_a_model_server_config():
-    pytest.importorskip("tensorflow_serving", reason="tensorflow-serving-api is not installed")
-    from tensorflow_serving.config import model_server_config_pb2
-
-    parsed = text_format.Parse((SERVING / "models.config").read_text(), model_server_config_pb2.ModelServerConfig())
-    (model,) = parsed.model_config_list.config
-    assert (model.name, model.base_path, model.model_platform) == ("bert", "/models/bert", "tensorflow")
 
 
 def compose_service() -> dict:

@@ -146,13 +146,6 @@ function comparison(facts) {
       }),
     ];
   }
-  const moved = (rows, label) =>
-    bars({
-      label,
-      format: share,
-      wide: true,
-      items: rows.map((row) => ({ label: row.name, value: row.relative ?? 0 })),
-    });
   return [
     section(
       "Two checkpoints side by side",
@@ -168,9 +161,12 @@ function comparison(facts) {
         ],
       },
       element("h3", {}, "By part"),
-      moved(facts.parts, "Distance by part"),
-      element("h3", {}, "By kind"),
-      moved(facts.kinds, "Distance by kind"),
+      bars({
+        label: "Distance by part",
+        format: share,
+        wide: true,
+        items: facts.parts.map((row) => ({ label: row.name, value: row.relative ?? 0 })),
+      }),
     ),
     ...(facts.words ? [movedWords(facts.words)] : []),
     section(
@@ -199,16 +195,16 @@ function comparison(facts) {
   ];
 }
 
-function answer({ same, kinds }) {
+function answer({ same, variables }) {
   if (same) return "All variables that both have are equal.";
-  const words = kinds.find((kind) => kind.name === "word embeddings");
-  const still = kinds.filter((kind) => kind.relative === 0).map((kind) => kind.name);
+  const words = variables.find((row) => row.name.endsWith("/word_embeddings"));
+  const still = variables.filter((row) => row.relative === 0).map((row) => row.name);
   const about = words
     ? words.relative > 0
       ? `The embeddings moved as well: the word embeddings by ${share(words.relative)}.`
       : "The word embeddings did not move."
     : "";
-  return `${about}${still.length ? ` Unchanged: ${still.join(", ")}.` : ""}`;
+  return `${about}${still.length ? ` Unchanged: ${listed(still)}.` : ""}`;
 }
 
 function movedWords(words) {

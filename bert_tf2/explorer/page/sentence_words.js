@@ -176,18 +176,7 @@ export class Words {
   }
 
   table(answer, look, token, choose) {
-    const head = [
-      "word",
-      "dot product",
-      "+ bias",
-      "= logit",
-      "softmax",
-      "",
-      "without the bias",
-      "cosine",
-      "nearest rows of the table",
-    ];
-    const numeric = new Set([1, 2, 3, 4, 6, 7]);
+    const head = ["word", "dot product", "+ bias", "= logit", "softmax", "", "cosine"];
     const own = look.read.tokens[token] === "[MASK]" ? null : look.read.input_ids[token];
     const rows = answer.words.map((word) => {
       const button = element("button", { type: "button", class: "as-text word" }, word.token);
@@ -201,9 +190,7 @@ export class Words {
         number(word.logit),
         percent(word.probability),
         bar,
-        `${percent(word.unbiased)}, rank ${word.unbiased_rank}`,
         number(word.cosine, 2),
-        word.neighbors.map((near) => `${near.token} ${near.cosine.toFixed(2)}`).join(", "),
       ];
       return element(
         "tr",
@@ -213,10 +200,7 @@ export class Words {
             index ? "td" : "th",
             {
               scope: index ? null : "row",
-              class:
-                [numeric.has(index) ? "number" : "", index === 5 ? "bar-cell" : "", index === 8 ? "near" : ""]
-                  .join(" ")
-                  .trim() || null,
+              class: index === 5 ? "bar-cell" : index ? "number" : null,
               "aria-hidden": index === 5 ? "true" : null,
             },
             cell,
@@ -224,10 +208,6 @@ export class Words {
         ),
       );
     });
-    const unbiased =
-      answer.unbiased_best[0] === answer.words[0].token
-        ? `Without the bias, ${answer.unbiased_best[0]} would stay the best word.`
-        : `Without the bias, the best word would be ${answer.unbiased_best[0]}.`;
     return element(
       "div",
       {},
@@ -246,7 +226,7 @@ export class Words {
               ...head.map((text, index) =>
                 element(
                   "th",
-                  { scope: "col", class: numeric.has(index) ? "number" : null, "aria-hidden": text ? null : "true" },
+                  { scope: "col", class: index && text ? "number" : null, "aria-hidden": text ? null : "true" },
                   text,
                 ),
               ),
@@ -258,8 +238,7 @@ export class Words {
       element(
         "p",
         { class: "explain" },
-        `${unbiased}${own === null ? "" : " The word that stands there is in bold."} Choose a word to see ` +
-          "its dot product.",
+        `${own === null ? "" : "The word that stands there is in bold. "}Choose a word to see its dot product.`,
       ),
     );
   }
