@@ -185,9 +185,9 @@ class Bert:
 
         Args:
           texts, batch_size: see `embed`.
-          max_seq_length: see `embed`; defaults to that of the training, from task.json, if it is there.
-          window: tokens of a window. Longer texts are read in several, and not cut; of a pair, the second text is
-            divided. With `stride` alone, max_seq_length.
+          max_seq_length: see `embed`; by default that of the training, from task.json.
+          window: tokens of a window, by default max_seq_length. Longer texts are read in several, and not cut; of a
+            pair, the second text is divided.
           stride: tokens from the beginning of a window to that of the next; defaults to half a window.
           pooling: "mean" or "max", of the probabilities (or scores) of a text's windows.
 
@@ -219,13 +219,9 @@ class Bert:
     ) -> list[str] | list[list[str]]:
         """A tag for each word, for a model of run_ner.py.
 
-        Args:
-          sentences: lists of words; or one list of words, or a text of words with blanks between them.
-          batch_size: number of sentences per batch.
-          max_seq_length: tokens of a window; by default, as in the training. Its `document_context` counts, too.
-
-        Raises:
-          UserError: the weights are not those of a tagger, or something is no list of words.
+        `sentences` are lists of words; or one list of words, or a text of words with blanks between them. By default,
+        windows are those of the training, with its `document_context`. Raises UserError if the weights are not those of
+        a tagger, or something is no list of words.
         """
         given = sentences.split() if isinstance(sentences, str) else [*sentences]
         alone = bool(given) and all(isinstance(word, str) for word in given)
@@ -277,8 +273,7 @@ class Bert:
     def save_folder(self, output_dir: str | os.PathLike[str]) -> None:
         """Writes the weights as a checkpoint, with what `load` and the scripts need beside it.
 
-        Raises:
-          UserError: the folder holds another model, or is not writable.
+        Raises UserError if the folder holds another model, or is not writable.
         """
         write_folder(output_dir, self.model, self.tokenizer, self.labels, task_file.read(self._folder) or None, 0)
 

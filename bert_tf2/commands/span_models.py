@@ -29,13 +29,12 @@ from bert_tf2.weights import task_file
 class SpanTextModel(TextModel):
     """A model that finds answers in paragraphs, made by `bert_tf2.answerer`.
 
-    `x` has pairs (question, paragraph), or is a tuple of both columns; a paragraph may be of any length. `y` has for
-    each question its answer, which is where the paragraph has these words first; or (answer, start) as in SQuAD; "" if
-    the paragraph does not say it. `fit` has one row for each window of a paragraph.
+    `x` has pairs (question, paragraph), or is a tuple of both columns. `y` has for each question its answer, which is
+    where the paragraph has these words first; or (answer, start) as in SQuAD; "" if the paragraph does not say it.
+    `fit` has a row for each window of a paragraph.
     """
 
     def __init__(self, model: heads.SpanModel, tokenize: Tokenize, settings: dict[str, Any], **kwargs):
-        """`settings`: those of SQUAD, and `version_2_with_negative`."""
         super().__init__(model, tokenize, None, **kwargs)
         self.settings = settings
 

@@ -121,7 +121,7 @@ class TextModel(keras.Model):
     def dataset(
         self, x: Any, y: Any = None, sample_weight: Any = None, batch_size: int = 32, shuffle: bool = False
     ) -> tf.data.Dataset:
-        """The batches that `fit`, `evaluate` and `predict` make of texts; raises UserError as they do."""
+        """The batches that `fit`, `evaluate` and `predict` make of texts."""
         check_type("batch_size", batch_size, int, low=1)
         if isinstance(x, tf.data.Dataset):
             data = x
@@ -144,7 +144,6 @@ class TextModel(keras.Model):
         return x if isinstance(x, Mapping) else columns(x)
 
     def _element(self, x: Any, *others: tf.Tensor) -> tuple:
-        """A batch of a dataset, as the model takes it."""
         x = x if isinstance(x, Mapping) else self.tokenize(x)
         if others and others[0].dtype == tf.string:
             if self.regression or self.multi_label:
@@ -224,13 +223,11 @@ class TextModel(keras.Model):
         return history
 
     def _count_cut(self, x: Any) -> int:
-        """How many texts have more tokens than are read; warns of them."""
         cut = self.tokenize.count_cut(x)
         log_cut(cut, _count(columns(x)), self.tokenize.max_seq_length)
         return cut
 
     def _plan(self, steps: int, epochs: int) -> None:
-        """Begins the reference's schedule."""
         if steps <= 0:
             raise UserError("x: a dataset that does not say its number of batches; give steps_per_epoch")
         rate = WarmupAndDecay(self._rate, steps * epochs, steps * epochs // 10)
@@ -285,7 +282,6 @@ _FILES = {"init_checkpoint": "", "bert_config_file": "bert_config.json", "vocab_
 
 
 def check_labels(unknown: set, known: Sequence[str]) -> None:
-    """Raises UserError if a label is unknown."""
     if unknown:
         raise UserError(f"y: {sorted(map(str, unknown))[0]!r} is none of the labels {and_more(known)}")
 
@@ -295,7 +291,7 @@ def _count(rows: Any) -> int:
 
 
 def _divide(share: float, x: Any, y: Any, sample_weight: Any) -> tuple:
-    """The first rows of each, then a tuple of the last ones, as Keras divides them."""
+    """The first rows of each, then the last ones together, as Keras divides them."""
     count = _count(x)
     first = int(count * (1.0 - share))
     if not 0 < first < count:

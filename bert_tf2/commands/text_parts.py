@@ -56,7 +56,7 @@ def write_folder(
     content: Mapping[str, Any] | None,
     step: int,
 ) -> None:
-    """Writes a checkpoint with what the scripts keep beside it; `content` is that of task.json. Raises UserError."""
+    """Writes a checkpoint with what the scripts keep beside it; `content` is that of task.json."""
     output_dir = os.path.expanduser(os.fspath(output_dir))
     files.make_directory(output_dir)
     with tempfile.TemporaryDirectory() as folder:

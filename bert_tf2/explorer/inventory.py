@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf2.explorer.opened import Explorer, Handler, pack, read_text
+from bert_tf2.explorer.opened import Explorer, Handler, pack
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import checkpoint, names
 from bert_tf2.weights.base import Weights, as_float32
@@ -22,7 +22,6 @@ from bert_tf2.weights.huggingface import TIED
 
 WORDS = "bert/embeddings/word_embeddings"
 POSITIONS = "bert/embeddings/position_embeddings"
-_BINS = 48
 _MOST_WORDS = 30
 _BLOCK = re.compile(r"bert/encoder/layer_(\d+)/")
 
@@ -48,19 +47,7 @@ _CODES = {
 def routes(explorer: Explorer) -> dict[str, Handler]:
     described = functools.cache(lambda: describe(explorer))
     compared = functools.cache(lambda: compare_with(explorer, explorer.other) if explorer.other else {"other": None})
-
-    def values(arguments: dict[str, Any]) -> dict[str, Any]:
-        variables = names.tf1_variables(explorer.bert.model)
-        name = read_text(arguments, "name")
-        if name not in variables:
-            raise UserError(f"the model has no variable {name!r:.80}")
-        return histogram(variables[name].numpy())
-
-    return {
-        "/api/inventory": lambda arguments: described(),
-        "/api/variable": values,
-        "/api/comparison": lambda arguments: compared(),
-    }
+    return {"/api/inventory": lambda arguments: described(), "/api/comparison": lambda arguments: compared()}
 
 
 def part_of(name: str) -> str:
@@ -144,24 +131,6 @@ def finite(value: Any) -> float | None:
     """A number for JSON, which has no NaN."""
     number = float(value)
     return number if math.isfinite(number) else None
-
-
-def histogram(values: np.ndarray) -> dict[str, Any]:
-    """`counts` [48] of the values between consecutive `edges` [49], without one in a thousand `beyond` each end."""
-    flat = values.astype(np.float64).ravel()
-    flat = flat[np.isfinite(flat)]
-    if not flat.size:
-        raise UserError("none of its values is a number")
-    low, high = np.quantile(flat, [0.001, 0.999])
-    counts, edges = np.histogram(flat, _BINS, (low, high))  # around the value, if all are equal
-    return {
-        "counts": counts.tolist(),
-        "edges": pack(edges),
-        "beyond": int(flat.size - counts.sum()),
-        "smallest": float(flat.min()),
-        "largest": float(flat.max()),
-        "not_finite": values.size - flat.size,
-    }
 
 
 def compare_with(explorer: Explorer, other: Weights) -> dict[str, Any]:

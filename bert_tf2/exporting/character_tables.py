@@ -108,13 +108,8 @@ UNKNOWN_ENTRY = "[UNK]"  # in ASCII, where the alphabet has no letters
 class Alphabet:
     """The letters that words are written in, and the vocabulary spelled with them.
 
-    Attributes:
-      letters: character -> code point of its letter.
-      kept: code points of the tokens that are kept whole.
-      unknown: code point of all other characters.
-      entries: spelling -> id.
-      width: bytes per letter.
-      longest_word: in letters; longer words are unknown.
+    `letters` are code points by character, `kept` those of the tokens that are kept whole, `unknown` that of all other
+    characters; `entries` are ids by spelling. A letter has `width` bytes, and a word `longest_word` letters at most.
     """
 
     def __init__(self, tokenizer: tokenization.FullTokenizer, kept: Sequence[str], alone: np.ndarray):

@@ -39,9 +39,8 @@ from bert_tf2.weights.labels import LabelMap
 
 FILE = "model.onnx"
 INPUTS = ("input_ids", "input_mask", "segment_ids")
-# Gelu is an operator since version 20, LayerNormalization since 17.
+# Gelu is an operator since version 20, LayerNormalization since 17; ONNX Runtime 1.17 knows it.
 _OPSET, _IR_VERSION = 20, 9
-NEEDS = f"ONNX Runtime 1.17 or later (opset {_OPSET})"
 
 _ACTIVATIONS: dict[str, tuple[str, dict[str, str]]] = {
     "gelu": ("Gelu", {"approximate": "tanh"}),
@@ -221,13 +220,11 @@ def _fill_masks(
 
 
 def tokenizer_file(tokenizer: FullTokenizer, max_seq_length: int, keep_masks: bool) -> str:
-    """The content of a `tokenizer.json`, with which the library `tokenizers` tokenizes in Rust, Python, JavaScript.
+    """The content of a `tokenizer.json` for the library `tokenizers`.
 
-    Its tables of Unicode are older than Python's, and it keeps characters for private use, which BERT removes; the
-    tokens of all other text are the same. Of a pair that is cut to an odd number of tokens, it keeps one more of the
-    second text, and run_classifier.py of the first.
-
-    `keep_masks`: whether a [MASK] in a text is the token. [SEP] and the like are ordinary characters, as in Python.
+    Its tables of Unicode are older than Python's, and it keeps characters for private use; the tokens of all other text
+    are the same. Of a pair that is cut to an odd number of tokens, it keeps one more of the second text, and
+    run_classifier.py of the first. `keep_masks`: whether a [MASK] in a text is the token.
     """
     basic, longest = tokenizer.basic_tokenizer, tokenizer.wordpiece_tokenizer.max_input_chars_per_word
     pieces = models.WordPiece(dict(tokenizer.vocab), unk_token="[UNK]", max_input_chars_per_word=longest)

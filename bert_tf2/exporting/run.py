@@ -80,9 +80,6 @@ _TASKS = {
         stated=("top_k",),
     ),
 }
-# Tested with the libraries that TensorFlow Serving contains since this release.
-_NEEDS_IDS = "TensorFlow Serving 2.12 or later"
-_NEEDS_TEXT = f"{_NEEDS_IDS}, which has the operations of tensorflow-text 2.12.1"
 
 
 def run(options: ExportOptions) -> str:
@@ -153,7 +150,6 @@ class _Call:
         return {
             "text_signatures": options.text_signatures,
             "signatures": saved_model_files.save(task, task.signatures(), folder),
-            "needs": _NEEDS_TEXT if options.text_signatures else _NEEDS_IDS,
             "versions": _versions("tensorflow", "keras", *(["tensorflow-text"] if options.text_signatures else [])),
         }
 
@@ -179,7 +175,7 @@ class _Call:
         content = onnx_model.tokenizer_file(self._tokenizer, options.max_seq_length, options.task == "masked_lm")
         files.write_text(os.path.join(folder, "assets", "tokenizer.json"), content)
         versions = _versions("onnx", *(["onnxruntime"] if is_rounded else []))
-        return {"format": "onnx", "quantize": options.quantize, "needs": onnx_model.NEEDS, "versions": versions}
+        return {"format": "onnx", "quantize": options.quantize, "versions": versions}
 
     def _info(self) -> dict[str, Any]:
         options = self.options

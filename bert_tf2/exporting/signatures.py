@@ -51,15 +51,11 @@ class Task(tf.Module):
     What it returns is callable, with texts if the model takes texts; `serve` is the same under Keras' name.
     """
 
-    texts: tuple[str, ...] = ("text_a",)
-    """The inputs of serving_text."""
-    pairs = False
-    """Whether there is a signature serving_text_pair."""
-    reads_some = False
-    """Whether `encode` gets the positions that are read."""
+    texts: tuple[str, ...] = ("text_a",)  # the inputs of serving_text
+    pairs = False  # whether there is a signature serving_text_pair
+    reads_some = False  # whether `encode` gets the positions that are read
 
     def __init__(self, setting: Setting, head: heads.OutputLayer | heads.MaskedLMHead | None = None):
-        """`head`: a Keras layer, whose computation becomes part of the graph."""
         super().__init__()
         self.setting = setting
         self.encoder = setting.encoder  # this attribute makes its variables part of the saved model

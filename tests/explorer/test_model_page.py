@@ -46,8 +46,6 @@ def test_finding_sorting_and_choosing_a_variable(open_page):
     page.get_by_label("Sort by").select_option("parameters")
     assert "query/kernel" in table.get_by_role("row").nth(1).inner_text() and table.get_by_role("row").count() == 3
     table.get_by_role("button", name="bert/encoder/layer_1/attention/self/query/bias", exact=True).press("Enter")
-    picture = page.get_by_role("img", name="Histogram of bert/encoder/layer_1/attention/self/query/bias")
-    expect(picture).to_be_visible()
     details = page.locator(".detail").inner_text()
     assert "model.bert.blocks[1].attention.query.bias" in details and "transformer/layer_1/self_attention" in details
     assert "variable=" in page.url
@@ -55,12 +53,3 @@ def test_finding_sorting_and_choosing_a_variable(open_page):
     page.wait_for_selector(".detail")
     page.get_by_role("button", name="Close").first.click()
     expect(page.locator(".detail")).to_have_count(0)
-
-
-def test_the_code_of_a_variable_is_shown_beside_it(open_page):
-    page = open_page("#model?find=word_embeddings")
-    page.get_by_role("button", name="Code: where bert/embeddings/word_embeddings is used").click()
-    page.wait_for_selector("#code-panel:not([hidden])")
-    assert "modeling.py, line" in page.locator("#code-panel").inner_text()
-    page.keyboard.press("Escape")
-    expect(page.locator("#code-panel")).to_be_hidden()

@@ -8,12 +8,10 @@ from __future__ import annotations
 import re
 
 import c_client
-import numpy as np
 import pytest
 import tensorflow as tf
-import toy_data
 from c_client import Request
-from export_cases import MAKERS, assert_outputs, expected_outputs, make_options
+from export_cases import MAKERS, assert_outputs, expected_outputs, make_options, rows
 
 from bert_tf2.exporting.options import TASKS
 from bert_tf2.exporting.run import run
@@ -24,6 +22,7 @@ pytestmark = [
 ]
 
 INVALID_ARGUMENT = tf.errors.INVALID_ARGUMENT
+IDS = rows()
 TEXTS = [
     "a lovely [MASK] in Paris , with Ann",
     "BAD [MASK]",
@@ -35,21 +34,6 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def client(tmp_path_factory) -> c_client.CClient:
     return c_client.CClient(tmp_path_factory.mktemp("program"))
-
-
-def ids_of(*texts: str) -> dict[str, np.ndarray]:
-    """[CLS] text [SEP] for each, in rows of one length."""
-    vocab = {entry: number for number, entry in enumerate(toy_data.VOCAB)}
-    rows = [["[CLS]", *text.split(), "[SEP]"] for text in texts]
-    length = max(map(len, rows))
-    ids = np.array([[vocab[word] for word in row + ["[PAD]"] * (length - len(row))] for row in rows], np.int32)
-    segments = np.array([[int(1 < place < len(row)) for place in range(length)] for row in rows], np.int32)
-    return {"input_ids": ids, "input_mask": (ids > 0).astype(np.int32), "segment_ids": segments}
-
-
-IDS = ids_of(
-    "a lovely [MASK] film", "bad [MASK]", "ann was in [MASK] with [MASK] and bob now where is [SEP] the book ?"
-)
 
 
 def good_requests(model: str) -> list[Request]:

@@ -1,7 +1,7 @@
-// Every variable of the model: its names, size and values, and where the code uses it.
+// Every variable of the model: its names and size, and where the code uses it.
 
 import { choice, controls, search, table } from "./controls.js";
-import { element, notice, number, section, svg } from "./draw.js";
+import { element, number, section } from "./draw.js";
 
 export const whole = (count) => count.toLocaleString("en-US");
 export const code = (text) => element("code", {}, text);
@@ -62,14 +62,14 @@ export function variables(facts, context) {
   };
   draw();
   const wanted = facts.variables.find((row) => row.name === state.get("variable"));
-  if (wanted) showValues(wanted, details, context);
+  if (wanted) showNames(wanted, details, context);
   return section(
     "Every variable",
     {
       text:
         "The names are those of google-research/bert, which are also those of the checkpoints. A kernel is " +
-        "[inputs, outputs] here; PyTorch's weight of the same layer is its transpose. Choose a name to see how " +
-        "its values are distributed.",
+        "[inputs, outputs] here; PyTorch's weight of the same layer is its transpose. Choose a name to see " +
+        "its other names.",
     },
     controls(
       search({ label: "Find", value: state.get("find", ""), change: change("find") }),
@@ -106,14 +106,12 @@ function opener(row, details, context) {
   const button = element("button", { type: "button", class: "as-text" }, code(row.name));
   button.addEventListener("click", () => {
     context.state.set({ variable: row.name });
-    showValues(row, details, context, true);
+    showNames(row, details, context, true);
   });
   return button;
 }
 
-async function showValues(row, details, context, wanted = false) {
-  const facts = await context.api("/api/variable", { name: row.name }).catch((error) => ({ error: error.message }));
-  if (context.signal.aborted) return;
+function showNames(row, details, context, wanted = false) {
   const heading = element("h3", { tabindex: "-1" }, code(row.name));
   const close = element("button", { type: "button", class: "plain" }, "Close");
   close.addEventListener("click", () => {
@@ -132,54 +130,10 @@ async function showValues(row, details, context, wanted = false) {
       { class: "detail" },
       element("div", { class: "part-head" }, heading, context.codeLink(row.code, `where ${row.name} is used`), close),
       element("dl", {}, ...names.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, code(value))])),
-      ...(facts.error ? [notice("error", facts.error)] : [histogram(row, facts)]),
     ),
   );
   if (wanted) {
     heading.focus({ preventScroll: true });
     details.scrollIntoView({ block: "nearest" });
   }
-}
-
-function histogram(row, facts) {
-  const { counts, edges, beyond } = facts;
-  const width = 480;
-  const height = 120;
-  const most = Math.max(...counts, 1);
-  const step = width / counts.length;
-  const range = [edges.values[0], edges.values.at(-1)];
-  const text =
-    `from ${number(facts.smallest)} to ${number(facts.largest)}, mean ${told(row.mean)}, standard deviation ` +
-    told(row.deviation) +
-    (facts.not_finite ? `, ${whole(facts.not_finite)} not finite` : "");
-  return element(
-    "figure",
-    { class: "histogram" },
-    svg(
-      "svg",
-      {
-        viewBox: `0 0 ${width} ${height + 20}`,
-        class: "chart",
-        role: "img",
-        "aria-label": `Histogram of ${row.name}: ${text}`,
-      },
-      ...counts.map((each, index) =>
-        svg("rect", {
-          class: "bin",
-          x: index * step + 0.5,
-          width: step - 1,
-          y: height - (height * each) / most,
-          height: (height * each) / most,
-        }),
-      ),
-      svg("line", { class: "grid", x1: 0, x2: width, y1: height, y2: height }),
-      svg("text", { x: 0, y: height + 15 }, number(range[0])),
-      svg("text", { x: width, y: height + 15, "text-anchor": "end" }, number(range[1])),
-    ),
-    element(
-      "figcaption",
-      {},
-      `${whole(row.parameters)} values, ${text}${beyond ? `; ${whole(beyond)} are beyond the picture` : ""}`,
-    ),
-  );
 }
