@@ -10,12 +10,7 @@ from typing import Any
 
 from absl import logging
 
-from bert_tf2.data.huggingface_config import (
-    LEARNED_POSITIONS,
-    activation_remark,
-    from_huggingface,
-    is_huggingface_config,
-)
+from bert_tf2.data.huggingface_config import LEARNED_POSITIONS, from_huggingface, is_huggingface_config
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 
@@ -140,8 +135,6 @@ class BertConfig:
         values = files.read_json(json_file)
         try:
             if is_huggingface_config(values):
-                if remark := activation_remark(values):
-                    logging.info("%s: %s", json_file, remark)
                 values = from_huggingface(values)
             return cls.from_dict(values)
         except UserError as error:

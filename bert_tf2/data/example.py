@@ -1,7 +1,6 @@
 """Serialized `tf.train.Example`s without TensorFlow: written many at a time, read by protobuf.
 
-A message object for every record takes most of the time of writing. The bytes themselves are simple, and numpy makes
-those of many records at a time.
+A message object for every record takes most of the time of writing, so numpy makes the bytes of many records at once.
 
 An Example is a map from names to lists of numbers. Each level is a field: a tag, the size in bytes, the content.
 
@@ -33,11 +32,6 @@ _LONGEST_VARINT = 10  # bytes
 
 class NotAnExample(ValueError):
     """The bytes are no serialized tf.train.Example."""
-
-
-def _tag(number: int) -> bytes:
-    """What a field of this number begins with."""
-    return bytes([number << 3 | _LENGTH_DELIMITED])
 
 
 # Writing
@@ -118,10 +112,10 @@ class _Rows:
     def within(self, number: int) -> _Rows:
         """The field of this number with this content: tag, size, content."""
         size = _Rows(self.count, *encode_varints(self.sizes[:, None]))
-        return _constant(self.count, _tag(number)).followed_by(size).followed_by(self)
+        tag = _constant(self.count, bytes([number << 3 | _LENGTH_DELIMITED]))
+        return tag.followed_by(size).followed_by(self)
 
     def split(self) -> list[bytes]:
-        """The records."""
         shapes = [(self.count, table.shape[1]) for table in self.tables]
         table = np.concatenate([*map(np.broadcast_to, self.tables, shapes)], axis=1)
         every = [True if present is None else present for present in self.present]
@@ -138,13 +132,10 @@ def _constant(count: int, content: bytes) -> _Rows:
 def encode_varints(values: np.ndarray, used: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray | None]:
     """Encodes integers [B, L] as protobuf's varints.
 
-    A varint has 7 bits of the number in each byte, the lowest first; the highest bit tells that another byte follows. A
-    negative number is that of 64 bits with the same bits.
+    A byte has 7 bits of the number, the lowest first, and one that tells that another byte follows. A negative number
+    is that of 64 bits with the same bits. `used`, bool [B, L], is false for those to leave out; None for all.
 
-    `used`, bool [B, L], is false for those to leave out; None for all.
-
-    Returns a table of bytes, uint8 [B, W], and which of them belong to the varints, bool [B, W], or None for all. Those
-    of a row are its varints, one after the other.
+    Returns the bytes, uint8 [B, W], and which of them belong to the varints, bool [B, W], or None for all.
     """
     count, length = values.shape
     smallest, largest = (int(values.min()), int(values.max())) if values.size else (0, 0)
@@ -168,16 +159,13 @@ def encode_varints(values: np.ndarray, used: np.ndarray | None = None) -> tuple[
 
 # Reading
 
-
 # Of the messages of tf.train.Example. TensorFlow's own classes need TensorFlow.
 _SCHEMA = """
 name: "example" syntax: "proto3"
-message_type { name: "BytesList" field { name: "value" number: 1 type: TYPE_BYTES label: LABEL_REPEATED } }
 message_type { name: "FloatList" field { name: "value" number: 1 type: TYPE_FLOAT label: LABEL_REPEATED } }
 message_type { name: "Int64List" field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_REPEATED } }
 message_type {
   name: "Feature" oneof_decl { name: "kind" }
-  field { name: "bytes_list" number: 1 type: TYPE_MESSAGE type_name: ".BytesList" oneof_index: 0 }
   field { name: "float_list" number: 2 type: TYPE_MESSAGE type_name: ".FloatList" oneof_index: 0 }
   field { name: "int64_list" number: 3 type: TYPE_MESSAGE type_name: ".Int64List" oneof_index: 0 }
 }
@@ -204,23 +192,13 @@ def _message() -> type[Message]:
 
 
 def parse(data: bytes) -> dict[str, np.ndarray]:
-    """The features of an Example: name -> its values, int64 or float32 [L]; an empty array if they are no numbers.
-
-    Raises:
-      NotAnExample: the bytes are not valid.
-    """
+    """The features of an Example that are numbers: name -> int64 or float32 [L]. Raises NotAnExample."""
     from google.protobuf import message
 
     try:
         features = _message().FromString(data).features.feature
     except message.DecodeError as error:
         raise NotAnExample(str(error)) from error
-    found = {}
-    for name, feature in features.items():
-        if kind := feature.WhichOneof("kind"):
-            values = getattr(feature, kind).value if kind in _DTYPES else ()
-            found[name] = np.fromiter(values, _DTYPES.get(kind, "S1"), len(values))
-    return found
-
-
-_DTYPES = {"int64_list": np.int64, "float_list": np.float32}
+    dtypes = {"int64_list": np.int64, "float_list": np.float32}
+    kinds = {name: feature.WhichOneof("kind") for name, feature in features.items()}
+    return {name: np.array(getattr(features[name], kind).value, dtypes[kind]) for name, kind in kinds.items() if kind}

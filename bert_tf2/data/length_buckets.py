@@ -30,7 +30,6 @@ def cut_to_longest(batch: Mapping[str, Any], wide: Container[str], multiple: int
 
 
 def rows_of_window(batch_size: int) -> int:
-    """The number of rows of a window, whole batches of the file."""
     return batch_size * max(1, min(_BATCHES_OF_WINDOW, _ROWS_OF_WINDOW // batch_size))
 
 

@@ -57,7 +57,7 @@ def read_all(paths: Sequence[str], vocab_size: int | None = None) -> Iterator[Re
 
 
 def _look_at_first(block: tfrecords.Block) -> tuple[RecordKind, Sizes]:
-    """The kind of the first record, and the sizes that the kind's table names: {"max_seq_length": 128, ...}."""
+    """The kind of the first record, and the sizes that its table names: {"max_seq_length": 128, ...}."""
     place = f"{block.path}, record {block.first}"
     try:
         found = example.parse(block.record(0))
@@ -77,7 +77,7 @@ def _look_at_first(block: tfrecords.Block) -> tuple[RecordKind, Sizes]:
 
 
 def form_of(block: tfrecords.Block) -> int:
-    """A number that tells the kind and the lengths of the first record from others; 0 if that is of no kind."""
+    """Tells the kind and the lengths of the first record from others; 0 if that is of no kind."""
     try:
         kind, sizes = _look_at_first(block)
     except UserError:
@@ -86,7 +86,6 @@ def form_of(block: tfrecords.Block) -> int:
 
 
 def kind_of(found: Values) -> RecordKind | None:
-    """The kind of a record by its features; None if it is of none."""
     if "input_ids" not in found:
         return None
     if "segment_lengths" in found:
@@ -116,10 +115,7 @@ def check_first_records(paths: Sequence[str], kind: RecordKind, sizes: Sizes, mu
 
 
 def find_fault(paths: Sequence[str], kind: RecordKind, sizes: Sizes) -> UserError | None:
-    """Finds the first invalid record; returns an error that names it and the reason, or None if all are valid.
-
-    Used after a failure, because it reads all records once more.
-    """
+    """An error that names the first invalid record and the reason, or None if all are valid; reads them all."""
     some = False
     try:
         for path in paths:
@@ -136,12 +132,9 @@ def _no_records(paths: Sequence[str]) -> UserError:
 
 
 def check(block: tfrecords.Block, row: int, kind: RecordKind, sizes: Sizes, inspects: bool = False) -> Record:
-    """A record of a block, if it is valid; a limit that is not in `sizes` is not checked.
+    """A record of a block; raises UserError if it is invalid. A limit that is not in `sizes` is not checked.
 
-    `inspects`: they are those of the first record; then what no training depends on is checked, too.
-
-    Raises:
-      UserError: it is not; the message names it.
+    `inspects`: the sizes are those of the first record; what no training depends on is checked, too.
     """
     number = block.first + row
     try:
@@ -182,19 +175,11 @@ def _problems(found: Values, kind: RecordKind, sizes: Sizes, inspects: bool) -> 
 def _wrong_number(name: str, feature: Feature, number: int, size: int, inspects: bool) -> str:
     length = feature.length
     if feature.varies:
-        advice = "" if length in _SIZES_OF_MODEL else "; give the value with which they were made"
-        return f"has {number} values in {name}, and at most {size} are possible here ({length}){advice}"
-    if isinstance(length, int):
-        return f"{name} has {number} values of type {feature.dtype} where {size} is needed"
-    if inspects:
-        return (
-            f"has {number} values of type {feature.dtype} in {name}, and the first record has {size};"
-            " inspect records of different lengths one file at a time"
-        )
-    return (
-        f"was made for {length} {number}, but {length} is {size} here ({name}); give --{length}={number} or make"
-        " the records again"
-    )
+        return f"has {number} values in {name}, and at most {size} are possible here ({length})"
+    if isinstance(length, int) or inspects:
+        what = "is needed" if isinstance(length, int) else "are in the first record; inspect such files one at a time"
+        return f"has {number} values in {name}, where {size} {what}"
+    return f"was made for {length} {number}, but it is {size} here; give --{length}={number} or make the records again"
 
 
 def _allowed(feature: Feature, limit: float | None, inspects: bool) -> str:
@@ -217,7 +202,6 @@ def _problems_of_lengths(segments: np.ndarray, num_tokens: int) -> Iterator[str]
 
 
 def _problems_of_masks(values: Values) -> Iterator[str]:
-    """The input mask is ones, then zeros; masked positions are within the tokens, and different from each other."""
     mask = values["input_mask"]
     if (mask[1:] > mask[:-1]).any():
         yield "input_mask has a 1 behind a 0"

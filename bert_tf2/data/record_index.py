@@ -76,7 +76,6 @@ class _Runs(NamedTuple):
 
     @classmethod
     def of_numbers(cls, numbers: Sequence[int]) -> _Runs:
-        """The inverse: all runs but the last are full, and an archive is a single run."""
         total, form, checksum, packed, *sizes = numbers
         counts = np.full(len(sizes), RUN)
         counts[-1:] += total - counts.sum()
@@ -90,7 +89,6 @@ _State = tuple[int, float]
 
 
 def read_index(paths: Sequence[str]) -> RecordIndex:
-    """Reads all files, which checks every checksum."""
     paths = tuple(sorted(paths))
     return _assemble(paths, _read(dict.fromkeys(paths)))
 
@@ -127,10 +125,9 @@ def read(
       keep: whether to write what was read; one worker of several does.
       anew: read all files.
       check: is called before anything is kept, with the number of records of each file that was read, and with one file
-        for each form of first records. What it refuses is read again by the next run.
+        for each form of first records.
 
-    Returns:
-      The index, equal to that of `read_index`; and the files that were read for it.
+    Returns the index, equal to that of `read_index`; and the files that were read for it.
     """
     paths = tuple(sorted(paths))
     places = [os.path.join(folder, NAME) for folder in (os.path.dirname(paths[0]), output_dir)]
@@ -152,13 +149,8 @@ def read(
     return _assemble(paths, known), fresh
 
 
-def written(path: str) -> list[int]:
-    """What `keep` has to know of a file."""
-    return runs_of(path).as_numbers()
-
-
 def keep(known: Mapping[str, list[int]]) -> None:
-    """Keeps the index of new records, if their folder allows it; `known`: path -> what `written` returned."""
+    """Keeps the index of new records, if their folder allows it; `known`: path -> `runs_of(path).as_numbers()`."""
     with contextlib.suppress(UserError, OSError, *_DAMAGE):
         states = _states([*known])
         rows = {path: (states[path], _Runs.of_numbers(row)) for path, row in known.items()}
@@ -187,11 +179,9 @@ def _key(path: str) -> str:
 
 
 def _states(paths: Sequence[str]) -> dict[str, _State]:
-    def state(path: str) -> _State:
-        return files.size(path), files.modified(path) or 0.0
-
     with ThreadPoolExecutor(_STATE_READERS) as readers:
-        return dict(zip(paths, readers.map(state, paths), strict=True))
+        times = [time or 0.0 for time in readers.map(files.modified, paths)]
+        return dict(zip(paths, zip(readers.map(files.size, paths), times, strict=True), strict=True))
 
 
 def _read(paths: Iterable[str]) -> dict[str, _Runs]:
@@ -208,7 +198,6 @@ def _read(paths: Iterable[str]) -> dict[str, _Runs]:
 
 
 def _assemble(paths: Sequence[str], known: dict[str, _Runs]) -> RecordIndex:
-    """The index of files of which all is known: runs stand in a file one behind the other."""
     table = [np.zeros((5, 0), np.int64)]
     for number, path in enumerate(paths):
         counts, sizes, *_ = known[path]
@@ -219,7 +208,7 @@ def _assemble(paths: Sequence[str], known: dict[str, _Runs]) -> RecordIndex:
 
 
 def _load(place: str) -> dict[str, tuple[_State, _Runs]]:
-    """What a file knows; nothing if there is none, or one that is damaged or of another version."""
+    """What a file knows; nothing if it is damaged or of another version."""
     try:
         if not files.exists(place):
             return {}

@@ -6,10 +6,9 @@ For training, it is a function of (seed, epoch, position), so that reading can g
     an epoch -> all runs in the order that the seed and the epoch decide
              -> cut into windows of 16 runs' length, each shuffled: seed, epoch, number of the window
 
-So a window holds records from sixteen places of the corpus, of any files, and every epoch holds every record once. No
-iterator has a state to be saved: `shuffled(index, seed, first)` begins at the `first`-th record of the endless order,
-and reads no more than the window that holds it. The reference instead draws from a buffer of 100 records of four files,
-an order that cannot be continued.
+So a window holds records from sixteen places of the corpus, and every epoch holds every record once. No iterator has a
+state to be saved: `shuffled(index, seed, first)` begins at the `first`-th record of the endless order, and reads no
+more than the window that holds it. The reference draws from a buffer of 100 records, an order that cannot be continued.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def unshuffled(paths: Sequence[str]):
 
 
 def _end_of_file():
-    """A dataset that fails when it is read: an order that finds no record any more would have no end either."""
+    """A dataset that fails when it is read: without it, an order that finds no record would have no end."""
     import tensorflow as tf
 
     def fail(nothing):

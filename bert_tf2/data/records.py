@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -23,8 +22,6 @@ from bert_tf2.data.schemas import SQUAD_PREDICT as SQUAD_PREDICT
 from bert_tf2.data.schemas import SQUAD_TRAIN as SQUAD_TRAIN
 from bert_tf2.data.schemas import TOKEN_TAGGING as TOKEN_TAGGING
 from bert_tf2.data.schemas import Feature, RecordKind
-from bert_tf2.support.environment import human
-from bert_tf2.support.errors import UserError
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -35,8 +32,7 @@ _ROWS_AT_ONCE = 256
 def columns(kind: RecordKind, rows: Sequence[Mapping[str, Sequence]]) -> dict[str, np.ndarray]:
     """The features of some rows (feature name -> values, as many in each row), as `example.encode` takes them.
 
-    Raises:
-      TypeError: a value is no number, or a fraction where the kind has integers.
+    Raises TypeError for no number, or a fraction where the kind has integers.
     """
     return {
         name: np.array([row[name] for row in rows]).astype(feature.dtype, casting="same_kind")
@@ -50,20 +46,13 @@ def encode(kind: RecordKind, row: Mapping[str, Sequence]) -> bytes:
 
 
 def write_records(path: str, kind: RecordKind, rows: Iterable[Mapping[str, Sequence]]) -> int:
-    """Writes rows (feature name -> values) to a TFRecord file, complete or absent, which .gz in its name compresses.
-
-    Returns their number.
-    """
+    """Writes rows (feature name -> values) to a TFRecord file, complete or absent; returns their number."""
     count, rows = 0, iter(rows)
     with tfrecords.writing(path) as (append,):
         while some := [*itertools.islice(rows, _ROWS_AT_ONCE)]:
             append(example.encode(columns(kind, some)))
             count += len(some)
     return count
-
-
-def _size(what: float | str, sizes: Sizes) -> float:
-    return sizes[what] if isinstance(what, str) else what
 
 
 def read_records(
@@ -96,9 +85,8 @@ def read_records(
       pad_to_max_length: False cuts each batch to its longest row.
       width_multiple: the width of such a batch is a multiple of this, or the whole width; for few different widths.
       like_lengths: with pad_to_max_length=False, whether to read batches of rows of like length; see `length_buckets`.
-      transform: makes another batch of each batch. It is called with the batch, in which features whose number of
-        values varies are RaggedTensors, and with the origins of its records: the dict of `record_order.shuffled`,
-        each int64 [B].
+      transform: makes another batch of each batch, in which features whose number of values varies are RaggedTensors,
+        and of the origins of its records: the dict of `record_order.shuffled`, each int64 [B].
 
     Returns:
       A tf.data.Dataset of dicts: features of length 1 as [B], the others as [B, length]; int32 or float32. An invalid
@@ -107,8 +95,6 @@ def read_records(
     import tensorflow as tf
 
     check_first_records(paths, kind, sizes, must_have_some=repeat)
-    if repeat:  # otherwise, a batch is not larger than the files
-        _check_batch(batch_size, kind, sizes)
 
     def parse(serialized, origin):
         batch = _parse(serialized, kind, sizes)
@@ -128,17 +114,6 @@ def read_records(
     return data.prefetch(2).with_options(options)
 
 
-def _check_batch(batch_size: int, kind: RecordKind, sizes: Sizes) -> None:
-    """Raises UserError if the features of a batch need more memory than the machine has: it would be filled first."""
-    numbers = sum(_size(feature.length, sizes) for feature in kind.features.values())
-    wanted = batch_size * numbers * 8
-    if hasattr(os, "sysconf") and wanted > (there := os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
-        raise UserError(
-            f"a batch of {batch_size} examples with {numbers} numbers each takes {human(wanted)}, and this machine has"
-            f" {human(there)}; lower the batch size"
-        )
-
-
 def _parse(serialized, kind: RecordKind, sizes: Sizes) -> dict:
     """Parses serialized Examples [B] into a batch, and checks every value against its limits."""
     import tensorflow as tf
@@ -146,7 +121,7 @@ def _parse(serialized, kind: RecordKind, sizes: Sizes) -> dict:
     spec = {
         name: tf.io.RaggedFeature(feature.dtype, row_splits_dtype=tf.int64)
         if feature.varies
-        else tf.io.FixedLenFeature([_size(feature.length, sizes)], feature.dtype)
+        else tf.io.FixedLenFeature([sizes.get(feature.length, feature.length)], feature.dtype)
         for name, feature in kind.features.items()
     }
     batch = tf.io.parse_example(serialized, spec)
@@ -155,11 +130,12 @@ def _parse(serialized, kind: RecordKind, sizes: Sizes) -> dict:
         values = batch[name]
         if feature.varies:
             values, lengths = values.flat_values, values.row_lengths()
-            right = (lengths > 0) & (lengths <= _size(feature.length, sizes))
+            right = (lengths > 0) & (lengths <= sizes.get(feature.length, feature.length))
             checks.append(tf.debugging.Assert(tf.reduce_all(right), [f"{name} has too many values or none"]))
-        if feature.exclusive_maximum is not None:  # on a GPU, an index out of range would return zeros, not fail
-            # A comparison with NaN is false, so NaN is out of range.
-            fits = (values >= feature.minimum) & (values < _size(feature.exclusive_maximum, sizes))
+        # On a GPU, an index out of range would return zeros, not fail. Comparisons with NaN are false: out of range.
+        if feature.exclusive_maximum is not None:
+            limit = sizes.get(feature.exclusive_maximum, feature.exclusive_maximum)
+            fits = (values >= feature.minimum) & (values < limit)
             checks.append(tf.debugging.Assert(tf.reduce_all(fits), [f"{name} out of range"]))
     with tf.control_dependencies(checks):
         return {name: tf.identity(_narrow(batch[name], feature)) for name, feature in kind.features.items()}

@@ -70,32 +70,14 @@ UNMASKED = RecordKind(
     "unmasked pretraining", {**_UNMASKED, "next_sentence_labels": Feature("int64", 1, exclusive_maximum=2)}
 )
 
-CLASSIFICATION = RecordKind(
-    "classification",
-    {
-        **_TOKENS,
-        "label_ids": Feature("int64", 1, exclusive_maximum="num_labels"),
-        "is_real_example": Feature("int64", 1),
-    },
-)
 
-MULTI_LABEL = RecordKind(
-    "multi-label classification",
-    {
-        **_TOKENS,
-        "label_ids": Feature("int64", "num_labels", exclusive_maximum=2),
-        "is_real_example": Feature("int64", 1),
-    },
-)
+def _labelled(name: str, labels: Feature) -> RecordKind:
+    return RecordKind(name, {**_TOKENS, "label_ids": labels, "is_real_example": Feature("int64", 1)})
 
-REGRESSION = RecordKind(
-    "regression",
-    {
-        **_TOKENS,
-        "label_ids": Feature("float32", 1, -LARGEST_SCORE, LARGEST_SCORE),
-        "is_real_example": Feature("int64", 1),
-    },
-)
+
+CLASSIFICATION = _labelled("classification", Feature("int64", 1, exclusive_maximum="num_labels"))
+MULTI_LABEL = _labelled("multi-label classification", Feature("int64", "num_labels", exclusive_maximum=2))
+REGRESSION = _labelled("regression", Feature("float32", 1, -LARGEST_SCORE, LARGEST_SCORE))
 
 SQUAD_PREDICT = RecordKind("SQuAD prediction", {"unique_ids": Feature("int64", 1), **_TOKENS})
 

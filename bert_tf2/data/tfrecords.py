@@ -7,8 +7,8 @@ A record is stored as
     data   `length` bytes
     checksum of the data   4 bytes
 
-Both checksums are masked CRC32C. A file has no header and no index, so the records have to be walked one by one; what
-is inside of them is decoded in blocks (see `example`). A file whose name ends in .gz is written compressed.
+Both checksums are masked CRC32C. A file has no header and no index, so the records are walked one by one. A file whose
+name ends in .gz is written compressed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FROM_TEXT = "create_pretraining_data.py makes records of text, to be given here
 
 
 def is_compressed(path: str) -> bool:
-    """Whether a file of records is written compressed by gzip, which its name tells."""
+    """Whether a file of records is written compressed by gzip."""
     return path.endswith(gzip_files.ENDING)
 
 
@@ -50,7 +50,7 @@ def mask(checksum: int) -> int:
 
 
 def frames(records: Iterable[bytes]) -> bytes:
-    """The part of a file that these records make; files are such parts one after the other."""
+    """The part of a file that these records make."""
     parts: list[bytes] = []
     for record in records:
         parts += (_header(len(record)), record, _checksum(record))
@@ -111,10 +111,9 @@ class Block:
 
 
 def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[Block]:
-    """Yields the records of a TFRecord file, which gzip may have compressed, in blocks.
+    """Yields the records of a TFRecord file, which gzip may have compressed, in blocks, and raises where it is damaged.
 
-    All records before a damaged one are yielded before the error is raised. A record that is longer than `block_bytes`
-    makes its block as large as necessary.
+    A record that is longer than `block_bytes` makes its block as large as necessary.
     """
     lengths_of_headers: dict[bytes, int] = {}
     number, rest, wanted = 1, b"", block_bytes
@@ -142,11 +141,9 @@ def _read(stream: BinaryIO, wanted: int, path: str, number: int) -> bytes:
 
 
 def _walk(data: bytes, known: dict[bytes, int]) -> tuple[list[int], list[int], int, str | None]:
-    """Finds the records in bytes, of which the first one begins at the first byte.
+    """The places and lengths of the complete records' data in bytes, the place of the rest, and what is wrong there.
 
     `known`: the lengths of headers that were read before, as most records of a file have one of few lengths.
-
-    Returns the places and lengths of the complete records' data, the place of the rest, and what is wrong there.
     """
     starts: list[int] = []
     lengths: list[int] = []

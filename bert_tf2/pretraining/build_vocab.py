@@ -1,9 +1,8 @@
 """Learns a WordPiece vocabulary from a text, to pretrain on another language or domain.
 
-The reference has no program for this. tensorflow-text does the learning. This module passes it exactly the words that
-the tokenizer produces, searches for the frequency threshold at which the vocabulary is just full, and orders the
-entries as in the released vocabularies: `[PAD]`, unused entries, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`, characters, then
-pieces from frequent to rare.
+tensorflow-text does the learning. This module passes it exactly the words that the tokenizer produces, searches for the
+frequency threshold at which the vocabulary is just full, and orders the entries as in the released vocabularies:
+`[PAD]`, unused entries, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`, characters, then pieces from frequent to rare.
 """
 
 from __future__ import annotations
@@ -42,9 +41,7 @@ class BuildVocabOptions(CorpusOptions):
     """
 
     input_file: str = setting(
-        "Text files, also compressed by gzip: names and globs, separated by commas.",
-        group=DATA,
-        reads=True,
+        "Text files, also compressed by gzip: names and globs, separated by commas.", group=DATA, reads=True
     )
     vocab_file: str = setting("Vocabulary to write, one entry per line.", group=DATA, writes_file=True)
     vocab_size: int = setting("Maximum number of entries.", 30522, group=VOCABULARY, low=1)
@@ -71,10 +68,9 @@ def build_vocab(
 ) -> list[str]:
     """Learns a vocabulary; the same texts and arguments give the same entries in every run.
 
-    Every character of the texts becomes an entry, so that none of their words becomes [UNK]. If there is no room for
-    all characters, the rarest are dropped with a warning. For the arguments see BuildVocabOptions; a word must not
-    extend across two texts. With the default `num_unused`, [UNK] gets id 100, [CLS] 101, [SEP] 102 and [MASK] 103, as
-    in the reference's models.
+    Every character of the texts becomes an entry; if there is no room for all, the rarest are dropped with a warning.
+    For the arguments see BuildVocabOptions. With the default `num_unused`, [UNK] gets id 100, [CLS] 101, [SEP] 102 and
+    [MASK] 103, as in the reference's models.
     """
     reserved = reserved_entries(num_unused)
     if vocab_size <= len(reserved):
@@ -92,7 +88,6 @@ def build_vocab(
 
 
 def reserved_entries(num_unused: int) -> list[str]:
-    """Returns the special and unused entries, in the order of the reference's vocabularies."""
     return ["[PAD]", *(f"[unused{i}]" for i in range(num_unused)), "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
@@ -103,10 +98,7 @@ def count_words(texts: Iterable[str], do_lower_case: bool = True) -> collections
 
 
 def _character_entries(word_counts: collections.Counter[str], room: int) -> list[str]:
-    """Returns the characters of the words, sorted, then those that can continue a word, with `##`.
-
-    If they need more than `room` entries, the rarest characters are dropped, in both forms together.
-    """
+    """The characters of the words, sorted, then those that can continue a word, with `##`; at most `room` entries."""
     counts: collections.Counter[str] = collections.Counter()
     for word, count in word_counts.items():
         for char in word:
@@ -127,10 +119,10 @@ def _character_entries(word_counts: collections.Counter[str], room: int) -> list
 
 
 def _learn_pieces(word_counts: collections.Counter[str], room: int, min_count: int) -> list[str]:
-    """Returns at most `room` entries of more than one character, the most frequent first.
+    """At most `room` entries of more than one character, the most frequent first.
 
-    The learner returns all pieces above a frequency threshold, of which roughly 1 / frequency are there, so the search
-    bisects the ratio of its bounds. (The learner's own search may stop at a list that is too long, or far too short.)
+    Of the pieces above a frequency threshold, roughly 1 / frequency are there, so the search bisects the ratio of its
+    bounds. (The learner's own search may stop at a list that is too long, or far too short.)
     """
     learner = _learner()
     # The learner's defaults; the settings that only its own search uses are None.

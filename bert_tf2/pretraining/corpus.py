@@ -20,7 +20,7 @@ SPACES = re.compile(r"[\t\n\r \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]+")
 
 
 class Tokenizer(Protocol):
-    """The part of `tokenization.FullTokenizer` that is used here."""
+    """The used part of `tokenization.FullTokenizer`."""
 
     vocab: dict[str, int]
 
@@ -49,7 +49,7 @@ class Corpus:
             self.bounds.append(len(self.tokens))
 
     def end_document(self) -> tuple[int, int]:
-        """Ends the last document, and returns its sentences. One without sentences is ignored."""
+        """Ends the last document, which is ignored if it has no sentences; returns them."""
         document = self.documents[-1][1] if self.documents else 0, len(self.bounds) - 1
         if document[0] < document[1]:
             self.documents.append(document)
@@ -61,16 +61,9 @@ def read(
     tokenizer: tokenization.FullTokenizer,
     options: PretrainingDataOptions | None = None,
 ) -> Corpus:
-    """Reads texts as ids. What is between two spaces is tokenized on its own.
+    """Reads texts (see sentences.read) as ids. What is between two spaces is tokenized on its own.
 
-    Args:
-      texts: see sentences.read.
-      tokenizer: a FullTokenizer with the rules of this project (see `FullTokenizer.has_own_rules`).
-      options: the format of the files, a sentence a line and a blank line between documents if not given; and whether
-        there are whole words.
-
-    Raises:
-      NotInVocabularyError: the vocabulary lacks [UNK], and a word needs it.
+    Raises NotInVocabularyError if the vocabulary lacks [UNK], and a word needs it.
     """
     options = options or PretrainingDataOptions()
     corpus, ids_of = Corpus(array("i")), _ids_of_words(tokenizer).__getitem__
@@ -127,7 +120,6 @@ def _read(
 
 
 def _kinds_at_spaces(lengths: Sequence[int]) -> bytes:
-    """The kinds of the tokens of words of these lengths."""
     return b"".join(b"\1" + b"\0" * (length - 1) for length in lengths if length)
 
 

@@ -17,13 +17,13 @@ import os
 import pickle
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import distributed
 from absl import logging
 
 import bert_tf2
-from bert_tf2.pretraining import shard_workers
+from bert_tf2.pretraining import shard_making
 from bert_tf2.pretraining.shard_making import Result
 from bert_tf2.pretraining.shards import Job, Shard
 from bert_tf2.support.errors import UserError
@@ -47,7 +47,7 @@ def read_options(runner: str, words: Sequence[str]) -> str | None:
 
 
 def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
-    """Like `shard_workers.make`, on the cluster of the options."""
+    """Like `shard_making.make`, on the cluster of the options."""
     with _connect(read_options(job.options.runner, job.options.runner_options)) as client:
         try:
             yield from _submit(client, wanted, job)
@@ -56,10 +56,10 @@ def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
 
 
 def _submit(client: distributed.Client, wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
-    """Gives the shards to the cluster and fetches the answers."""
     # The job is an argument of every task, which a worker gets once; as a task, it is made again if its holders end.
     sent = client.submit(bytes, pickle.dumps(job), pure=False)
-    tasks = client.map(_task(), [shard.number for shard in wanted], version=bert_tf2.__version__, sent=sent, pure=False)
+    numbers = [shard.number for shard in wanted]
+    tasks = client.map(_make_shard, numbers, version=bert_tf2.__version__, sent=sent, pure=False)
     shard_of = dict(zip(tasks, wanted, strict=True))
     waiting = distributed.as_completed(tasks, loop=client.loop)
     while shard_of:
@@ -86,7 +86,7 @@ def _connect(address: str | None) -> Iterator[distributed.Client]:
                 python_logging.getLogger(name).disabled = True
         if address is None:
             os.environ["DASK_LOGGING__DISTRIBUTED"] = "critical"  # also of workers that replace dead ones
-            with shard_workers.starting_processes():
+            with shard_making.starting_processes():
                 address = opened.enter_context(distributed.LocalCluster(threads_per_worker=1, silence_logs="CRITICAL"))
         where = address if isinstance(address, str) else "this machine"
         try:
@@ -107,7 +107,6 @@ def _take(task: distributed.Future, shard: Shard) -> tuple[Shard, Result]:
     """A shard with its result, whose reason for a failure names the worker."""
     if task.status == "finished":
         worker, result = task.result()
-        result = Result(error=result) if isinstance(result, str) else result
         error = result.error and f"worker {worker}, {shard.output}: {result.error}"
         return shard, dataclasses.replace(result, error=error)
     if task.status == "cancelled":
@@ -132,19 +131,6 @@ def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-# In a worker
-
-
-def _task() -> Callable[..., tuple[str, Result | str]]:
-    """The function that workers run. Being local it is sent as a whole, so that one without this package can say so."""
-
-    def make_shard(number, *, version, sent):
-        from distributed import get_worker
-
-        try:
-            from bert_tf2.pretraining import shard_making
-        except ImportError as error:
-            return get_worker().address, f"cannot import bert_tf2 {version} ({error}); install it there"
-        return get_worker().address, shard_making.make_sent(number, version, sent)
-
-    return make_shard
+def _make_shard(number: int, *, version: str, sent: bytes) -> tuple[str, Result]:
+    """What a worker runs."""
+    return distributed.get_worker().address, shard_making.make_sent(number, version, sent)

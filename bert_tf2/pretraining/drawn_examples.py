@@ -46,10 +46,7 @@ class DrawnExamples:
     """
 
     def __init__(self, most_masked: int, folder: str | None = None):
-        """Creates an empty collection of examples with at most `most_masked` masked tokens.
-
-        `folder`: where the temporary file is; the system's folder for such files by default, or if it is remote.
-        """
+        """Examples with at most `most_masked` masked tokens; `folder`: where the temporary file is, unless remote."""
         self.order: Sequence[int] = ()
         self.num_tokens = self.num_masked = 0
         self._folder = None if folder is not None and files.is_remote(folder) else folder
@@ -92,10 +89,9 @@ class DrawnExamples:
         self._begin()
 
     def rows(self, numbers: np.ndarray) -> np.ndarray:
-        """The examples with these numbers, which count from 0 in the order of drawing.
+        """The examples with these numbers, which count from 0 in the order of drawing: fields of Example.
 
-        Returns rows with the fields of an Example, and with `num_masked`; behind the masked tokens, `masked` and
-        `replacements` have any numbers.
+        There is also `num_masked`; behind so many tokens, `masked` and `replacements` have any numbers.
         """
         if self._file is None:
             return self._in_memory(numbers)

@@ -79,10 +79,7 @@ def _write(
     words: Mapping[int, str],
     output_files: Sequence[str],
 ) -> None:
-    """Writes examples to files in turn, and logs the first ones.
-
-    `batches` yields the features of all examples in batches of a size; `words` has at least the ids of the first ones.
-    """
+    """Writes examples to files in turn, and logs the first ones, whose ids are in `words`."""
     if first := next(batches(_LOGGED_EXAMPLES), None):
         _log_examples(first, total, words)
     done = 0
@@ -99,7 +96,6 @@ def _write(
 def _features(
     instance: TrainingInstance, tokenizer: Tokenizer, max_seq_length: int, max_predictions_per_seq: int
 ) -> dict[str, list]:
-    """The features of one record, padded with zeros."""
     input_ids = tokenizer.convert_tokens_to_ids(instance.tokens)
     masked_lm_ids = tokenizer.convert_tokens_to_ids(instance.masked_lm_labels)
     if len(input_ids) > max_seq_length or len(masked_lm_ids) > max_predictions_per_seq:
@@ -122,7 +118,7 @@ def _features(
 
 
 def _log_examples(batch: _Batch, total: int, words: Mapping[int, str]) -> None:
-    """Logs the tokens of the first example, and all of several examples if --verbose_logging is set."""
+    """Logs the tokens of the first example; with --verbose_logging, all of several."""
     for number, values in enumerate(zip(*(values.tolist() for values in batch.values()), strict=True)):
         row = dict(zip(batch, values, strict=True))
         ids = row["input_ids"][: sum(row["input_mask"])] if "input_mask" in row else row["input_ids"]
@@ -165,11 +161,9 @@ def prepare(
 
 
 def _warn_of_settings(options: PretrainingDataOptions) -> None:
-    """Logs a warning of many passes over text whose masks training draws, and of a low max_predictions_per_seq."""
     if options.dynamic_masking and options.dupe_factor >= _MANY_PASSES:
         logging.warning(
-            "--dupe_factor=%d: with --dynamic_masking, training draws new masks each time it reads a record, so the"
-            " passes differ only in their pairs; --dupe_factor=1 needs a fraction of the disk",
+            "--dupe_factor=%d: with --dynamic_masking, the passes differ only in their pairs; 1 needs less disk",
             options.dupe_factor,
         )
     wanted = round(options.max_seq_length * options.masked_lm_prob)
@@ -181,7 +175,7 @@ def _warn_of_settings(options: PretrainingDataOptions) -> None:
 
 
 def _warn_of_documents(name: str, text: corpus.Corpus, options: CreatePretrainingDataOptions) -> None:
-    """Logs a warning if documents give no next sentences. (sharded.run knows before how many a shard has.)"""
+    """Warns if documents give no next sentences. (sharded.run knows before how many a shard has.)"""
     count = len(text.documents)
     single = sum(stop - start == 1 for start, stop in text.documents)
     if single > _MANY_SINGLE * count and count > 1:
@@ -201,10 +195,7 @@ def make_files(
     options: CreatePretrainingDataOptions,
     seed: int,
 ) -> tuple[corpus.Corpus, drawn_examples.DrawnExamples]:
-    """Makes the examples of texts and writes them to TFRecord files in turn; returns the text and the examples.
-
-    `texts`: see sentences.read. The options decide all but the seed of the random numbers.
-    """
+    """Makes the examples of texts (see sentences.read) and writes them to TFRecord files in turn."""
     folder = os.path.dirname(output_files[0]) or "."
     text = corpus.read(texts, tokenizer, options)
     examples = drawn_examples.make(text, tokenizer, options, BufferedDraws(random.Random(seed)), folder)
@@ -218,7 +209,6 @@ def make_files(
 
 
 def tell_summary(written: Sequence[str], options: CreatePretrainingDataOptions, num_examples: int) -> None:
-    """Logs what was written."""
     if not num_examples:
         logging.warning("%s: not a single token; the output has no records", options.input_file)
     console.summary(written)

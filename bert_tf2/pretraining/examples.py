@@ -18,8 +18,8 @@ Every document is used `dupe_factor` times, with other pairs and masks each time
 
 For the same files, options and seed the examples are those of google-research/bert's create_pretraining_data.py, in the
 same order: **the order in which random numbers are drawn is part of the interface**, so no draw may be moved, added or
-removed. Only the memory differs: the reference copies the tokens of every example, and here an example is numbers that
-refer to a corpus. What is drawn depends on lengths only, and with whole words on where words begin.
+removed. An example is numbers that refer to a corpus; what is drawn depends on lengths, and with whole words on where
+words begin.
 """
 
 from __future__ import annotations
@@ -109,8 +109,7 @@ class ExampleMaker:
     def _random_segment(self, documents: Sequence[tuple[int, int]], own: int, num_tokens: int) -> tuple[int, int]:
         """Sentences from a random place: at least one, until they have `num_tokens` tokens or the document ends.
 
-        Another document is drawn at most ten times. In a corpus of few documents all draws may give the same one; B is
-        then from this document and may even be the true continuation, but the label is "random", as in the reference.
+        In a corpus of few documents it may be this one, and even the true continuation, as in the reference.
         """
         for _ in range(10):
             number = self._draws.randint(0, len(documents) - 1)
@@ -148,12 +147,10 @@ class ExampleMaker:
 
 
 def truncate(length_a: int, length_b: int, max_num_tokens: int, draws: Draws) -> tuple[int, int, int, int]:
-    """Truncates two segments so that they have at most `max_num_tokens` tokens together.
+    """Removes tokens one by one from the longer segment (B if both are equal), at random from its start or its end.
 
-    Tokens are removed one by one from the longer segment (from B if both have the same length), at random from its
-    start or its end, so that examples neither always start nor always end at the boundary of a sentence.
-
-    Returns how many tokens are removed from the start of A, how many of A are left, and the same for B.
+    So examples neither always start nor always end at the boundary of a sentence. Returns how many tokens are removed
+    from the start of A, how many of A are left, and the same for B.
     """
     front_a = front_b = 0
     for at_end in draws.coin_flips(max(0, length_a + length_b - max_num_tokens)):

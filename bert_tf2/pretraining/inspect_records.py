@@ -10,7 +10,7 @@ import numpy as np
 from bert_tf2 import tokenization
 from bert_tf2.data import schemas
 from bert_tf2.data.record_checks import Record, read_all
-from bert_tf2.pretraining import record_files
+from bert_tf2.pretraining import manifest
 from bert_tf2.pretraining.options import InspectRecordsOptions
 from bert_tf2.support import environment, files, progress
 from bert_tf2.support.errors import UserError
@@ -18,13 +18,12 @@ from bert_tf2.weights.vocabulary import check_special_tokens
 
 _MOST_BARS = 16
 _BAR = 40  # characters of the longest bar
-_MOST_LABELS = 30
 _MASK = "[MASK]"
 
 
 def run(options: InspectRecordsOptions) -> list[str]:
     """Checks every record of the files, and returns a report."""
-    found = record_files.find(options.input_file)
+    found = manifest.find(options.input_file)
     words = None
     if options.vocab_file:
         words = [entry.strip() for entry in tokenization.read_entries(options.vocab_file)]
@@ -32,7 +31,7 @@ def run(options: InspectRecordsOptions) -> list[str]:
     statistics, examples = inspect(found.paths, words, options.show)
     found.check({path: statistics.of_files[path] for path in found.paths})
     size = sum(map(files.size, found.paths))
-    return [*summary(statistics, len(found.paths), size, words, options.top_k), *examples]
+    return [*summary(statistics, len(found.paths), size, words), *examples]
 
 
 def inspect(paths: Sequence[str], words: Sequence[str] | None = None, show: int = 0) -> tuple[Statistics, list[str]]:
@@ -43,11 +42,10 @@ def inspect(paths: Sequence[str], words: Sequence[str] | None = None, show: int 
         for number, record in enumerate(read_all(paths, len(words) if words is not None else None)):
             if statistics is None:
                 first = int(record.values["input_ids"][0])
-                if words and "[CLS]" in words and words[first] != "[CLS]":  # all words would be wrong
+                if words and words[first] != "[CLS]":  # all words would be wrong
                     raise UserError(
-                        f"{record.path}, record {record.number}: begins with {first}, which is {words[first]!r} in"
-                        f" --vocab_file, and [CLS] is {words.index('[CLS]')} there; give the vocabulary that the"
-                        " records were made with"
+                        f"{record.path}, record {record.number}: begins with {first}, which is {words[first]!r} and not"
+                        " [CLS] in --vocab_file; give the vocabulary that the records were made with"
                     )
                 statistics = Statistics(record.kind)
             statistics.add(record)
@@ -68,8 +66,7 @@ class Statistics:
         self.of_files: Counter[str] = Counter()  # records by file,
         self.lengths, self.masked = Counter(), Counter()  # by number of tokens, and by number of masked ones
         self.labels = Counter()  # by label; of token tagging, the tokens
-        # By id: the words to predict, and what stands at their places, without the `unchanged` ones
-        self.masked_ids, self.replacements, self.unchanged = Counter(), Counter(), 0
+        self.replacements, self.unchanged = Counter(), 0  # the ids at masked places, without the `unchanged` ones
 
     def add(self, record: Record) -> None:
         values = record.values
@@ -84,7 +81,6 @@ class Statistics:
             places, labels = _masks(record)
             inputs = values["input_ids"][places]
             self.masked[len(labels)] += 1
-            self.masked_ids.update(labels.tolist())
             self.unchanged += int((inputs == labels).sum())
             self.replacements.update(inputs[inputs != labels].tolist())
         elif self.kind is schemas.REGRESSION:
@@ -115,20 +111,13 @@ def _labels(record: Record) -> np.ndarray:
     return labels[: len(_tokens(record))] if record.kind is schemas.TOKEN_TAGGING else labels
 
 
-def _total(counts: Counter[int]) -> int:
-    """The sum of the values that were counted."""
-    return sum(value * count for value, count in counts.items())
-
-
-def summary(
-    found: Statistics, num_files: int, size: int, words: Sequence[str] | None = None, top_k: int = 10
-) -> list[str]:
-    """The lines of a report on files of `size` bytes; `top_k` of the masked words are listed."""
+def summary(found: Statistics, num_files: int, size: int, words: Sequence[str] | None = None) -> list[str]:
+    """The lines of a report on files of `size` bytes."""
     rows = {
         "records": f"{_number(found.records, f'{found.kind.name} record')} in {_number(num_files, 'file')}"
         f" ({environment.human(size)}), all valid"
     }
-    if tokens := _total(found.lengths):
+    if tokens := sum(found.lengths.elements()):
         length, positions = found.max_seq_length, found.records * found.max_seq_length
         what = "the longest" if "segment_lengths" in found.kind.features else "max_seq_length"
         rows["length"] = f"{tokens / found.records:.1f} tokens on average, of {length} ({what})"
@@ -137,12 +126,12 @@ def summary(
             f" {positions / tokens:.2f} times fewer"
         )
     if found.masked:
-        predictions = _total(found.masked)
+        predictions = sum(found.masked.elements())
         rows["masked"] = (
             f"{predictions / found.records:.2f} tokens per record, {predictions / max(tokens, 1):.1%} of all,"
             f" at most {max(found.masked)} in a record"
         )
-        if predictions and words is not None and _MASK in words:
+        if predictions and words and _MASK in words:
             masks = found.replacements[words.index(_MASK)]
             rows["replaced"] = (
                 f"{masks / predictions:.1%} by {_MASK}, {(found.replacements.total() - masks) / predictions:.1%} by"
@@ -155,28 +144,21 @@ def summary(
     if found.kind is schemas.REGRESSION and found.records:
         rows["labels"] = f"{found.label_sum / found.records:.4f} on average"
     column = max(map(len, rows)) + 2
-    return [*(f"{name:<{column}}{text}" for name, text in rows.items()), *_histograms(found, words, top_k)]
+    return [*(f"{name:<{column}}{text}" for name, text in rows.items()), *_histograms(found)]
 
 
 def _number(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def _histograms(found: Statistics, words: Sequence[str] | None, top_k: int) -> list[str]:
+def _histograms(found: Statistics) -> list[str]:
     """Of lengths, and of masks or labels."""
     lines = bars("tokens per record", *in_ranges(found.lengths, 1, found.max_seq_length))
     if found.masked:
         lines += bars("masked tokens per record", *in_ranges(found.masked, 0, max(found.masked)))
-    if common := sorted(found.masked_ids.items(), key=lambda item: (-item[1], item[0]))[:top_k]:
-        lines += bars(
-            "most frequent masked words", [_word(token_id, words) for token_id, _ in common], [n for _, n in common]
-        )
     if found.labels:
-        common = found.labels.most_common(_MOST_LABELS)
         title = "tokens per label" if found.kind is schemas.TOKEN_TAGGING else "records per label"
-        if len(common) < len(found.labels):
-            title += f" (the {_MOST_LABELS} most frequent of {len(found.labels):,})"
-        lines += bars(title, *zip(*sorted(common), strict=True))
+        lines += bars(title, *zip(*sorted(found.labels.items()), strict=True))
     return lines
 
 
@@ -199,27 +181,27 @@ def bars(title: str, names: Sequence[object], counts: Sequence[int]) -> list[str
     return lines
 
 
-def _word(token_id: int, words: Sequence[str] | None) -> str:
-    return words[token_id] if words is not None else str(token_id)
-
-
 def example(record: Record, words: Sequence[str] | None = None) -> list[str]:
     """A record as text, in two lines: what is known of it, and its tokens without padding.
 
     The pieces of a word are joined. A masked token is shown as [original>replacement].
     """
+
+    def word(token_id: int) -> str:
+        return words[token_id] if words else str(token_id)
+
     tokens = _tokens(record).tolist()
     originals = {}
     if "masked_lm_positions" in record.values:
         originals = dict(zip(*(values.tolist() for values in _masks(record)), strict=True))
     text, after_special = "", True
     for place, token_id in enumerate(tokens):
-        shown = first = _word(token_id, words)
+        shown = first = word(token_id)
         if place in originals:
-            first = _word(originals[place], words)
+            first = word(originals[place])
             shown = f"[{first}>{shown}]"
         # The front of a text may have been cut off within a word; its first piece then keeps its ##.
-        goes_on = words is not None and first.startswith("##") and len(first) > 2 and not after_special
+        goes_on = words and first.startswith("##") and len(first) > 2 and not after_special
         text += shown.removeprefix("##") if goes_on else f" {shown}"
         after_special = first in ("[CLS]", "[SEP]")
     facts = [_number(len(tokens), "token"), *_facts(record)]

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from absl import logging
 
-from bert_tf2 import tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.data import example, record_checks, record_index, record_order, records, schemas, tfrecords
-from bert_tf2.pretraining import dynamic_masking, record_files
+from bert_tf2.pretraining import dynamic_masking, manifest
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.training.forward import explained
 from bert_tf2.training.workers import ALONE, Team
 
@@ -26,26 +26,21 @@ class Source:
     """The records of files, with masks or without."""
 
     def __init__(
-        self,
-        options: PretrainingOptions,
-        config: BertConfig,
-        tokenizer: tokenization.FullTokenizer | None,
-        input_file: str,
+        self, options: PretrainingOptions, config: BertConfig, tokenizer: FullTokenizer | None, input_file: str
     ):
         self._options = options
-        self._files = record_files.find(input_file)
+        self._files = manifest.find(input_file)
         self._paths = self._files.paths
         first = _first_record(self._paths)
         self._has_masks = "segment_lengths" not in first
-        if self._has_masks:
-            self._kind = schemas.MASKED_WORDS if options.objective == "mlm" else schemas.PRETRAINING
-        else:
-            self._kind = record_checks.kind_of(first)
         self._vocabulary = tokenizer and tokenizer.vocab
         if not self._has_masks:
+            self._kind = record_checks.kind_of(first)
             self._check_unmasked(int(first["input_ids"][0]))
-        elif options.masked_lm_prob != PretrainingOptions.masked_lm_prob:
-            logging.warning("--masked_lm_prob=%g has no effect: the records hold masks", options.masked_lm_prob)
+        else:
+            self._kind = schemas.MASKED_WORDS if options.objective == "mlm" else schemas.PRETRAINING
+            if options.masked_lm_prob != PretrainingOptions.masked_lm_prob:
+                logging.warning("--masked_lm_prob=%g has no effect: the records hold masks", options.masked_lm_prob)
         logging.info("Reading records from %s", and_more(self._paths, 8))
         self._sizes = {
             "max_seq_length": options.max_seq_length,
@@ -55,17 +50,14 @@ class Source:
         }
 
     def _check_unmasked(self, first: int) -> None:
-        """Raises UserError for records without masks that do not fit. `first`: the first token of the first one."""
+        """Raises UserError for records without masks that do not fit; `first`: the first token."""
         if self._vocabulary is None:
             raise UserError(
                 f"{self._paths[0]}: its records hold no masks (create_pretraining_data.py --dynamic_masking); give the"
                 " vocabulary that they were made with, --vocab_file"
             )
         if self._options.objective == "mlm_nsp" and "next_sentence_labels" not in self._kind.features:
-            raise UserError(
-                f"{self._paths[0]}: its records hold no next_sentence_labels, so they are for masked words only; give"
-                " --objective=mlm"
-            )
+            raise UserError(f"{self._paths[0]}: its records hold no next_sentence_labels; give --objective=mlm")
         # With another vocabulary, [MASK] would be an ordinary word of the records, and nothing else would fail.
         if first != self._vocabulary["[CLS]"]:
             raise UserError(
@@ -106,10 +98,7 @@ class Source:
         return index
 
     def for_evaluation(self, *, once: bool = False):
-        """The records in order, and how many batches of them count.
-
-        They are repeated without end, as in the reference, or there `once`.
-        """
+        """The records in order, without end as in the reference or `once`, and how many batches of them count."""
         options = self._options
         batches_there = -(-self._check_framing() // options.eval_batch_size)
         data = self._read(options.eval_batch_size, _EVALUATION, repeat=not once)
@@ -122,10 +111,7 @@ class Source:
         return data, min(batches_there, options.max_eval_steps)
 
     def _check_framing(self) -> int:
-        """Checks and counts the records of an evaluation, as far as it needs them.
-
-        They have no index, and a damaged length would end TensorFlow's reader.
-        """
+        """Checks and counts the records of an evaluation, of which a damaged length would end TensorFlow's reader."""
         found, needed = 0, self._options.max_eval_steps * self._options.eval_batch_size
         for path in self._paths:
             before = found

@@ -70,9 +70,8 @@ def _tell_summary(options: PretrainingOptions, results: Mapping[str, float] | No
     written = [trained] if options.do_train and trained else []
     written += [best_folder(options.output_dir)] if options.do_train and options.eval_steps else []
     written += [os.path.join(options.output_dir, "eval_results.txt")] if results else []
-    names = ("loss", "masked_lm_accuracy", "masked_lm_perplexity", "next_sentence_accuracy")
-    figures = {name: results[name] for name in names if name in results} if results else None
-    console.summary([*written, *exported], figures)
+    shown = ("loss", "masked_lm_accuracy", "masked_lm_perplexity", "next_sentence_accuracy")
+    console.summary([*written, *exported], results and {name: results[name] for name in shown if name in results})
 
 
 def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
@@ -103,8 +102,7 @@ def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
 def _check_objective(options: PretrainingOptions, weights: Weights | None) -> None:
     """Raises UserError if the weights in output_dir, or those to evaluate, are those of another objective.
 
-    Evaluating only the masked words of a model with both objectives is possible; continuing its training would lose the
-    head for next sentences.
+    Masked words alone may be evaluated with both heads; training them would lose the one for next sentences.
     """
     if options.do_train and not checkpoint.latest_checkpoint(options.output_dir):
         return
@@ -140,14 +138,11 @@ def _compute(
     model = build_model(strategy, lambda: _make_model(options, config, weights), options.random_seed)
     accelerate(model, plan_for(options, strategy, config.hidden_size))
     evaluation = _Evaluation(options, model, strategy, sources)
-    global_step = (
-        _train(model, strategy, sources["training"], options, weights, tokenizer, evaluation, team)
-        if options.do_train
-        else None
-    )
+    if options.do_train:
+        global_step = _train(model, strategy, sources["training"], options, weights, tokenizer, evaluation, team)
     if not options.do_eval or not team.is_chief:
         return None
-    if global_step is None:
+    if not options.do_train:
         global_step = start_from(model, options.output_dir, options.init_checkpoint, opened=weights)
     results = {**evaluation.results(), "global_step": global_step}
     write_eval_results(options.output_dir, results)
@@ -167,10 +162,7 @@ class _Evaluation:
         self._best: Best | None = None
 
     def begin(self, begun: bool) -> Callable[[int], bool] | None:
-        """What a training calls after every eval_steps steps; None if there are no evaluations.
-
-        `begun`: whether the training continues.
-        """
+        """What a training calls after every eval_steps steps; `begun`: whether the training continues."""
         if not self._options.eval_steps:
             return None
         self._best = Best(self._options.output_dir, begun)
@@ -179,7 +171,6 @@ class _Evaluation:
 
     @property
     def last_step(self) -> int:
-        """The step of the last evaluation of the training."""
         return self._best.last_step if self._best else 0
 
     @functools.cached_property
@@ -192,7 +183,7 @@ class _Evaluation:
         batches = itertools.islice(self._runner.run(data, explain=self._source.find_fault), count)
         results = evaluation_results(progress.track(batches, "Evaluating", count, "batches"))
         if self._is_held_out:
-            results["masked_lm_perplexity"] = _as_float32(np.exp(results["masked_lm_loss"]))
+            results["masked_lm_perplexity"] = np.float32(np.exp(results["masked_lm_loss"]))
         return results
 
     def _look(self, step: int) -> bool:
@@ -271,16 +262,11 @@ def evaluation_results(batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str,
             sentences["count"] += len(sentence_losses)
             batch_losses[-1] += float(sentence_losses.mean())
     results = {
-        "loss": _as_float32(np.mean(batch_losses)),
-        "masked_lm_accuracy": _as_float32(words["right"] / (words["weight"] or 1.0)),
-        "masked_lm_loss": _as_float32(words["loss"] / (words["weight"] or 1.0)),
+        "loss": np.mean(batch_losses),
+        "masked_lm_accuracy": words["right"] / (words["weight"] or 1.0),
+        "masked_lm_loss": words["loss"] / (words["weight"] or 1.0),
     }
     if sentences["count"]:
-        results["next_sentence_accuracy"] = _as_float32(sentences["right"] / sentences["count"])
-        results["next_sentence_loss"] = _as_float32(sentences["loss"] / sentences["count"])
-    return results
-
-
-def _as_float32(value: float) -> np.float32:
-    """The precision of the results that the reference prints."""
-    return np.float32(value)
+        results["next_sentence_accuracy"] = sentences["right"] / sentences["count"]
+        results["next_sentence_loss"] = sentences["loss"] / sentences["count"]
+    return {name: np.float32(value) for name, value in results.items()}  # as the reference prints them

@@ -102,7 +102,7 @@ def _watched(lines: Iterable[str], name: str, input_format: str) -> Iterator[str
 
 
 def _decoder(options: CorpusOptions) -> Callable[[Iterable[str], str], Iterator[str]]:
-    """Returns a function that makes sentences and "" of the lines of a file, given them and the file's name."""
+    """A function that makes sentences and "" of the lines of a file, given them and the file's name."""
     look = functools.partial(_looked_at, input_format=options.input_format, warned=set())
     if options.input_format == "lines":
         return lambda lines, name: map(str.strip, look(lines, name))
@@ -125,19 +125,14 @@ def _looked_at(lines: Iterable[str], name: str, *, input_format: str, warned: se
     beginning = list(itertools.islice(lines, _LOOKED_AT))
     if "json" not in warned and beginning and _is_json_object(beginning[0]):
         warned.add("json")
-        logging.warning(
-            "%s: its first line is a JSON object, and is read as text with --input_format=%s, names and brackets"
-            " included; for JSON lines give --input_format=jsonl",
-            name, input_format,
-        )  # fmt: skip
+        logging.warning("%s: its first line is a JSON object; for JSON lines give --input_format=jsonl", name)
     if "wrapped" not in warned and input_format == "text" and _is_wrapped([*map(str.strip, beginning)]):
         warned.add("wrapped")
         logging.warning(
-            "%s: most lines break off within a sentence, as if the text were wrapped; with --input_format=text each"
-            " line is a paragraph, and no sentence reaches into the next one. Join the lines of each paragraph first"
-            " (awk -v RS= '{$1=$1} 1' makes a line of each block of lines), and leave a blank line between documents",
+            "%s: most lines break off within a sentence, as if the text were wrapped, and with --input_format=text each"
+            " is a paragraph. Join the lines of each paragraph first: awk -v RS= '{$1=$1} 1'",
             name,
-        )  # fmt: skip
+        )
     return itertools.chain(beginning, lines)
 
 
@@ -149,11 +144,8 @@ def _is_wrapped(texts: list[str]) -> bool:
 
 
 def _is_json_object(line: str) -> bool:
-    content = line.removeprefix("\ufeff").strip()
-    if not content.startswith("{"):
-        return False
     try:
-        return isinstance(json.loads(content), dict)
+        return isinstance(json.loads(line.removeprefix("\ufeff")), dict)
     except (ValueError, RecursionError):
         return False
 
@@ -186,14 +178,11 @@ def _load():
     return sentencex
 
 
-# A paragraph of text
-
-
 _WHITE = re.compile(r"\s")
 
 
 def _splitter(language: str) -> Callable[[str], list[str]]:
-    """Returns a function that splits a paragraph into sentences without white space around them."""
+    """A function that splits a paragraph into sentences without white space around them."""
     segment = _load().segment
 
     def split(paragraph: str) -> list[str]:
@@ -208,9 +197,6 @@ def _splitter(language: str) -> Callable[[str], list[str]]:
         return sentences
 
     return split
-
-
-# A JSON object on a line
 
 
 _LINE_ENDS = re.compile(r"[\r\n]+")
@@ -229,20 +215,13 @@ def _field_of(content: str, field: str, where: str) -> str:
         found = json.loads(content)
     except (ValueError, RecursionError) as error:
         place = f" (column {error.colno}: {error.msg})" if isinstance(error, json.JSONDecodeError) else f" ({error})"
-        raise UserError(
-            f"{where}: is not valid JSON{place}; --input_format=jsonl needs one JSON object a line, as jq -c . writes"
-            " it"
-        ) from error
+        raise UserError(f"{where}: is not valid JSON{place}; --input_format=jsonl needs one object a line") from error
     if not isinstance(found, dict):
         raise UserError(f"{where}: is no JSON object; --input_format=jsonl needs one a line")
-    if field not in found:
-        held = " ".join(and_more(sorted(found), 8).split())[:200] or "none"
-        raise UserError(
-            f"{where}: has no field {field!r} (its fields: {held}); name the one with the text: --text_field"
-        )
-    text = found[field]
+    text = found.get(field)
     if not isinstance(text, str):
-        raise UserError(f"{where}: its field {field!r} is no string; see --text_field")
+        held = " ".join(and_more(sorted(found), 8).split())[:200] or "none"
+        raise UserError(f"{where}: has no text in a field {field!r} (its fields: {held}); see --text_field")
     if not files.is_utf8(text):  # half of a pair of \u...: no file of lines can hold it
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text

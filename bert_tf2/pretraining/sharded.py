@@ -16,7 +16,7 @@ from types import ModuleType
 
 from absl import logging
 
-from bert_tf2.pretraining import example_files, shard_workers, shards
+from bert_tf2.pretraining import example_files, shard_making, shards
 from bert_tf2.pretraining.manifest import Manifest, describe, sha256
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions
 from bert_tf2.pretraining.shard_making import Result
@@ -29,9 +29,7 @@ from bert_tf2.tokenization import FullTokenizer
 def run(options: CreatePretrainingDataOptions) -> None:
     """Creates TFRecord files from text files: everything that create_pretraining_data.py does.
 
-    Without `num_shards` and `shard_megabytes`, this is example_files.run. With one of them, it writes the shards
-    OUTPUT-00000-of-00010 and so on and `manifest.json` beside them. A run that was stopped continues: finished shards
-    are kept.
+    Beside shards stands `manifest.json`. A run that was stopped continues: finished shards are kept.
     """
     if not options.is_sharded:
         return example_files.run(options)
@@ -58,7 +56,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
 
 
 def _make_all(job: Job, inputs: Sequence[str], tokenizer: FullTokenizer, engine: ModuleType) -> Manifest:
-    """Makes the shards that are missing; returns the manifest of all."""
+    """Makes the shards that are missing."""
     planned = [*map(job.shard, range(len(job)))]
     read = {outputs.identity(name): name for name in inputs}
     for shard in planned:
@@ -90,7 +88,7 @@ def _remove_partial(folder: str, written: Sequence[str]) -> None:
 def _engine(options: CreatePretrainingDataOptions) -> ModuleType:
     """The module whose `make(wanted, job)` yields shards with their results, in any order."""
     if not options.runner:
-        return shard_workers
+        return shard_making
     if not importlib.util.find_spec("distributed"):
         raise UserError(
             f"--runner={options.runner} needs a package that is not installed, distributed: pip install '.[dask]' in"
@@ -103,11 +101,7 @@ def _engine(options: CreatePretrainingDataOptions) -> ModuleType:
 
 
 def _make(missing: Sequence[Shard], manifest: Manifest, job: Job, engine: ModuleType) -> None:
-    """Makes shards and lists them in the manifest.
-
-    Raises:
-      RuntimeError: a worker has a bug; the message has its traceback.
-    """
+    """Makes shards and lists them in the manifest; a RuntimeError has the traceback of a worker."""
     kept = len(job) - len(missing)
     if kept:
         logging.info("%d of %d shards are finished and kept", kept, len(job))
@@ -127,7 +121,7 @@ def _make(missing: Sequence[Shard], manifest: Manifest, job: Job, engine: Module
 
 
 def _warn(lines: Sequence[str], shard: Shard, warned: set[str]) -> None:
-    """Logs warnings of a shard, except those of other shards that differ only in numbers and in the input's name."""
+    """Logs warnings, except those of other shards that differ only in numbers and in the input's name."""
     for line in lines:
         kind = line.replace(shard.pieces[0].source.name, "") if shard.pieces else line
         kind = re.sub(r"\d+", "", kind)
@@ -137,7 +131,7 @@ def _warn(lines: Sequence[str], shard: Shard, warned: set[str]) -> None:
 
 
 def _warn_of_few_documents(job: Job) -> None:
-    """Logs a warning if a tenth of the shards has too few documents, with a number of shards that have enough."""
+    """Warns if a tenth of the shards has too few documents, with a number of shards that have enough."""
     given, pairs, few = job.options.input_format, job.options.objective == "mlm_nsp", ""
     while len(job):
         found = [shards.count_documents(job.shard(number).pieces, given) for number in range(len(job))]

@@ -88,10 +88,7 @@ class Job:
 
 
 def seed_of(random_seed: int, number: int) -> int:
-    """The seed of a shard: the first four bytes of the SHA-256 of "SEED,NUMBER" as a big-endian integer.
-
-    It is a value for --random_seed, so any shard can be made alone.
-    """
+    """The value of --random_seed for a shard: the first four bytes of the SHA-256 of "SEED,NUMBER", big-endian."""
     return int.from_bytes(hashlib.sha256(f"{random_seed},{number}".encode()).digest()[:4], "big")
 
 
@@ -104,10 +101,7 @@ def name_of(output_file: str, number: int | None, count: int) -> str:
 
 @contextlib.contextmanager
 def opened(names: Sequence[str], output_file: str) -> Iterator[tuple[Source, ...]]:
-    """The files of the corpus; those that gzip compressed are unpacked beside the output, as long as this is open.
-
-    A place in a compressed file can be reached only by unpacking all that precedes it, so it is unpacked once.
-    """
+    """The files of the corpus; those that gzip compressed are unpacked beside the output, as long as this is open."""
     with contextlib.ExitStack() as unpacked:
         yield tuple(
             _open_source(name, outputs.name_beside(unpacked_name(output_file, number)), unpacked)
@@ -116,7 +110,6 @@ def opened(names: Sequence[str], output_file: str) -> Iterator[tuple[Source, ...
 
 
 def unpacked_name(output_file: str, number: int) -> str:
-    """The name of a file of the corpus after unpacking, which `opened` makes the name of a partial file."""
     return f"{output_file}.input-{number:05d}"
 
 
@@ -137,13 +130,9 @@ def _open_source(name: str, scratch: str, unpacked: contextlib.ExitStack) -> Sou
 
 def count_of(total: int, num_shards: int | None, shard_megabytes: float | None) -> int:
     """The number of shards; `shard_megabytes` is the size of a shard's text in units of 1,000,000 bytes."""
-    if num_shards is not None:
-        count, flag, advice = num_shards, f"--num_shards={num_shards}", "give a smaller number"
-    else:
-        count = max(1, -(-total // round(shard_megabytes * 1_000_000)))
-        flag, advice = f"--shard_megabytes={shard_megabytes}", "make the shards larger"
+    count = num_shards or max(1, -(-total // round(shard_megabytes * 1_000_000)))
     if count > _MOST_SHARDS:
-        raise UserError(f"{flag}: {count:,} shards of {total:,} bytes of text; at most {_MOST_SHARDS:,}: {advice}")
+        raise UserError(f"{count:,} shards of {total:,} bytes of text; at most {_MOST_SHARDS:,}: make larger ones")
     return count
 
 
@@ -191,7 +180,7 @@ def _start_of_line(stream, position: int) -> int:
 
 
 def count_documents(pieces: Sequence[Piece], input_format: str) -> int:
-    """The number of documents in pieces: 0, 1 or, for any more, 2. Reads no further than the second one."""
+    """The number of documents in pieces: 0, 1 or, for any more, 2."""
     found = 0
     inside = False
     for line in itertools.chain.from_iterable(piece.lines() for piece in pieces):
@@ -204,7 +193,7 @@ def count_documents(pieces: Sequence[Piece], input_format: str) -> int:
 
 
 def placed(message: str, pieces: Sequence[Piece]) -> str:
-    """A message about pieces, with the lines of their files where it has lines of the pieces."""
+    """A message about pieces, whose lines are counted in their files instead."""
     for piece in pieces:
         if (found := re.search(rf"{re.escape(str(piece))}, line (\d+)", message)) and piece.start:
             before = sum(1 for _ in Piece(piece.source, 0, piece.start).lines())
@@ -213,7 +202,6 @@ def placed(message: str, pieces: Sequence[Piece]) -> str:
 
 
 def text_sha256(pieces: Sequence[Piece]) -> str:
-    """The SHA-256 of the text of pieces, in hexadecimal."""
     found = hashlib.sha256()
     for piece in pieces:
         for line in piece.lines():

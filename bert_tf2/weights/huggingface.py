@@ -16,7 +16,7 @@ import numpy as np
 
 from bert_tf2 import tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.data.huggingface_config import activation_remark, architecture_of, from_huggingface
+from bert_tf2.data.huggingface_config import architecture_of, from_huggingface
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import names, text_rules
@@ -112,8 +112,6 @@ class HuggingFaceFolder(Weights):
                     f"{path}: {theirs} is {stored.dtype}, so the weights are quantized in a way that nothing here says;"
                     " save the model without quantization"
                 )
-        if remark := activation_remark(self._values):
-            self.remarks.append(remark)
         self._hold(places)
 
     def _usual_names(self) -> dict[str, str]:

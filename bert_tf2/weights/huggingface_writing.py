@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bert_tf2.config import BertConfig
-from bert_tf2.data.huggingface_config import activation_remark, to_huggingface
+from bert_tf2.data.huggingface_config import to_huggingface
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import names, tensor_files
@@ -73,7 +73,7 @@ def write_folder(
         for path, text in zip(beside, texts.values(), strict=False):
             with files.open_binary(path, "wb") as stream:
                 stream.write(text.encode("utf-8"))
-    return [*_report(folder, architecture, rows, shapes, config)]
+    return [*_report(folder, architecture, rows, shapes)]
 
 
 def _config_content(
@@ -116,11 +116,9 @@ def _tokenizer_content(
 
 
 def _report(
-    folder: str, architecture: str, written: Sequence[names.Variable], shapes: Mapping[str, Any], config: BertConfig
+    folder: str, architecture: str, written: Sequence[names.Variable], shapes: Mapping[str, Any]
 ) -> Iterator[str]:
     yield f"Wrote {folder}: a {architecture} with {len(written)} weights."
-    if remark := activation_remark(to_huggingface(dataclasses.asdict(config), architecture, (), None, 0)):
-        yield remark
     others = [row for row in (*names.POOLER, *names.of_heads(names.HEADS)) if row not in written]
     if left_out := [row.reference for row in others if row.reference in shapes]:
         yield f"Left out, since a {architecture} has no place for it: {', '.join(left_out)}."

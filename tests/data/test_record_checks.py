@@ -132,7 +132,7 @@ def test_files_of_other_kinds_and_without_records(path, tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"input_ids": [2, 300, 5, 6, 3, 0, 0]}, "has 7 values of type int64 in input_ids, and the first record has 8"),
+        ({"input_ids": [2, 300, 5, 6, 3, 0, 0]}, "has 7 values in input_ids, where 8 are in the first record"),
         ({"input_ids": [2, 1000, 5, 6, 3, 0, 0, 0]}, "input_ids holds 1000, which is not in 0..999 (vocab_size)"),
         ({"input_ids": [2, -7, 5, 6, 3, 0, 0, 0]}, "input_ids holds -7, which is not in 0..999"),
         ({"input_mask": [1, 1, 1, 0, 1, 0, 0, 0]}, "input_mask has a 1 behind a 0"),
@@ -142,7 +142,7 @@ def test_files_of_other_kinds_and_without_records(path, tmp_path):
         ({"masked_lm_positions": [1, 8, 0]}, "masked_lm_positions holds 8, which is not in 0..7"),
         ({"masked_lm_positions": [1, 5, 0]}, "masked_lm_positions holds 5, and the record has 5 tokens"),
         ({"masked_lm_positions": [3, 3, 0]}, "masked_lm_positions holds 3 twice"),
-        ({"masked_lm_positions": [1, 3]}, "has 2 values of type int64 in masked_lm_positions, and the first record"),
+        ({"masked_lm_positions": [1, 3]}, "has 2 values in masked_lm_positions, where 3 are"),
         ({"masked_lm_ids": [7, 1000, 0]}, "masked_lm_ids holds 1000, which is not in 0..999"),
         (
             {"masked_lm_weights": [1.0, float("nan"), 0.0]},
@@ -150,7 +150,7 @@ def test_files_of_other_kinds_and_without_records(path, tmp_path):
         ),
         ({"masked_lm_weights": [1.0, -1.0, 0.0]}, "masked_lm_weights holds -1.0"),
         ({"next_sentence_labels": [2]}, "next_sentence_labels holds 2, which is not in 0..1"),
-        ({"next_sentence_labels": [0, 1]}, "next_sentence_labels has 2 values of type int64 where 1 is needed"),
+        ({"next_sentence_labels": [0, 1]}, "has 2 values in next_sentence_labels, where 1 is needed"),
         ({"next_sentence_labels": []}, "has no values of type int64 in its feature next_sentence_labels"),
     ],
 )

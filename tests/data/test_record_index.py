@@ -128,15 +128,3 @@ def test_where_the_records_lie_nothing_can_be_written(paths, tmp_path, monkeypat
     record_index.read(paths, str(tmp_path / "out"), keep=True)
     assert [path.parent.name for path in tmp_path.rglob(record_index.NAME)] == ["out"]
     assert record_index.read(paths, str(tmp_path / "out"), keep=True)[1] == []
-
-
-@pytest.mark.slow
-def test_100_000_files_take_seconds(tmp_path, monkeypatch):
-    """Of an index alone: the files are not there."""
-    names = [str(tmp_path / f"x-{number:05d}-of-100000") for number in range(100_000)]
-    runs = record_index._Runs(np.full(20, 1024), np.full(20, 500_000), 0, 0, False)
-    known = {name: ((10**7, 1.5), runs) for name in names}
-    record_index._save(known, [str(tmp_path / record_index.NAME)])
-    monkeypatch.setattr(record_index, "_states", lambda paths: dict.fromkeys(paths, (10**7, 1.5)))
-    index, fresh = record_index.read(names, str(tmp_path), keep=True)
-    assert fresh == [] and index.total == 100_000 * 20 * 1024 and len(index.files) == 2_000_000

@@ -3,7 +3,7 @@
 import pytest
 from pretraining_text import CORPUS, VOCABULARY
 
-from bert_tf2.pretraining import shard_making, shard_workers
+from bert_tf2.pretraining import shard_making
 from bert_tf2.tokenization import FullTokenizer
 
 
@@ -37,5 +37,5 @@ def in_process(monkeypatch):
             yield shard, shard_making.Result(counts=shard_making.make_shard(shard, tokenizer, job.options))
             made.append(shard.number)
 
-    monkeypatch.setattr(shard_workers, "make", make)
+    monkeypatch.setattr(shard_making, "make", make)
     return made

@@ -177,19 +177,6 @@ def test_a_shard_that_ends_every_worker_is_one_line(short, tmp_path, monkeypatch
     assert done.returncode == 0 and contents(short / "ends") == contents(short / "plain"), done.stderr
 
 
-def test_remote_files(short, cluster, tmp_path):
-    data = tmp_path / "data"
-    data.mkdir()
-    for name in ("one.txt", "vocab.txt"):
-        (data / name).write_bytes((short / name).read_bytes())
-    cluster.add()
-    succeeded(
-        subprocess.Popen(command_line(short, *at(cluster), place=f"file://{data}"), stderr=subprocess.PIPE, text=True)
-    )
-    found, expected = contents(data / "out"), contents(short / "plain")
-    assert found.pop("manifest.json") and expected.pop("manifest.json") and found == expected
-
-
 def test_wrong_options_are_one_line(short):
     done = run(short, *FLAGS, DASK, "--", "--dask_adress=tcp://x:1")
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "--dask_client_address" in done.stderr

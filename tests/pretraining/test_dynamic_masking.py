@@ -158,62 +158,6 @@ def test_another_epoch_has_other_masks_and_an_evaluation_the_same(tmp_path):
     assert first == second
 
 
-# In the mean: every bound is five standard deviations.
-
-
-def within(count, total, share):
-    assert abs(count - total * share) < 5 * np.sqrt(total * share * (1 - share)), (count / total, share)
-
-
-def alike(counts, share):
-    """Counts of independent events with the same variance `share * n`, which all should have the same mean."""
-    counts = np.asarray(counts, float)
-    statistic = ((counts - counts.mean()) ** 2).sum() / (counts.mean() * (1 - share))
-    freedom = len(counts) - 1
-    assert abs(statistic - freedom) < 5 * np.sqrt(2 * freedom), statistic / freedom
-
-
-@pytest.fixture(scope="module")
-def many(tmp_path_factory):
-    """Records and their rows."""
-    path = make(tmp_path_factory.mktemp("many"), num_documents=1500, short_seq_prob=0.0)
-    rows = rows_of(path)
-    assert len(rows) > 2500
-    return path, rows
-
-
-def dynamic_masks(path):
-    found = joined(read(path, 100))
-    for positions, weights, ids in zip(
-        found["masked_lm_positions"], found["masked_lm_weights"], found["input_ids"], strict=True
-    ):
-        yield {int(place): int(ids[place]) for place in positions[weights > 0]}
-
-
-def test_every_position_is_masked_alike(many):
-    path, rows = many
-    full = [len(row["input_ids"]) == LENGTH and row["segment_lengths"] for row in rows]
-    counts, wanted = np.zeros(LENGTH - 3), 0
-    for segments, mask in zip(full, dynamic_masks(path), strict=True):
-        if segments:
-            wanted += 1
-            assert len(mask) == round(LENGTH * 0.15)
-            for place in mask:
-                counts[place - 1 - (place >= segments[0])] += 1
-    assert wanted > 1000
-    alike(counts, round(LENGTH * 0.15) / (LENGTH - 3))
-
-
-def test_every_word_of_the_vocabulary_is_drawn_alike(tmp_path):
-    ids = [CLS, *[6] * 14, SEP, *[6] * 15, SEP]
-    path = write(tmp_path / "x", [{**ROW, "input_ids": ids, "segment_lengths": [16, 16]}] * 4000)
-    found = Counter(number for mask in dynamic_masks(path) for number in mask.values())
-    total = sum(found.values())
-    others = [found[number] for number in range(len(VOCABULARY)) if number not in (MASK, 6)]
-    within(sum(others), total, 0.1 * (len(VOCABULARY) - 2) / len(VOCABULARY))
-    alike(others, 1 / len(VOCABULARY))
-
-
 # Faults.
 
 

@@ -38,24 +38,6 @@ def test_pairs_by_hand():
     assert (second.is_random_next, second.masked_lm_labels) == (False, ["c"])
 
 
-def test_a_single_sentence_gets_a_random_continuation_without_a_coin():
-    documents = [document("a b c"), document("d", "e")]
-    rng = Script(randoms=[0.5, 0.0], integers=[1, 1])  # no short document, [MASK]; document 1 from sentence 1
-    (instance,) = instances_of(documents, 0, rng, max_seq_length=16)
-    assert rng.used_up
-    assert instance.is_random_next
-    assert instance.tokens == ["[CLS]", "[MASK]", "b", "c", "[SEP]", "e", "[SEP]"]
-
-
-def test_a_short_document_aims_at_the_length_drawn():
-    documents = [document(*"abcdefgh"), document(*"ij")]
-    # Short (0.05 < 0.1), of 4 tokens; then twice: A is two sentences, and B (0.9) follows it.
-    rng = Script(randoms=[0.05, *[0.9, 0.0] * 2], integers=[4, 2, 2])
-    lengths = [len(instance.tokens) for instance in instances_of(documents, 0, rng)]
-    assert rng.used_up
-    assert lengths == [4 + 3, 4 + 3]
-
-
 def test_truncation_shortens_the_longer_segment_at_the_end_that_the_coin_says():
     a, b = list("abcde"), list("fgh")
     rng = Script(randoms=[0.1, 0.6, 0.2, 0.9])

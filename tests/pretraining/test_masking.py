@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import collections
 import random
 
 import pytest
-from pretraining_text import VOCABULARY, Script, document
+from pretraining_text import VOCABULARY, Script
 
 from bert_tf2 import pretraining
 from bert_tf2.pretraining import PretrainingDataOptions, masking
@@ -39,24 +38,6 @@ def test_number_of_predictions(num_tokens, probability, limit, wanted):
     assert masking.num_to_predict(num_tokens, options) == wanted  # 2.5 and 3.5 are rounded to even
 
 
-def test_80_10_10_and_never_a_delimiter():
-    tokens = ["[CLS]", *"abcdefghij" * 5, "[SEP]", *"klmnopqrst" * 5, "[SEP]"]
-    rng = random.Random(3)
-    kinds, places = collections.Counter(), collections.Counter()
-    for _ in range(2000):
-        found = masked(tokens, rng, most=30)
-        indexes = [index for index, *_ in found]
-        assert len(found) == 15 and indexes == sorted(set(indexes))
-        assert all(label == tokens[index] for index, label, _ in found)
-        places.update(indexes)
-        kinds.update({"[MASK]": "mask", label: "kept"}.get(replacement, "random") for _, label, replacement in found)
-    assert kinds["mask"] / kinds.total() == pytest.approx(0.8, abs=0.01)
-    assert kinds["kept"] / kinds.total() == pytest.approx(0.1, abs=0.01)
-    assert kinds["random"] / kinds.total() == pytest.approx(0.1, abs=0.01)
-    assert set(places) == set(range(len(tokens))) - {0, 51, 102}
-    assert max(places.values()) < 1.3 * min(places.values())
-
-
 def test_whole_words_are_masked_together_or_not_at_all():
     tokens = ["[CLS]", "a", "##b", "##c", "d", "e", "##f", "[SEP]", "g", "h", "##i", "##j", "k", "[SEP]"]
     words = [{1, 2, 3}, {4}, {5, 6}, {8}, {9, 10, 11}, {12}]
@@ -75,15 +56,6 @@ def test_pieces_at_the_start_of_b_belong_to_the_last_word_of_a(whole_words):
     found = {tuple(index for index, *_ in masked(tokens, rng, 0.3, whole_words=whole_words)) for _ in range(200)}
     together = {(2, 4), (1, 5)} if whole_words else {(a, b) for a in (1, 2, 4, 5) for b in (2, 4, 5) if a < b}
     assert found == together  # words (1), (2, 4), (5); two tokens are wanted
-
-
-def test_no_word_short_enough_gives_no_prediction():
-    tokens = ["[CLS]", "a", "##b", "[SEP]", "c", "##d", "[SEP]"]
-    assert masked(tokens, random.Random(1), most=1, whole_words=True) == []
-    (instance, *_) = pretraining.create_instances_from_document(
-        [document("a ##b", "c ##d")], 0, 128, 0.0, 0.15, 1, VOCABULARY, random.Random(1), True
-    )
-    assert instance.masked_lm_positions == [] and instance.masked_lm_labels == []
 
 
 def test_nothing_to_mask():

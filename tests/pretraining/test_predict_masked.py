@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import pathlib
 import sys
 import types
@@ -252,16 +251,6 @@ def test_as_text_with_one_blank_and_with_two():
     )
     ten = predict_masked.as_text(answer_with([("a", 0.1)] * 10)).splitlines()
     assert (ten[1], ten[10]) == ("   1. a  0.1000", "  10. a  0.1000")
-
-
-def test_as_json_is_one_line():
-    line = predict_masked.as_json(answer_with([("北", 0.5)]))
-    assert "北" in line
-    assert json.loads(line) == {
-        "text": "Is [MASK]",
-        "masks": [{"position": 2, "predictions": [{"token": "北", "token_id": 5, "probability": 0.5}]}],
-        "filled": "Is it",
-    }
 
 
 # A whole call

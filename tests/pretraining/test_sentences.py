@@ -105,12 +105,11 @@ def test_half_a_character_is_replaced(tmp_path):
     ("line", "words"),
     [
         ('{"text": "a"', r"line 3: is not valid JSON \(column 13: Expecting ',' delimiter\)"),
-        ("plain text", r"line 3: is not valid JSON .* one JSON object a line"),
+        ("plain text", r"line 3: is not valid JSON .* one object a line"),
         ("[" * 100_000, "line 3: is not valid JSON"),
         ('["a"]', "line 3: is no JSON object; "),
-        ('{"id": 1, "body": "a"}', r"line 3: has no field 'text' \(its fields: body, id\); .* --text_field"),
-        ("{}", r"line 3: has no field 'text' \(its fields: none\)"),
-        ('{"text": null}', "line 3: its field 'text' is no string"),
+        ('{"id": 1, "body": "a"}', r"line 3: has no text in a field 'text' \(its fields: body, id\); see --text_field"),
+        ('{"text": null}', "line 3: has no text in a field 'text'"),
     ],
 )
 def test_wrong_json_is_named_with_its_line(tmp_path, line, words):
@@ -135,8 +134,6 @@ def test_without_the_library(tmp_path, monkeypatch, vocab_file, corpus):
         ({"input_format": "json"}, "--input_format=json"),
         ({"language": "de"}, "--language=de needs --input_format=text or jsonl"),
         ({"language": "German", "input_format": "text"}, "--language=German: an ISO 639 code"),
-        ({"language": "xx", "input_format": "text"}, r"--language=xx: an ISO 639 code .* zh \(Chinese\)"),
-        ({"language": "jp-Hira", "input_format": "jsonl"}, r"--language=jp-Hira: .* ja \(Japanese\)"),
         ({"text_field": "body", "input_format": "text"}, "--text_field=body needs --input_format=jsonl"),
     ],
 )
@@ -191,12 +188,3 @@ def test_compressed_text_is_read_as_it_is(tmp_path):
     assert read(tmp_path, gzip.compress(text.encode())) == read(tmp_path, text)
     two = gzip.compress(b"a\n") + gzip.compress(b"b")
     assert read(tmp_path, two) == ["a", "b"]
-
-
-@pytest.mark.parametrize(
-    "harm", [lambda data: data[:-9], lambda data: data[:-6] + b"\xff" + data[-5:], lambda d: d[:40]]
-)
-def test_a_damaged_archive(tmp_path, harm):
-    data = gzip.compress(random.Random(1).randbytes(3000).hex().encode() + b"\n", mtime=0)
-    with pytest.raises(UserError, match=r"/text: the gzip archive is damaged or incomplete \(.*\); test it: gzip -t$"):
-        read(tmp_path, harm(data))

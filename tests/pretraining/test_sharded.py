@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import os
@@ -16,7 +15,7 @@ import pytest
 from command_lines import ROOT
 from pretraining_text import CORPUS, SETTINGS, VOCABULARY, data_options
 
-from bert_tf2.data import record_index, records
+from bert_tf2.data import record_index
 from bert_tf2.data.record_checks import read_all
 from bert_tf2.pretraining import example_files, shard_making, sharded
 from bert_tf2.support import files, output_lock
@@ -93,11 +92,6 @@ def test_a_shard_is_an_unsharded_run_on_its_text_with_its_seed(data, in_process,
         assert sum(row["sentences"] for row in found["shards"]) == DOCUMENTS // 4 * 12
 
 
-def rows_of(pattern):
-    sizes = {"max_seq_length": 24, "max_predictions_per_seq": 4, "vocab_size": 60, "type_vocab_size": 2}
-    return [*records.read_records(files.match_files(pattern), records.PRETRAINING, sizes, 1)]
-
-
 def test_finished_shards_are_kept_and_missing_or_damaged_ones_made(data, in_process):
     sharded.run(options(data, "out"))
     expected = contents(data / "out")
@@ -133,7 +127,7 @@ def test_another_run_in_the_folder_is_refused(data, in_process):
         ({"num_shards": 6}, "with --num_shards=5, not 6"),
         ({"do_lower_case": False}, "with --do_lower_case=True, not False"),
         ({"vocab_file": f"{data}/words.txt"}, "with another vocabulary"),
-        ({"input_file": f"{data}/one.txt"}, "from 2 input files, not 1"),
+        ({"input_file": f"{data}/one.txt"}, "from other input files"),
         ({"input_file": f"{data}/two.txt,{data}/one.txt"}, "from other input files"),
     ):
         with pytest.raises(UserError, match=words) as caught:
@@ -142,7 +136,7 @@ def test_another_run_in_the_folder_is_refused(data, in_process):
     text, times = (data / "two.txt").read_bytes(), os.stat(data / "two.txt")
     for content, when, words in (
         (text, 1, r"two\.txt as it was before it changed"),
-        (text[:-2] + b"?\n", times.st_mtime_ns, r"two\.txt as it was before its text changed, in size and time alike"),
+        (text[:-2] + b"?\n", times.st_mtime_ns, r"two\.txt as it was before its text changed"),
     ):
         (data / "two.txt").write_bytes(content)
         os.utime(data / "two.txt", ns=(when, when))
@@ -155,22 +149,6 @@ def test_another_run_in_the_folder_is_refused(data, in_process):
     sharded.run(options(data, "out"))  # as it was, although at another time
     assert in_process == []
     assert contents(data / "out").items() >= before.items()
-
-
-def test_compressed_shards_hold_the_same_records(data, in_process, log_lines):
-    for name in ("x", "x.gz"):
-        sharded.run(options(data, "out" + name, dupe_factor=20, output_file=f"{data}/out{name}/{name}"))
-    plain, packed = contents(data / "outx"), contents(data / "outx.gz")
-    assert [*packed] == ["manifest.json", *(f"x-{number:05d}-of-00005.gz" for number in range(5))]
-    assert [gzip.decompress(packed[f"{name}.gz"]) for name in [*plain][1:]] == [*plain.values()][1:]
-    assert manifest(data, "outx.gz")["output"] == "x.gz"
-    for row in manifest(data, "outx.gz")["shards"]:
-        assert row["sha256"] == hashlib.sha256(packed[row["file"]]).hexdigest()
-    in_process.clear()
-    sharded.run(options(data, "again", dupe_factor=20, output_file=f"{data}/again/x.gz"))
-    assert contents(data / "again") == packed  # neither a name nor a time in the archives
-    assert len(rows_of(f"{data}/again/x-*")) == len(rows_of(f"{data}/outx/x-*"))
-    assert any(f"{data}/again/x-*-of-00005.gz" in line for line in log_lines)
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
@@ -195,24 +173,9 @@ def test_another_splitter_is_refused(data, in_process):
     sharded.run(options(data, "out", input_format="text"))
     found = manifest(data, "out")
     assert found["splitter"].startswith("sentencex ")
-    for changes, words in (
-        ({"input_format": "text", "language": "de"}, "with --language=en, not de"),
-        ({}, "with --input_format=text, not lines"),
-    ):
-        with pytest.raises(UserError, match=words):
-            sharded.run(options(data, "out", **changes))
     (data / "out" / "manifest.json").write_text(json.dumps({**found, "splitter": "sentencex 1.0.0"}))
     with pytest.raises(UserError, match=r"with sentences of sentencex 1\.0\.0, not sentencex"):
         sharded.run(options(data, "out", input_format="text"))
-
-
-def test_a_line_that_is_not_text_is_named(data, in_process):
-    lines = (data / "two.txt").read_bytes().split(b"\n")
-    lines[30] = b"caf\xe9"
-    (data / "two.txt").write_bytes(b"\n".join(lines))
-    with pytest.raises(UserError, match=r"two\.txt, line 31: not UTF-8"):
-        sharded.run(options(data, "out"))
-    assert not [name for name in contents(data / "out") if name.endswith("partial")]
 
 
 def test_a_second_run_in_the_folder_at_the_same_time_is_refused(data, in_process):

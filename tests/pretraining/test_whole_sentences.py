@@ -6,23 +6,9 @@ import itertools
 import random
 
 import pytest
-from pretraining_text import CORPUS, VOCABULARY, data_options
 
 from bert_tf2 import pretraining
-from bert_tf2.data import records
-from bert_tf2.pretraining import PretrainingDataOptions, example_files, examples
-
-SIZES = {"max_seq_length": 24, "max_predictions_per_seq": 4, "vocab_size": len(VOCABULARY), "type_vocab_size": 2}
-
-
-@pytest.fixture(autouse=True)
-def _text(tmp_path, vocab_file):
-    (tmp_path / "corpus.txt").write_text(CORPUS * 6)
-    (tmp_path / "bert_config.json").write_text("{}")
-
-
-def rows_of(path, kind=records.MASKED_WORDS):
-    return [*records.read_records([str(path)], kind, SIZES, 1).as_numpy_iterator()]
+from bert_tf2.pretraining import PretrainingDataOptions, examples
 
 
 def spans(lengths, num_tokens):
@@ -84,11 +70,3 @@ def test_an_example_by_hand(tmp_path, tokenizer):
         "[CLS] j k l m n o [SEP]",
         "[CLS] p q r [SEP]",
     ]
-
-
-def test_the_reference_s_function_writes_them_too(tmp_path, tokenizer):
-    given = data_options(tmp_path, "theirs", objective="mlm")
-    instances = pretraining.make_instances([given.input_file], tokenizer, given, random.Random(12345))
-    pretraining.write_instance_to_example_files(instances, tokenizer, 24, 4, [str(tmp_path / "ours")])
-    example_files.run(given)
-    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()

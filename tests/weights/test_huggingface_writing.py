@@ -71,13 +71,7 @@ def test_write_and_read(tmp_path, kind, task):
 def test_what_a_written_folder_says(tmp_path):
     vocabulary = ["[UNK]", "[PAD]", "a", "##\u00e9"]
     config = small_config(hidden_act="gelu", layer_norm_eps=1e-6)
-    report = write(
-        tmp_path, reference_weights("tagging"), config, vocabulary=vocabulary, do_lower_case=False, labels=TAGS
-    )
-    assert (
-        '"hidden_act": "gelu_pytorch_tanh" of transformers is the approximation with tanh; it is called "gelu" here.'
-        in report
-    )
+    write(tmp_path, reference_weights("tagging"), config, vocabulary=vocabulary, do_lower_case=False, labels=TAGS)
     assert sorted(os.listdir(tmp_path)) == ["config.json", *WEIGHTS, "tokenizer_config.json", "vocab.txt"]
     content = json.loads((tmp_path / "config.json").read_text())
     assert content["hidden_act"] == "gelu_pytorch_tanh" and content["layer_norm_eps"] == 1e-6
