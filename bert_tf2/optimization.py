@@ -97,7 +97,7 @@ class AdamWeightDecayOptimizer:
         # XLA fuses fourteen operations into one pass over memory, and memory bandwidth limits this step. On a GPU, that
         # is one launch for each variable instead of fourteen. And XLA writes into the memory of a variable whose handle
         # it gets: new values in new memory would be scattered among the activations, and the holes cost 0.7 GB.
-        self._fused_step = tf.function(self._update, jit_compile=fused, autograph=False)
+        self.fused_step = tf.function(self._update, jit_compile=fused, autograph=False)
         self.slots = {
             f"{name}/{slot}": tf.Variable(tf.zeros_like(variable), trainable=False, name=slot)
             for name, variable in self._variables.items()
@@ -129,7 +129,7 @@ class AdamWeightDecayOptimizer:
             decay = self._weight_decay_rate if self.uses_weight_decay(name) else 0.0
             # Every replica updates its own copy with the same numbers; `assign` would require a rule to merge them.
             handles = [target.handle for target in (variable, m, v)]
-            self._fused_step(handles, gradient, gradient_scale, learning_rate, tf.constant(decay), *corrections)
+            self.fused_step(handles, gradient, gradient_scale, learning_rate, tf.constant(decay), *corrections)
 
     def _update(self, handles: Sequence[tf.Tensor], *settings: tf.Tensor) -> None:
         """Replaces w, m and v, given by their resource handles; the other arguments are those of `updated`."""

@@ -157,6 +157,9 @@ class ClassifierOptions(EvaluationOptions, FineTuneOptions):
     def check(self) -> None:
         own_tables = self.task_name.lower() == "tsv"
         task = find_task(self.task_name, tsv=self.columns if own_tables else None)
+        if own_tables and self.label_column and self.label_column in (self.text_a_column, self.text_b_column):
+            flag = "text_a_column" if self.label_column == self.text_a_column else "text_b_column"
+            raise WrongSetting(f"--label_column={self.label_column}: is --{flag} as well")
         if self.class_weights and task.regression:
             raise WrongSetting(f"--class_weights: {self.task_name} has no classes")
         if self.multi_label and not own_tables:

@@ -89,7 +89,7 @@ class Progress(tqdm):
 
     def close(self, complete: bool = False) -> None:
         """Removes the line from a terminal; if the work is complete and was long, logs how long it took."""
-        took = 0.0 if getattr(self, "disable", True) else self._time() - self.start_t
+        took = 0.0 if getattr(self, "disable", True) else max(self._time() - self.start_t, 0.0)
         super().close()
         if complete and (self._tell_ends or took >= _SECONDS_BETWEEN_LINES):
             done = f"{self.n:,.0f}{self.unit}{f', {self.postfix}' if self.postfix else ''}"

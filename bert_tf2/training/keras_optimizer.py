@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf2 import optimization
+from bert_tf2.fast import compiled
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type
 
@@ -121,11 +122,14 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 
     def update_step(self, gradient: tf.Tensor, variable: keras.Variable, learning_rate: tf.Tensor) -> None:
         number = self._get_variable_index(variable)
-        m, v = self._m[number], self._v[number]
-        values = (tf.convert_to_tensor(value) for value in (variable, m, v))
-        corrections = self._rule.corrections(self.iterations)
-        updated = self._rule.updated(*values, gradient, 1.0, learning_rate, self._decays[number], *corrections)
-        for target, value in zip((variable, m, v), updated, strict=True):
+        targets = (variable, self._m[number], self._v[number])
+        how = (gradient, tf.constant(1.0), learning_rate, tf.constant(self._decays[number]))
+        how += self._rule.corrections(self.iterations)
+        if self._distribution_strategy.num_replicas_in_sync == 1 and compiled.can_compile():
+            self._rule.fused_step([target.value.handle for target in targets], *how)
+            return
+        updated = self._rule.updated(*map(tf.convert_to_tensor, targets), *how)
+        for target, value in zip(targets, updated, strict=True):
             self.assign(target, value)
 
     def get_config(self) -> dict[str, Any]:

@@ -133,8 +133,8 @@ VALUES_AT_FAULT = [
     ("run_pretraining.py", "--input_file=records,stub", "stub, record 1 .*: the gzip archive is damaged"),
     ("run_pretraining.py", "--input_file=nan_weights", "nan_weights, record 2: masked_lm_weights holds nan"),
     ("run_squad.py", ONE, "has two texts .* type_vocab_size 1"),
-    ("run_classifier.py", "--num_train_epochs=1e300", r"make 2e\+300 training steps; lower --num_train_epochs"),
-    ("run_classifier.py", "--label_column=text", "train.tsv: column 2 would be text_a and label at once"),
+    ("run_classifier.py", "--num_train_epochs=1e300", r"1e\+300 epochs make too many steps; change --num_train_epochs"),
+    ("run_classifier.py", "--label_column=text", "--label_column=text: is --text_a_column as well"),
     ("run_squad.py", "--do_predict --predict_file=doubled.json", r"\[3\], .* id q1 was .* at data\[0\].par"),
 ]  # fmt: skip
 EMPTY, FOLDER, PAGE = "the file is empty", "is a folder|Is a directory", "is an HTML page"
