@@ -123,10 +123,11 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     def update_step(self, gradient: tf.Tensor, variable: keras.Variable, learning_rate: tf.Tensor) -> None:
         number = self._get_variable_index(variable)
         targets = (variable, self._m[number], self._v[number])
-        how = (gradient, tf.constant(1.0), learning_rate, tf.constant(self._decays[number]))
-        how += self._rule.corrections(self.iterations)
+        how = (gradient, 1.0, learning_rate, self._decays[number], *self._rule.corrections(self.iterations))
+        how = [tf.convert_to_tensor(value) for value in how]
         if self._distribution_strategy.num_replicas_in_sync == 1 and compiled.can_compile():
-            self._rule.fused_step([target.value.handle for target in targets], *how)
+            owned = (one if isinstance(one, tf.Variable) else one.value for one in targets)  # Keras gives either
+            self._rule.fused_step([one.handle for one in owned], *how)
             return
         updated = self._rule.updated(*map(tf.convert_to_tensor, targets), *how)
         for target, value in zip(targets, updated, strict=True):

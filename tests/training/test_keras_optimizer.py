@@ -19,6 +19,7 @@ STEPS = 50
 
 
 @pytest.mark.parametrize("bias_correction", [False, True])
+@pytest.mark.compiled
 def test_fit_trains_as_the_scripts_do(monkeypatch, tmp_path, bias_correction):
     monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
     config = tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
@@ -49,6 +50,7 @@ def test_fit_trains_as_the_scripts_do(monkeypatch, tmp_path, bias_correction):
     assert max(np.abs(start - one).max() for start, one in zip(before, ours.get_weights(), strict=True)) > 1e-3
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("parts", [None, 2])
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
