@@ -80,7 +80,7 @@ def create_initializer(initializer_range: float = 0.02) -> keras.initializers.In
 
 
 @contextlib.contextmanager
-def initial_weights_from(seed: int | None) -> Iterator[None]:
+def initial_weights_from(seed: int) -> Iterator[None]:
     """In its block, new variables get the weights of this seed, and no generator of the process changes."""
     _OF_THREAD.initial = random.Random(seed)
     try:

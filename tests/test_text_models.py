@@ -135,7 +135,7 @@ def test_a_head_of_another_kind(encoder):
 def test_several_devices(encoder, two, monkeypatch):
     """The losses of two replicas are those of one."""
     monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
-    how = {"labels": ["no", "yes"], "max_seq_length": 24, "random_seed": 1}
+    how = {"labels": ["no", "yes"], "max_seq_length": 24}  # the new weights are those of the script's random_seed
     alone = bert_tf2.classifier(encoder, **how)
     with two.scope():
         shared = bert_tf2.classifier(encoder, **how)
@@ -276,5 +276,6 @@ def test_questions_with_answers(encoder, tmp_path):
         (lambda: reader.fit([("where", "in Rome")], []), "y: 0 rows for 1 questions"),
         (lambda: bert_tf2.answerer(encoder, max_seq_length=32).fit([("where", "in Rome")], [""]), 'has the answer ""'),
         (lambda: bert_tf2.answerer(encoder, stride=3), "has no setting stride"),
+        (lambda: reader.fit([("where", "in Rome")], [("Rome", np.int64(9))]), "lies outside of its context"),
     ):
         assert message in message_of(call)

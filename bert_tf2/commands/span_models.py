@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from bert_tf2 import heads
 from bert_tf2.commands.text_models import TextModel
-from bert_tf2.commands.text_parts import DEFAULTS, Parts, span_settings
+from bert_tf2.commands.text_parts import RANDOM_SEED, Parts, span_settings
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
 from bert_tf2.finetuning import squad
 from bert_tf2.finetuning.answering import SQUAD, Answerer, SpanAnswer
@@ -96,7 +96,8 @@ class SpanTextModel(TextModel):
 
     def _targets(self, y: Any) -> list[tuple[str, int | None]]:
         """(answer, its first character) for each question."""
-        return [(str(row), None) if isinstance(row, str) else (str(row[0]), row[1]) for row in y]
+        rows = [(row, None) if isinstance(row, str) else row for row in y]
+        return [(str(text), None if start is None else int(start)) for text, start in rows]
 
     def _count_cut(self, x: Any) -> int:
         return 0
@@ -121,7 +122,7 @@ def answerer(
     bert_config_file: str | os.PathLike[str] | None = None,
     vocab_file: str | os.PathLike[str] | None = None,
     do_lower_case: bool | None = None,
-    random_seed: int | None = DEFAULTS["random_seed"],
+    random_seed: int = RANDOM_SEED,
     **settings: Any,
 ) -> SpanTextModel:
     """Finds the answers to questions in paragraphs: a Keras model, compiled with the reference's recipe.

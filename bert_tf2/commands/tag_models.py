@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from bert_tf2 import heads
 from bert_tf2.commands.text_models import TextModel, check_labels
-from bert_tf2.commands.text_parts import DEFAULTS, Parts, find_labels
+from bert_tf2.commands.text_parts import RANDOM_SEED, Parts, find_labels
 from bert_tf2.finetuning.answering import NER, Answerer
 from bert_tf2.finetuning.ner.features import IGNORED_LABEL_ID
 from bert_tf2.support.errors import UserError
@@ -94,7 +94,7 @@ def tagger(
     bert_config_file: str | os.PathLike[str] | None = None,
     vocab_file: str | os.PathLike[str] | None = None,
     do_lower_case: bool | None = None,
-    random_seed: int | None = DEFAULTS["random_seed"],
+    random_seed: int = RANDOM_SEED,
 ) -> TagModel:
     """A tagger of words as a Keras model, compiled with the reference's recipe; see `classifier` for the arguments.
 

@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf2 import heads
-from bert_tf2.commands.text_parts import DEFAULTS, Parts, find_labels, write_folder
+from bert_tf2.commands.text_parts import RANDOM_SEED, Parts, find_labels, write_folder
 from bert_tf2.exporting import run as exporting
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
 from bert_tf2.fast.encoder import accelerate
@@ -317,7 +317,7 @@ def classifier(
     bert_config_file: str | os.PathLike[str] | None = None,
     vocab_file: str | os.PathLike[str] | None = None,
     do_lower_case: bool | None = None,
-    random_seed: int | None = DEFAULTS["random_seed"],
+    random_seed: int = RANDOM_SEED,
 ) -> TextModel:
     """A classifier of texts as a Keras model, compiled with the reference's recipe.
 
@@ -327,7 +327,7 @@ def classifier(
       regression: whether a text has a number in place of a label.
       multi_label: whether a text may have several labels, or none.
       max_seq_length: texts are cut to this number of tokens; by default as in the training of the weights, else 128.
-      random_seed: determines the new weights of the output layer; by default, they are others at each call.
+      random_seed: determines the new weights of the output layer.
 
     Raises:
       UserError: as `load`; or the labels are missing, wrong, or not those of the weights.

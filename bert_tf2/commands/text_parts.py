@@ -22,8 +22,9 @@ from bert_tf2.weights import checkpoint, labels, metadata, sources, task_file
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LabelMap
 
-DEFAULTS = {name: stated.flag_default for name, (stated, _, _) in settings_of(ClassifierOptions).items()}
-_USUAL_LENGTH = DEFAULTS["max_seq_length"]
+_STATED = settings_of(ClassifierOptions)
+RANDOM_SEED: int = _STATED["random_seed"][2]
+_USUAL_LENGTH = _STATED["max_seq_length"][0].flag_default
 _TASK = "tsv"  # of run_classifier.py: one's own tables
 
 
@@ -40,7 +41,7 @@ class Parts:
         length = max_seq_length or kept or min(usual, longest)
         self.tokenize = Tokenize(tokenizer, checked_length(length, longest))
 
-    def model(self, kind: type, *settings, seed: int | None) -> keras.Model:
+    def model(self, kind: type, *settings, seed: int) -> keras.Model:
         """A model of `heads` with the weights."""
         with initial_weights_from(seed):
             model = kind(self.config, *settings)

@@ -16,6 +16,7 @@ from bert_tf2.support import files
 from bert_tf2.support.environment import reading
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.quiet import load_tensorflow_text
+from bert_tf2.support.settings import check_type
 from bert_tf2.weights.sources import EXPORT_INFO_FILE
 
 Text = str | tuple[str, str]
@@ -86,6 +87,7 @@ class ExportedModel:
         """
         if isinstance(texts, str | bytes | tuple | Mapping) or not isinstance(texts, Iterable):
             return self([texts])[0]
+        check_type("batch_size", batch_size, int, low=1)
         rows = [self._row(number, text) for number, text in enumerate(texts)]
         return [
             answer

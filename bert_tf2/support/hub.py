@@ -6,11 +6,13 @@ HF_HUB_OFFLINE, HF_ENDPOINT.
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import hashlib
 import os
 import pathlib
 import re
+import sys
 
 from bert_tf2.support.errors import UserError
 
@@ -55,18 +57,26 @@ def fetched(path: str) -> str:
 
 def _unpacked(path: str) -> str:
     """The folder with the weights of a .zip file, or of one at an address, unpacked in the cache of Keras."""
+    address = state = path
+    if not re.match(r"https?://", path):
+        if not os.path.isfile(path):
+            raise UserError(f"{path}: no such file")
+        address, found = pathlib.Path(path).absolute().as_uri(), os.stat(path)
+        state = f"{address} {found.st_size} {found.st_mtime_ns}"  # of another file of this name, another copy
     from bert_tf2.support.quiet import load_tensorflow
 
     load_tensorflow()
     import keras
 
-    address = path if re.match(r"https?://", path) else pathlib.Path(path).absolute().as_uri()
-    state = os.stat(path)[6:9] if os.path.exists(path) else ()  # the size and times: another file is another archive
-    own = hashlib.sha256(f"{address} {state}".encode()).hexdigest()[:16]
+    place = f"bert_tf2/{hashlib.sha256(state.encode()).hexdigest()[:16]}"
     try:
-        folder = keras.utils.get_file(origin=address, extract=True, cache_subdir=f"bert_tf2/{own}")
+        with contextlib.redirect_stdout(sys.stderr):  # where Keras shows the progress
+            folder = keras.utils.get_file(origin=address, extract=True, cache_subdir=place)
     except Exception as error:  # of the network, or a damaged archive
-        raise UserError(f"{path}: cannot be fetched and unpacked ({error})".replace("\n", " ")) from error
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"{path}: cannot be fetched and unpacked ({reason}); if a part of it is in ~/.keras/{place}, remove that"
+        ) from error
     for place, _, names in os.walk(folder):
         if any(name.endswith(".index") for name in names):
             return place

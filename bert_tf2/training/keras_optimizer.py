@@ -125,7 +125,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         targets = (variable, self._m[number], self._v[number])
         how = (gradient, 1.0, learning_rate, self._decays[number], *self._rule.corrections(self.iterations))
         how = [tf.convert_to_tensor(value) for value in how]
-        if self._distribution_strategy.num_replicas_in_sync == 1 and compiled.can_compile():
+        alone = self._distribution_strategy.num_replicas_in_sync == 1
+        if alone and variable.dtype == "float32" and compiled.can_compile():
             owned = (one if isinstance(one, tf.Variable) else one.value for one in targets)  # Keras gives either
             self._rule.fused_step([one.handle for one in owned], *how)
             return
