@@ -17,7 +17,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from browser_pages import Browser  # noqa: E402
 
 from bert_tf2.explorer import server  # noqa: E402
-from bert_tf2.explorer.opened import Explorer  # noqa: E402
+from bert_tf2.explorer.model import Explorer  # noqa: E402
 from bert_tf2.explorer.options import ExplorerOptions  # noqa: E402
 
 SENTENCE = "#sentence?text=The+capital+of+France+is+%5BMASK%5D.&other_text=The+capital+of+Italy+is+%5BMASK%5D."

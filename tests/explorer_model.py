@@ -1,4 +1,4 @@
-"""The sizes of the small model that the tests of the explorer show, and how its fine-tuned twin differs."""
+"""The small model that the tests of the explorer show, and a server with it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,6 @@ from command_lines import ROOT
 VOCAB_FILE = ROOT / "bert_tf2" / "demo" / "vocab.txt"
 SIZES = {"vocab_size": 888, "hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 48}
 """Of the model. It has 2 blocks with 2 heads each."""
-MOVED = "bert/encoder/layer_1/output/dense/kernel"
-"""The variable that changed most in the fine-tuned twin."""
-MOVED_WORD = "paris"
-"""The word whose embedding did."""
 
 
 def save(folder: pathlib.Path, model) -> str:
@@ -34,7 +30,7 @@ def save(folder: pathlib.Path, model) -> str:
 
 
 def unpack(packed: dict[str, Any]) -> np.ndarray:
-    """The array that `opened.pack` packed, float32."""
+    """The array that `model.pack` packed, float32."""
     return np.frombuffer(base64.b64decode(packed["float32"]), "<f4").reshape(packed["shape"])
 
 

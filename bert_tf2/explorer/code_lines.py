@@ -12,7 +12,6 @@ import pkgutil
 import textwrap
 from typing import Any, NamedTuple
 
-from bert_tf2.explorer.opened import Explorer, Handler, read_text
 from bert_tf2.support.errors import UserError
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -60,11 +59,6 @@ PLACES = {
     "head.table": Place("heads:MaskedLMModel.get_output_table", "return", "[V, D]"),
     "head.labels": Place("layers:OutputLayer.call", "class_scores(", "[..., D] -> [..., L]"),
 }
-
-
-def routes(explorer: Explorer) -> dict[str, Handler]:
-    del explorer  # the code is the same for every model
-    return {"/api/source": lambda arguments: source(read_text(arguments, "key"))}
 
 
 def source(key: str) -> dict[str, Any]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from bert_tf2.support.settings import Options, options
-from bert_tf2.training.options import of_data, of_model, of_to_do, sequence_length
-
-DEFAULT_PORT = 8600
+from bert_tf2.training.options import of_data, of_model, of_to_do
 
 
 @options
@@ -31,18 +29,10 @@ class ExplorerOptions(Options):
         "Lower-case the text and strip accents; defaults to what the files beside the weights, or the vocabulary, say.",
         None,
     )
-    max_seq_length: int | None = sequence_length(
-        "Maximum number of tokens of a sentence or pair; defaults to all that the model can read.", default=None
-    )
-    compare_with: str | None = of_data(
-        "Other weights of the same sizes, for example before fine-tuning: the page shows which variables differ.",
-        None,
-        reads="weights",
-    )
     text: str | None = of_data("The sentence that the page begins with; may have [MASK].", None)
     text_b: str | None = of_data("The second sentence of a pair.", None)
     other_text: str | None = of_data("A sentence to show beside --text, for example with one word changed.", None)
     write: str | None = of_to_do(
         "File for one page with --text worked through, to be shared, in place of a server.", None, writes_file=True
     )
-    port: int = of_to_do("The page is http://127.0.0.1:PORT; 0 takes any free one.", DEFAULT_PORT, low=0, high=65535)
+    port: int = of_to_do("The page is http://127.0.0.1:PORT; 0 takes any free one.", 8600, low=0, high=65535)

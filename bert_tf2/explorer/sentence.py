@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from bert_tf2 import heads, tokenization
 from bert_tf2.commands.loading import Bert
-from bert_tf2.explorer import masked_words, trace
-from bert_tf2.explorer.opened import Explorer, Handler, pack, read_number, read_text
+from bert_tf2.explorer import trace
+from bert_tf2.explorer.model import Explorer, Handler, pack, read_number, read_text
 from bert_tf2.pretraining import blanks
 from bert_tf2.support.errors import UserError
 
@@ -42,7 +42,6 @@ class _View:
     """The handlers. All take `text`, `text_b` and `padding`; those of a layer or a token its number, from 0."""
 
     def __init__(self, explorer: Explorer):
-        self._explorer = explorer
         self._bert = explorer.bert
         self._trace = functools.lru_cache(_TRACES)(trace.runner(self._bert.encoder))
         self._block = functools.lru_cache(_BLOCKS)(self._compute_block)
@@ -56,7 +55,7 @@ class _View:
         config = self._bert.config
         texts = (read_text(arguments, name) for name in ("text", "text_b"))
         padding = read_number(arguments, "padding", 0, MOST_PADDING, default=0)
-        sentence = trace.read(*texts, padding, self._bert.tokenizer, config, self._explorer.max_seq_length)
+        sentence = trace.read(*texts, padding, self._bert.tokenizer, config)
         counts = {
             "token": len(sentence.tokens),
             "layer": config.num_hidden_layers,
@@ -138,14 +137,12 @@ class _View:
     def words(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The way of a token's state through the masked-LM head, and the best words, also of the layers before."""
         model = self._bert.model
-        if problem := masked_words.without_head(model):
-            raise UserError(problem)
         sentence, token = self._read(arguments, "token")
         found = self._trace(sentence)
-        steps = masked_words.head_steps(model, found.sequence_output[0, token])
-        of_layers = masked_words.guesses(model, tf.stack([states[0, token] for states in found.states]), _GUESSES)
+        steps = trace.word_steps(model, found.sequence_output[0, token])
+        of_layers = trace.guesses(model, tf.stack([states[0, token] for states in found.states]), _GUESSES)
         own = sentence.input_ids[token] if sentence.tokens[token] != blanks.MASK else None
-        words = masked_words.best_words(model, steps, min(TOP_K, self._bert.config.vocab_size), also=own)
+        words = trace.best_words(model, steps, min(TOP_K, self._bert.config.vocab_size), also=own)
         return {
             **{step: pack(getattr(steps, step)) for step in ("state", "dense", "transformed", "norm")},
             "words": [{**word, "token": self._name(word["token_id"]), "row": pack(word["row"])} for word in words],
@@ -177,7 +174,6 @@ class _View:
         layers = range(self._bert.config.num_hidden_layers)
         moved = [attention_changes(*self._weights_of_both(sentence, other, layer)) for layer in layers]
         masks = [pair for pair in pairs if sentence.tokens[pair[0]] == other.tokens[pair[1]] == blanks.MASK]
-        can_fill = masked_words.without_head(self._bert.model) is None
         outputs, other_outputs = (
             [output for output in _outputs(self._bert, each) if output["of"] == "text"] for each in (ours, theirs)
         )
@@ -186,7 +182,9 @@ class _View:
             "pairs": pairs,
             "states": pack(states),
             "heads": pack(moved),
-            "words": [self._words_of_both(ours, theirs, pair) for pair in masks if can_fill],
+            "words": [
+                self._words_of_both(ours, theirs, pair) for pair in masks if "masked_lm" in self._bert.model.heads
+            ],
             "outputs": outputs,
             "other_outputs": other_outputs,
         }
@@ -211,7 +209,7 @@ class _View:
     def _words_of_both(self, one: trace.Trace, other: trace.Trace, pair: tuple[int, int]) -> dict[str, Any]:
         """The words that one of them finds likely, each with its `probability` in the sentence and in the `other`."""
         states = [each.sequence_output[0, place] for each, place in zip((one, other), pair, strict=True)]
-        ours, theirs = (masked_words.head_steps(self._bert.model, state).probabilities for state in states)  # [V]
+        ours, theirs = (trace.word_steps(self._bert.model, state).probabilities for state in states)  # [V]
         best = np.argsort(-np.maximum(ours, theirs), kind="stable")[:TOP_K].tolist()
         words = [
             {"token": self._name(id_), "probability": float(ours[id_]), "other": float(theirs[id_])} for id_ in best

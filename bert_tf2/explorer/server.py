@@ -1,36 +1,37 @@
-"""The server of the page: its files, and JSON under /api/, for this machine alone.
+"""The page: from a server for this machine alone, or (--write) as one file with a sentence, without a server.
 
-A view is a module with a function `routes(explorer)`, which returns a handler for each address of its own:
+The server has the files of the page, and JSON under /api/ (`handlers`). Arguments are the JSON object of a POST; a GET
+has none. A UserError becomes status 400 with {"error": its sentence}. A new tab is a module of page/app.js.
 
-    {"/api/sentence": handler}         handler(arguments: dict) -> what JSON can hold
-
-Arguments are the JSON object of a POST; a GET has none. A UserError becomes status 400 with {"error": its sentence}. A
-new view adds its `routes` to VIEWS, and its page module to page/app.js.
+The file holds every answer that the tab of the sentence asks for, where `api` of page/app.js finds it.
 """
 
 from __future__ import annotations
 
+import base64
+import functools
+import itertools
 import os
 import pathlib
+import re
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from absl import logging
 from werkzeug import exceptions, serving
 from werkzeug.wrappers import Request, Response
 
-from bert_tf2.explorer import code_lines, inventory, sentence, written
-from bert_tf2.explorer.opened import Explorer, Handler, to_json
+from bert_tf2.explorer import code_lines, sentence
+from bert_tf2.explorer.model import Explorer, Handler, read_text, to_json
 from bert_tf2.explorer.options import ExplorerOptions
-from bert_tf2.support import console, process
+from bert_tf2.support import console, files, process
 from bert_tf2.support.errors import UserError
-
-VIEWS: list[Callable[[Explorer], dict[str, Handler]]] = [code_lines.routes, sentence.routes, inventory.routes]
 
 HOST = "127.0.0.1"
 PAGE = pathlib.Path(__file__).with_name("page")
+_MODULES = "bert_tf2/"  # stands for the folder of the modules, which have no address in a single file
 # Not from the system's table, which may say something else of .js.
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 _HEADERS = {
@@ -45,7 +46,7 @@ _HEADERS = {
 def run(options: ExplorerOptions) -> None:
     """Shows the page until a signal asks to stop; or writes the file of --write."""
     if options.write:
-        written.write_page(options.write, Explorer(options), PAGE)
+        write_page(options.write, Explorer(options))
         return console.summary([options.write])
     listening = listen(options.port)  # before the model is loaded, which takes longer
     explorer = Explorer(options)
@@ -76,8 +77,19 @@ def listen(port: int) -> socket.socket:
 
 def serve(explorer: Explorer, listening: socket.socket) -> serving.BaseWSGIServer:
     port, fd = listening.getsockname()[1], listening.fileno()
-    application = Application(explorer, port)
+    application = Application(handlers(explorer), port)
     return serving.make_server(HOST, port, application, threaded=True, request_handler=_QuietHandler, fd=fd)
+
+
+def handlers(explorer: Explorer) -> dict[str, Handler]:
+    """What answers each address."""
+    inventory = functools.cache(explorer.inventory)
+    return {
+        "/api/model": lambda arguments: explorer.describe(),
+        "/api/inventory": lambda arguments: inventory(),
+        "/api/source": lambda arguments: code_lines.source(read_text(arguments, "key")),
+        **sentence.routes(explorer),
+    }
 
 
 class _QuietHandler(serving.WSGIRequestHandler):
@@ -86,12 +98,10 @@ class _QuietHandler(serving.WSGIRequestHandler):
 
 
 class Application:
-    def __init__(self, explorer: Explorer, port: int):
+    def __init__(self, handlers: dict[str, Handler], port: int):
         self._lock = threading.Lock()
         self._hosts = {f"{HOST}:{port}", f"localhost:{port}"}
-        self._handlers: dict[str, Handler] = {"/api/model": lambda arguments: explorer.describe()}
-        for routes in VIEWS:
-            self._handlers.update(routes(explorer))
+        self._handlers = handlers
 
     def __call__(self, environ: dict[str, Any], start_response: Callable) -> Any:
         request = _Request(environ)
@@ -137,3 +147,68 @@ def _file(name: str) -> Response:
 
 def _json(status: int, content: Any) -> Response:
     return Response(to_json(content), status, content_type="application/json; charset=utf-8")
+
+
+def write_page(path: str, explorer: Explorer) -> None:
+    """Writes the HTML file for the sentence with which the page begins."""
+    model, answering = explorer.describe(), handlers(explorer)
+    example = "The capital of France is " + ("[MASK]." if "masked_lm" in model["heads"] else "Paris.")
+    model["texts"] = {**explorer.texts, "text": explorer.texts["text"] or example}
+    model["path"] = os.path.basename(os.path.normpath(model["path"]))  # where it lies is nobody's business
+    answers = {_key("/api/model", {}): {**model, "written": True}}
+    answers |= {_key(name, arguments): answering[name](arguments) for name, arguments in _requests(model, answering)}
+    files.write_text(path, _html(answers))
+
+
+def _requests(model: dict[str, Any], answering: dict[str, Handler]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """All that the view of the sentence may ask: path and arguments."""
+    texts, config = model["texts"], model["config"]
+    layers, heads = range(config["num_hidden_layers"]), range(config["num_attention_heads"])
+    about = {"text": texts["text"], "text_b": texts["text_b"], "padding": 0}
+    yield "/api/sentence", about
+    tokens = range(len(answering["/api/sentence"](about)["tokens"]))
+    yield "/api/maps", about
+    yield "/api/maps", {**about, "all": 1}
+    for layer in layers:
+        yield from (("/api/attention", {**about, "layer": layer, "head": head}) for head in heads)
+        yield from (("/api/block", {**about, "layer": layer, "token": token}) for token in tokens)
+    for token in tokens:
+        yield "/api/embeddings", {**about, "token": token}
+        if "masked_lm" in model["heads"]:
+            yield "/api/words", {**about, "token": token}
+    yield "/api/outputs", about
+    if texts["other_text"]:
+        pair = {**about, "other_text": texts["other_text"]}
+        yield "/api/pair", pair
+        each = itertools.product(layers, heads)
+        yield from (("/api/pair_attention", {**pair, "layer": layer, "head": head}) for layer, head in each)
+    yield from (("/api/source", {"key": key}) for key in code_lines.PLACES)
+
+
+def _key(path: str, arguments: dict[str, Any]) -> str:
+    """As `answerKey` of page/app.js makes it."""
+    return f"{path} {to_json(dict(sorted(arguments.items())))}"
+
+
+def _html(answers: dict[str, Any]) -> str:
+    imports = {}
+    for path in sorted(PAGE.glob("*.js")):
+        # Imports of "./name.js" become names of the import map.
+        text = re.sub(r"""(from |import\()(["'`])\./""", rf"\1\2{_MODULES}", path.read_text(encoding="utf-8"))
+        encoded = base64.b64encode(text.encode("utf-8")).decode("ascii")
+        imports[f"{_MODULES}{path.name}"] = f"data:text/javascript;base64,{encoded}"
+    style = (PAGE / "style.css").read_text(encoding="utf-8")
+    within_script = to_json(answers).replace("<", "\\u003c")  # nothing ends the element around it
+    parts = {
+        '<link rel="icon" href="icon.svg" type="image/svg+xml">': "",
+        '<link rel="stylesheet" href="style.css">': f"<style>\n{style}</style>",
+        '<script type="module" src="app.js"></script>': (
+            f'<script type="application/json" id="answers">{within_script}</script>\n'
+            f'  <script type="importmap">{to_json({"imports": imports})}</script>\n'
+            f'  <script type="module">import "{_MODULES}app.js";</script>'
+        ),
+    }
+    text = (PAGE / "index.html").read_text(encoding="utf-8")
+    for tag, replacement in parts.items():
+        text = text.replace(tag, replacement)
+    return text

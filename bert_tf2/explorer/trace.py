@@ -1,7 +1,7 @@
-"""One sentence through the encoder, step by step, with the model's own layers, whose local variables `seen` reads.
+"""One sentence through the model, step by step, with its own layers, whose local variables `seen` reads.
 
-A `Trace` keeps only the states that enter each block, 50 MB for 24 layers of 512 tokens; what is within a block is
-computed when someone looks at it (`block_steps`).
+A `Trace` keeps only the states that enter each block, 50 MB for 24 layers of 512 tokens; what is within a block or the
+masked-LM head is computed when someone looks at it (`block_steps`, `word_steps`).
 
 The letters of the shapes are those of modeling.py; B is 1 and left out.
 """
@@ -20,7 +20,8 @@ import tensorflow as tf
 
 from bert_tf2 import modeling
 from bert_tf2.config import BertConfig
-from bert_tf2.layers import AddAndNorm, Dense
+from bert_tf2.heads import MaskedLMModel
+from bert_tf2.layers import AddAndNorm, Dense, LayerNorm, class_scores
 from bert_tf2.pretraining import blanks
 from bert_tf2.tokenization import FullTokenizer
 
@@ -60,15 +61,13 @@ class Sentence:
     input_mask: tuple[int, ...]
 
 
-def read(
-    text: str, text_b: str, padding: int, tokenizer: FullTokenizer, config: BertConfig, max_seq_length: int
-) -> Sentence:
+def read(text: str, text_b: str, padding: int, tokenizer: FullTokenizer, config: BertConfig) -> Sentence:
     """A text, or with `text_b` a pair, as predict_masked.py packs it, and that much padding. Raises UserError."""
     for where, part in (("The sentence", text), ("The second sentence", text_b)):
         blanks.check_spelling(part, where)
     tokens, segment_ids = blanks.pack([blanks.tokenize(part, tokenizer) for part in (text, text_b)])
     count = len(tokens)
-    blanks.check_fits(count + padding, segment_ids[-1] + 1, config, max_seq_length, "The sentence")
+    blanks.check_fits(count + padding, segment_ids[-1] + 1, config, config.max_position_embeddings, "The sentence")
     tokens = (*tokens, *["[PAD]"] * padding)
     ids = tokenizer.convert_tokens_to_ids([*tokens])
     return Sentence(tokens, tuple(ids), (*segment_ids, *[0] * padding), (*[1] * count, *[0] * padding))
@@ -184,3 +183,60 @@ def summarize_heads(probabilities: np.ndarray, sentence: Sentence) -> list[HeadS
     columns = (diagonal(0), diagonal(-1), diagonal(1), p[:, :, 0].mean(axis=1), p[:, :, ends].sum(axis=2).mean(axis=1))
     rows = np.stack([*columns, np.exp(entropy).mean(axis=1)], axis=1)
     return [HeadSummary(*row) for row in rows.tolist()]
+
+
+class WordSteps(NamedTuple):
+    """The way of a state through the masked-LM head, from D numbers to a probability of every word, float32."""
+
+    state: np.ndarray  # [D], of sequence_output
+    dense: np.ndarray  # [D], before the activation function
+    transformed: np.ndarray  # [D], after it
+    norm: np.ndarray  # [D], the LayerNorm, which the rows of the table are compared with
+    products: np.ndarray  # [V], dot products with the rows
+    bias: np.ndarray  # [V]
+    logits: np.ndarray  # [V], their sum
+    probabilities: np.ndarray  # [V], the softmax of the logits
+
+
+def word_steps(model: MaskedLMModel, state: tf.Tensor) -> WordSteps:
+    """What the head computes of a state [D]."""
+    functions = (Dense.linear, Dense.call, LayerNorm.call, class_scores)
+    with seen(*functions) as calls:
+        (logits,) = model.masked_lm(state[tf.newaxis], model.get_output_table())
+    inner = (calls[function][0].result[0] for function in functions)
+    return WordSteps(*map(np.asarray, (state, *inner, model.masked_lm.output_bias, logits, tf.nn.softmax(logits))))
+
+
+def guesses(model: MaskedLMModel, states: tf.Tensor, count: int) -> list[list[tuple[int, float]]]:
+    """What the head would answer to each of several states [M, D]: ids and probabilities, the best first.
+
+    Only the states of the last block are trained for it; the others show how an answer comes about (nostalgebraist's
+    "logit lens", 2020).
+    """
+    probabilities = tf.nn.softmax(model.masked_lm(states, model.get_output_table()))  # [M, V]
+    best, ids = tf.math.top_k(probabilities, min(count, probabilities.shape[-1]))
+    return [[*zip(*row, strict=True)] for row in zip(ids.numpy().tolist(), best.numpy().tolist(), strict=True)]
+
+
+def best_words(model: MaskedLMModel, steps: WordSteps, top_k: int, also: int | None = None) -> list[dict]:
+    """The most probable words, the best first; then the word with the id `also`, if it is not among them.
+
+    Each with its entries of WordSteps; its `row` of the table, float32 [D], and the `cosine` of that and the state.
+    """
+    ids = np.argsort(-steps.logits, kind="stable")[:top_k].tolist()
+    if also is not None and also not in ids:
+        ids.append(also)
+    rows = tf.gather(model.get_output_table(), ids).numpy()
+    lengths = np.linalg.norm(steps.norm) * np.linalg.norm(rows, axis=1)
+    return [
+        {
+            "token_id": token_id,
+            "product": float(steps.products[token_id]),
+            "bias": float(steps.bias[token_id]),
+            "logit": float(steps.logits[token_id]),
+            "probability": float(steps.probabilities[token_id]),
+            "cosine": float(steps.products[token_id] / (length or 1.0)),
+            "row": row,
+        }
+        for token_id, row, length in zip(ids, rows, lengths, strict=True)
+    ]

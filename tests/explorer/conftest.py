@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import os
 
-import numpy as np
 import pytest
 from browser_pages import Browser
-from explorer_model import MOVED, MOVED_WORD, SIZES, VOCAB_FILE, save, serving
+from explorer_model import SIZES, save, serving
 from small_models import randomize, small_config
 
 from bert_tf2 import heads
-from bert_tf2.explorer.opened import Explorer
+from bert_tf2.explorer.model import Explorer
 from bert_tf2.explorer.options import ExplorerOptions
-from bert_tf2.weights import checkpoint
 
 
 @pytest.fixture(scope="session")
@@ -30,23 +28,16 @@ def weights(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="session")
-def tuned(tmp_path_factory, weights) -> str:
-    """The folder of a classifier that began as `weights`: every variable moved a little, MOVED and MOVED_WORD more."""
+def classifier(tmp_path_factory) -> str:
+    """The folder of a classifier, which has no masked-LM head."""
     model = heads.ClassifierModel(small_config(**SIZES), 2)
     randomize(model, seed=4)
-    checkpoint.initialize(model, weights)
-    random = np.random.default_rng(5)
-    for name, variable in checkpoint.tf1_variables(model).items():
-        change = random.normal(0.0, 0.1 if name == MOVED else 0.002, variable.shape)
-        if name == "bert/embeddings/word_embeddings":
-            change[VOCAB_FILE.read_text().splitlines().index(MOVED_WORD)] += 0.5
-        variable.assign_add(change.astype(np.float32))
-    return save(tmp_path_factory.mktemp("explorer") / "tuned", model)
+    return save(tmp_path_factory.mktemp("explorer") / "classifier", model)
 
 
 @pytest.fixture(scope="session")
-def explorer(weights, tuned) -> Explorer:
-    return Explorer(ExplorerOptions(model=weights, compare_with=tuned))
+def explorer(weights) -> Explorer:
+    return Explorer(ExplorerOptions(model=weights))
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,10 @@
-"""The page of the variables and of two checkpoints, in Chromium."""
+"""The page of the variables, in Chromium."""
 
 from __future__ import annotations
 
 import re
 
 from browser_pages import expect
-from explorer_model import MOVED, MOVED_WORD
 
 
 def test_the_totals_and_the_shared_table(open_page):
@@ -25,15 +24,6 @@ def test_the_positions_are_read_with_the_mouse_and_the_keyboard(open_page):
     cells.focus()
     page.keyboard.press("End")
     expect(page.locator(".heat-map")).to_contain_text("0 and 47: ")
-
-
-def test_the_farthest_moved_are_first(open_page):
-    page = open_page("#model")
-    rows = page.get_by_role("region", name="Distance of every variable").get_by_role("row")
-    assert MOVED in rows.nth(1).inner_text()
-    words = page.get_by_role("table", name="Distance of the words that moved farthest").get_by_role("row")
-    assert MOVED_WORD in words.nth(0).inner_text()
-    assert "The embeddings moved as well" in page.locator("main").inner_text()
 
 
 def test_finding_sorting_and_choosing_a_variable(open_page):

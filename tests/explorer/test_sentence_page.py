@@ -8,7 +8,7 @@ import pytest
 from browser_pages import expect
 from explorer_model import serving
 
-from bert_tf2.explorer.opened import Explorer
+from bert_tf2.explorer.model import Explorer
 from bert_tf2.explorer.options import ExplorerOptions
 
 PAIR = "#sentence?text=Paris+is+in+France.&text_b=It+is+%5BMASK%5D."
@@ -146,9 +146,8 @@ def test_two_sentences_side_by_side(open_page, explorer):
 
 
 @pytest.fixture(scope="module")
-def classifier_address(tuned):
-    """A server with a model that has no masked-LM head."""
-    with serving(Explorer(ExplorerOptions(model=tuned))) as address:
+def classifier_address(classifier):
+    with serving(Explorer(ExplorerOptions(model=classifier))) as address:
         yield address
 
 

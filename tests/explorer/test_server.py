@@ -156,12 +156,8 @@ def test_mistakes_are_told_in_a_sentence(post, path, arguments, problem):
     assert status == 400 and problem in answer["error"] and "\n" not in answer["error"]
 
 
-def test_a_fault_is_one_sentence_and_a_log_line(explorer, monkeypatch, log_lines):
-    def fail(arguments):
-        raise ZeroDivisionError("inside")
-
-    monkeypatch.setattr(server, "VIEWS", [lambda explorer: {"/api/fault": fail}])
-    application = server.Application(explorer, 8600)
+def test_a_fault_is_one_sentence_and_a_log_line(log_lines):
+    application = server.Application({"/api/fault": lambda arguments: 1 // 0}, 8600)
     response = Client(application).get("/api/fault", headers={"Host": "127.0.0.1:8600"})
     assert response.status_code == 500
     assert response.json["error"] == "a fault of this program: ZeroDivisionError; its log has the details"

@@ -1,13 +1,13 @@
-"""The steps of the explorer are the model's own: put together, they give its output."""
+"""The steps of the explorer are the model's own: put together, they give its output and its words."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import randomize, small_config
+from small_models import VOCAB, randomize, small_config
 
-from bert_tf2 import modeling
+from bert_tf2 import heads, modeling
 from bert_tf2.explorer import trace
 from bert_tf2.explorer.trace import Sentence
 
@@ -108,9 +108,59 @@ def test_where_heads_look():
 
 def test_a_pair_is_one_array(explorer):
     tokenizer = explorer.bert.tokenizer
-    sentence = trace.read("Paris is [MASK].", "It rains", 2, tokenizer, small_config(), 16)
+    sentence = trace.read("Paris is [MASK].", "It rains", 2, tokenizer, small_config())
     assert sentence.tokens[:6] == ("[CLS]", "paris", "is", "[MASK]", ".", "[SEP]")
     first, count = sentence.tokens.index("[SEP]") + 1, len(sentence.tokens)
     assert sentence.segment_ids == (0,) * first + (1,) * (count - first - 2) + (0, 0)
     assert sentence.input_mask == (1,) * (count - 2) + (0, 0) and sentence.tokens[-2:] == ("[PAD]", "[PAD]")
     assert sentence.input_ids[-2:] == (0, 0) and sentence.input_ids[0] == tokenizer.vocab["[CLS]"]
+
+
+@pytest.fixture(scope="module")
+def model() -> heads.MaskedLMModel:
+    made = heads.MaskedLMModel(small_config())
+    randomize(made, seed=2)
+    return made
+
+
+@pytest.fixture(scope="module")
+def steps(model) -> trace.WordSteps:
+    state = np.random.default_rng(3).normal(size=8).astype(np.float32)
+    return trace.word_steps(model, tf.constant(state))
+
+
+def test_the_steps_lead_to_the_models_logits(model, steps):
+    head, table = model.masked_lm, model.bert.get_embedding_table().numpy()
+    dense = steps.state @ head.transform.kernel.numpy() + head.transform.bias.numpy()
+    np.testing.assert_allclose(steps.dense, dense, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(steps.transformed, modeling.gelu(steps.dense), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(steps.norm, head.layer_norm(steps.transformed), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(steps.products, table @ steps.norm, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(steps.products + steps.bias, steps.logits, rtol=1e-6)
+    logits = head(steps.state[np.newaxis], table)[0]
+    np.testing.assert_allclose(steps.logits, logits, rtol=1e-5, atol=2e-6)
+    np.testing.assert_allclose(steps.probabilities, tf.nn.softmax(logits), rtol=1e-5)
+
+
+def test_the_guesses_of_several_states_are_those_of_each(model, steps):
+    states = tf.stack([tf.zeros(8), steps.state])
+    nothing, found = trace.guesses(model, states, 3)
+    words = trace.best_words(model, steps, 3)
+    assert [token_id for token_id, _ in found] == [word["token_id"] for word in words]
+    np.testing.assert_allclose([share for _, share in found], [word["probability"] for word in words], rtol=1e-5)
+    assert nothing != found and len(trace.guesses(model, states, VOCAB + 5)[0]) == VOCAB
+
+
+def test_the_best_words(model, steps):
+    words = trace.best_words(model, steps, 4, also=int(np.argmin(steps.logits)))
+    order = np.argsort(-steps.logits)
+    assert [word["token_id"] for word in words] == [*order[:4], order[-1]]
+    table = model.bert.get_embedding_table().numpy()
+    for word in words:
+        assert word["logit"] == pytest.approx(word["product"] + word["bias"], rel=1e-5)
+        np.testing.assert_array_equal(word["row"], table[word["token_id"]])
+        assert word["product"] == pytest.approx(float(word["row"] @ steps.norm), rel=1e-4)
+        lengths = np.linalg.norm(word["row"]) * np.linalg.norm(steps.norm)
+        assert word["cosine"] == pytest.approx(word["product"] / lengths, rel=1e-4)
+    assert len(trace.best_words(model, steps, 4, also=words[0]["token_id"])) == 4
+    assert len(trace.best_words(model, steps, VOCAB)) == VOCAB

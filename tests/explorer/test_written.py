@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -12,8 +11,8 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from browser_pages import axe_violations, expect, too_wide
 
-from bert_tf2.explorer import server, written
-from bert_tf2.explorer.opened import Explorer
+from bert_tf2.explorer import server
+from bert_tf2.explorer.model import Explorer
 from bert_tf2.explorer.options import ExplorerOptions
 
 TEXTS = {"text": "Paris is in </script> [MASK].", "other_text": "Rome is in </script> [MASK]."}
@@ -22,7 +21,7 @@ TEXTS = {"text": "Paris is in </script> [MASK].", "other_text": "Rome is in </sc
 @pytest.fixture(scope="module")
 def path(weights, tmp_path_factory):
     path = tmp_path_factory.mktemp("written") / "page.html"
-    written.write_page(str(path), Explorer(ExplorerOptions(model=weights, **TEXTS)), server.PAGE)
+    server.write_page(str(path), Explorer(ExplorerOptions(model=weights, **TEXTS)))
     return path
 
 
@@ -65,14 +64,13 @@ def test_the_file_says_where_nothing_lies(path, weights):
 def test_a_pipe_is_written_to_and_not_read(weights, tmp_path):
     os.mkfifo(tmp_path / "page.html")
     with open(tmp_path / "copy.html", "wb") as copy, subprocess.Popen(["cat", tmp_path / "page.html"], stdout=copy):
-        written.write_page(str(tmp_path / "page.html"), Explorer(ExplorerOptions(model=weights, **TEXTS)), server.PAGE)
+        server.write_page(str(tmp_path / "page.html"), Explorer(ExplorerOptions(model=weights, **TEXTS)))
     assert (tmp_path / "copy.html").read_bytes().lower().startswith(b"<!doctype html>")
 
 
-def test_a_model_without_the_head_gets_a_sentence_without_a_blank(tuned, tmp_path):
-    explorer = Explorer(dataclasses.replace(ExplorerOptions(model=tuned)))
-    written.write_page(str(tmp_path / "page.html"), explorer, server.PAGE)
-    assert written.EXAMPLE_WITHOUT_BLANK in (tmp_path / "page.html").read_text()
+def test_a_model_without_the_head_gets_a_sentence_without_a_blank(classifier, tmp_path):
+    server.write_page(str(tmp_path / "page.html"), Explorer(ExplorerOptions(model=classifier)))
+    assert "The capital of France is Paris." in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.parametrize("name", ["Attention, after the softmax", "Embeddings of"])

@@ -161,7 +161,6 @@ KINDS_AT_FAULT = [
     ("convert_checkpoint.py", "--input=wrong/zeros", "wrong/zeros"),
     ("convert_checkpoint.py", "--extend_vocab=wrong/empty", "wrong/empty"),
     ("explore.py", "--model=wrong/zeros", "wrong/zeros"),
-    ("explore.py", "--compare_with=wrong/text", "wrong/text"),
     ("export_saved_model.py", "--label_map=wrong/other", "must have 'task'"),
 ]
 SLOW_KINDS_AT_FAULT = [

@@ -356,24 +356,15 @@ export function stack(name, ...children) {
   return group;
 }
 
-// A table with a bar in each row: items of {label, value, note, mark}. Values are shares of `most`. Where they are far
-// apart, `wide` makes the scale logarithmic, so that the largest does not flatten the others.
-export function bars({ items, label, most = null, format = number, wide = false }) {
+// A table with a bar in each row: items of {label, value, note, mark}. Values are shares of `most`.
+export function bars({ items, label, most = null, format = number }) {
   const end = most ?? largest(items.map((item) => item.value));
-  const least = Math.min(...items.map((item) => Math.abs(item.value)).filter(Boolean));
-  const logarithmic = wide && end > 20 * least;
-  const share = (value) => {
-    if (!value || !end) return 0;
-    return logarithmic
-      ? 0.04 + (0.96 * Math.log(Math.abs(value) / least)) / Math.log(end / least)
-      : Math.abs(value) / end;
-  };
   const body = element(
     "tbody",
     {},
     ...items.map((item) => {
       const bar = element("span", { class: item.value < 0 ? "bar negative" : "bar" });
-      bar.style.width = `${100 * share(item.value)}%`;
+      bar.style.width = `${end ? (100 * Math.abs(item.value)) / end : 0}%`;
       return element(
         "tr",
         { class: item.mark ? "mark" : null },
@@ -384,14 +375,5 @@ export function bars({ items, label, most = null, format = number, wide = false 
       );
     }),
   );
-  const scale = logarithmic ? `; the bars are logarithmic, from ${format(least)} to ${format(end)}` : "";
-  return picture(
-    label,
-    element(
-      "table",
-      { class: "bars" },
-      element("caption", { class: logarithmic ? null : "only-heard" }, `${label}${scale}`),
-      body,
-    ),
-  );
+  return picture(label, element("table", { class: "bars" }, element("caption", { class: "only-heard" }, label), body));
 }

@@ -1,23 +1,17 @@
-// The parts of the model, its positions, two checkpoints side by side, and every variable.
+// The parts of the model, its positions, and every variable.
 
 import { table } from "./controls.js";
-import { bars, element, heatMap, notice, number, percent, section } from "./draw.js";
+import { bars, heatMap, number, percent, section } from "./draw.js";
 import { code, variables, whole } from "./model_variables.js";
 
 export const title = "Model";
 
 export async function render(container, context) {
-  const [facts, compared] = await Promise.all([
-    context.api("/api/inventory"),
-    context.api("/api/comparison").catch((error) => ({ other: context.model.compare_with, error: error.message })),
-  ]);
+  const facts = await context.api("/api/inventory");
   container.append(
     totals(facts),
     sharing(facts, context),
     ...(facts.positions ? [positions(facts.positions, context)] : []),
-    ...(compared.error
-      ? [section("Two checkpoints side by side", {}, notice("error", compared.error))]
-      : comparison(compared)),
     variables(facts, context),
   );
 }
@@ -123,109 +117,6 @@ function positions({ shown, cosines }, context) {
       domain: [-1, 1],
       label: "Cosines of the positions",
       describe: (row, column, value) => `${shown[row]} and ${shown[column]}: ${number(value)}`,
-    }),
-  );
-}
-
-// Two checkpoints
-
-const share = (value) => (value === null ? "not finite" : percent(value));
-
-function comparison(facts) {
-  if (facts.other === null) {
-    return [
-      section("Two checkpoints side by side", {
-        text: [
-          [
-            "With ",
-            code("--compare_with=OTHER_WEIGHTS"),
-            ", explore.py shows here which variables differ from other weights and how far: before and after " +
-              "fine-tuning, for example.",
-          ],
-        ],
-      }),
-    ];
-  }
-  return [
-    section(
-      "Two checkpoints side by side",
-      {
-        text: [
-          [
-            `The model beside `,
-            code(facts.other),
-            `. The distance of two variables is the norm of their difference, relative to the norm in the model. `,
-            answer(facts),
-          ],
-          ...facts.sentences,
-        ],
-      },
-      element("h3", {}, "By part"),
-      bars({
-        label: "Distance by part",
-        format: share,
-        wide: true,
-        items: facts.parts.map((row) => ({ label: row.name, value: row.relative ?? 0 })),
-      }),
-    ),
-    ...(facts.words ? [movedWords(facts.words)] : []),
-    section(
-      "Which variables moved farthest?",
-      {
-        level: "h3",
-        text:
-          "The bias of the keys is a special case: it adds the same number to all scores of a row, which the " +
-          "softmax ignores. So its gradient is 0 but for rounding, and its distance says nothing.",
-      },
-      table({
-        tall: true,
-        label: "Distance of every variable",
-        head: ["Variable", "distance", "cosine", "largest change"],
-        rows: [...facts.variables]
-          .sort((a, b) => (b.relative ?? Infinity) - (a.relative ?? Infinity))
-          .map((row) => [
-            code(row.name),
-            share(row.relative),
-            row.cosine === null ? "" : row.cosine.toFixed(4),
-            row.largest === null ? "" : number(row.largest),
-          ]),
-        numeric: [1, 2, 3],
-      }),
-    ),
-  ];
-}
-
-function answer({ same, variables }) {
-  if (same) return "All variables that both have are equal.";
-  const words = variables.find((row) => row.name.endsWith("/word_embeddings"));
-  const still = variables.filter((row) => row.relative === 0).map((row) => row.name);
-  const about = words
-    ? words.relative > 0
-      ? `The embeddings moved as well: the word embeddings by ${share(words.relative)}.`
-      : "The word embeddings did not move."
-    : "";
-  return `${about}${still.length ? ` Unchanged: ${listed(still)}.` : ""}`;
-}
-
-function movedWords(words) {
-  return section(
-    "Which words moved farthest?",
-    {
-      level: "h3",
-      text:
-        `Rows of the word embeddings. ${whole(words.compared)} words were compared; ` +
-        `${words.equal ? `${whole(words.equal)} did not move, and ` : ""}the median moved by ` +
-        `${percent(words.median)}. Words of the training text get gradients; the others only shrink by weight ` +
-        "decay.",
-    },
-    bars({
-      label: "Distance of the words that moved farthest",
-      format: percent,
-      items: words.moved.map(([word, relative, cosine]) => ({
-        label: word,
-        value: relative,
-        note: `cosine ${cosine.toFixed(3)}`,
-      })),
     }),
   );
 }

@@ -1,0 +1,174 @@
+"""The model that the page shows, loaded once, and each of its variables: names, size, values, and where code uses it.
+
+And what every tab needs: the arguments of requests, and arrays in JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from bert_tf2.commands import loading
+from bert_tf2.explorer.options import ExplorerOptions
+from bert_tf2.support.errors import UserError
+from bert_tf2.weights import checkpoint, names
+from bert_tf2.weights.huggingface import TIED
+
+Handler = Callable[[dict[str, Any]], Any]
+"""Answers the arguments of a request with what JSON can hold."""
+
+_POSITIONS = "bert/embeddings/position_embeddings"
+_BLOCK = re.compile(r"bert/encoder/layer_(\d+)/")
+
+# What the name of a variable contains, the first that fits, and the key of code_lines.PLACES where it is used.
+_CODES = {
+    "embeddings/word_embeddings": "embeddings.words",
+    "embeddings/token_type_embeddings": "embeddings.segments",
+    "embeddings/position_embeddings": "embeddings.positions",
+    "embeddings/LayerNorm": "embeddings.norm",
+    "attention/self/": "attention.query",
+    "attention/output/dense": "attention.output",
+    "attention/output/LayerNorm": "attention.norm",
+    "intermediate/dense": "intermediate",
+    "/output/": "output",
+    "pooler/dense": "pooler",
+    "predictions/transform/": "head.transform",
+    "predictions/output_bias": "head.bias",
+    "predictions/": "head.logits",
+    "": "head.labels",
+}
+
+
+class Explorer:
+    """What the page shows.
+
+    Attributes:
+      bert: the model with its tokenizer and configuration.
+      texts: `text`, `text_b` and `other_text`, with which the page begins, "" where none was given.
+    """
+
+    def __init__(self, options: ExplorerOptions):
+        self.bert = loading.load(
+            options.model,
+            bert_config_file=options.bert_config_file,
+            vocab_file=options.vocab_file,
+            do_lower_case=options.do_lower_case,
+        )
+        self.texts = {name: getattr(options, name) or "" for name in ("text", "text_b", "other_text")}
+
+    def describe(self) -> dict[str, Any]:
+        """What /api/model answers: the facts that every tab shows."""
+        bert = self.bert
+        variables = names.tf1_variables(bert.model)
+        return {
+            "path": bert.path,
+            "heads": [*bert.model.heads],
+            "config": {name: x for name, x in bert.config.to_dict().items() if isinstance(x, (int, float, str))},
+            "parameters": sum(int(variable.shape.num_elements()) for variable in variables.values()),
+            "texts": self.texts,
+        }
+
+    def inventory(self) -> dict[str, Any]:
+        """What /api/inventory answers.
+
+        `variables`: a row for each, in the order in which they are saved; not `in_file` are those that the weights
+        lack. `parts`: their totals. `unused`: what the weights hold besides. `copies`: the names of `transformers` that
+        are one array. `positions`: how alike they are.
+        """
+        bert = self.bert
+        source = checkpoint.open_weights(bert.path)
+        variables = names.tf1_variables(bert.model)
+        table = {row.reference: row for row in names.of_model(bert.model, bert.config)}
+        rows = []
+        parts: dict[str, dict[str, Any]] = {}
+        for name, variable in variables.items():
+            row = {
+                "name": name,
+                "letters": table[name].shape,
+                "huggingface": table[name].huggingface,
+                "transposed": names.is_transposed(name),
+                "model_garden": table[name].model_garden,
+                "attribute": table[name].attribute,
+                "in_file": name in source.shapes,
+                **statistics(variable.numpy()),
+                "part": part_of(name),
+                "code": code_of(name),
+            }
+            rows.append(row)
+            part = parts.setdefault(row["part"], {"name": row["part"], "variables": 0, "parameters": 0})
+            part["variables"] += 1
+            part["parameters"] += row["parameters"]
+        saved = names.without_optimizer(source.shapes)
+        by_name = {row.huggingface: row.reference for row in table.values()}
+        return {
+            "kind": source.kind,
+            "variables": rows,
+            "parts": [*parts.values()],
+            "parameters": sum(row["parameters"] for row in rows),
+            "unused": [name for name in saved if name not in variables],
+            "optimizer": len(source.shapes) - len(saved),
+            "copies": [{"copy": copy, "of": of, "name": by_name[of]} for copy, of in TIED.items() if of in by_name],
+            "positions": cosines(variables[_POSITIONS].numpy()) if _POSITIONS in variables else None,
+        }
+
+
+def part_of(name: str) -> str:
+    """The part of the model to which a variable belongs, by its reference name: "block 3" counts from 0."""
+    if block := _BLOCK.match(name):
+        return f"block {block[1]}"
+    if name.startswith("bert/"):
+        return name.split("/")[1]  # embeddings, pooler
+    rows = names.HEADS.items()
+    return next(head.replace("_", " ") for head, of_head in rows if name in [row.reference for row in of_head])
+
+
+def code_of(name: str) -> str:
+    """The key of the code that uses a variable."""
+    return next(code for within, code in _CODES.items() if within in name)
+
+
+def cosines(table: np.ndarray) -> dict[str, Any]:
+    """The cosine of each position of a table [X, D] with each; of more than 256, every second, third, ... is shown."""
+    shown = np.arange(0, len(table), -(-len(table) // 256))
+    rows = table[shown] / np.maximum(np.linalg.norm(table[shown], axis=1, keepdims=True), 1e-12)
+    return {"shown": shown.tolist(), "cosines": pack(rows @ rows.T)}
+
+
+def statistics(values: np.ndarray) -> dict[str, Any]:
+    """The size of a variable and figures of its values; None for one that is no number, which JSON cannot hold."""
+    wide = values.astype(np.float64)
+    figures = {"norm": np.linalg.norm(wide), "mean": wide.mean(), "deviation": wide.std()}
+    finite = {name: float(figure) if math.isfinite(figure) else None for name, figure in figures.items()}
+    return {"shape": [*values.shape], "parameters": values.size, **finite}
+
+
+def read_text(arguments: dict[str, Any], name: str) -> str:
+    """An argument that is a string, "" by default. Raises UserError for anything else."""
+    value = arguments.get(name, "")
+    if not isinstance(value, str):
+        raise UserError(f"{name} must be a text, not {value!r:.60}")
+    return value
+
+
+def read_number(arguments: dict[str, Any], name: str, low: int, high: int, default: int | None = None) -> int:
+    """A whole number from low to high, else raises UserError."""
+    value = arguments.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise UserError(f"{name} must be a whole number from {low} to {high}, not {value!r:.60}")
+    return value
+
+
+def pack(values: Any) -> dict[str, Any]:
+    """An array of any shape as a JSON object: exact, and in a third of the space of decimals; see page/app.js."""
+    array = np.asarray(values)
+    return {"shape": [*array.shape], "float32": base64.b64encode(array.astype("<f4").tobytes()).decode()}
+
+
+def to_json(content: Any) -> str:
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
