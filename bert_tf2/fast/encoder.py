@@ -12,8 +12,7 @@ import tensorflow as tf
 
 from bert_tf2 import modeling
 from bert_tf2.fast import kernels
-from bert_tf2.fast.recompute import keeps_activations, recomputed
-from bert_tf2.fast.shared_graph import SharedGraph, values_of, with_values
+from bert_tf2.fast.blocks import SharedGraph, keeps_activations, recomputed, values_of, with_values
 from bert_tf2.fast.unpadding import PaddedLayout, Queries, Unpadded, UnpaddedLayout
 from bert_tf2.layers import current_seeds, dropout, dropout_from, seeds_if
 from bert_tf2.shapes import Contract
@@ -28,9 +27,8 @@ class Plan:
     # how padding is left out of the computation: "none", or in "groups", see `unpadding`. The outputs are the same
     # within rounding, except for the states of padding, which are then zeros
     unpad: str = "none"
-    recompute: bool = False  # whether a training keeps of two blocks in three only the inputs; see `recompute`
-    # whether the graph of a training has the operations of a block once, for all; see `shared_graph`
-    share_graph: bool = False
+    recompute: bool = False  # whether a training keeps of two blocks in three only the inputs; see `blocks`
+    share_graph: bool = False  # whether the graph of a training has the operations of a block once, for all
 
 
 def accelerate(model: Model, plan: Plan) -> Model:

@@ -122,25 +122,23 @@ class Unpadded:
 
     Attributes:
       positions: int32 [T], the position of each token in its row.
-      width: F, the number of positions of the batch.
       firsts: int32 [B], the index of the first token of each row.
       layout: for attention.
-      ranks: int32 [B], the place of each row among those of the groups.
     """
 
     def __init__(self, input_mask: tf.Tensor, heads: int, few_sizes: bool = True):
         """Lays out a batch with an input_mask, int [B, F]; `few_sizes`: whether sizes are rounded up."""
         mask = tf.cast(input_mask, tf.int32) > 0
         self._shape = tf.shape(mask)
-        self.width = self._shape[1]
+        self._width = self._shape[1]
         self._heads = heads
-        columns = tf.range(self.width)
+        columns = tf.range(self._width)
         last = tf.reduce_max(tf.where(mask, columns + 1, 0), axis=1)
-        self._lengths = tf.where(last > 0, last, self.width)  # [B]
+        self._lengths = tf.where(last > 0, last, self._width)  # [B]
         self._places = tf.cast(tf.where(columns < self._lengths[:, tf.newaxis]), tf.int32)  # [tokens, 2]: row, position
         self._count = tf.shape(self._places)[0]
         # One more token where there is padding, whose places in the groups it takes.
-        needed = self._count + tf.cast(tf.reduce_any(self._lengths < self.width), tf.int32)
+        needed = self._count + tf.cast(tf.reduce_any(self._lengths < self._width), tf.int32)
         tokens_step, self._width_step = (TOKENS_STEP, WIDTH_STEP) if few_sizes else (1, 1)
         self._filled = _round_up(needed, tokens_step)  # T
         self.firsts = tf.cumsum(self._lengths, exclusive=True)
@@ -155,34 +153,32 @@ class Unpadded:
         self.layout = UnpaddedLayout(groups, contexts)
 
     def _by_length(self) -> tuple[list[_Group], tf.Tensor, tf.Tensor]:
-        """The rows in groups of similar length; see `_group` for the other two results, here for each row."""
+        """The rows in groups of similar length; for each row its first place in `contexts`, and the step to a head."""
         order = tf.argsort(self._lengths, stable=True)
         rows = self._shape[0]
         groups, begins, strides, end = [], [], [], tf.constant(0)
+        head = tf.range(self._heads)[:, tf.newaxis]
+        part = tf.reshape(tf.range(3) * self._heads, [3, 1, 1, 1])
         self._rows = []
         for number in range(_GROUPS):
             chosen = order[rows * number // _GROUPS : rows * (number + 1) // _GROUPS]
             lengths = tf.gather(self._lengths, chosen)
             longest = tf.maximum(tf.reduce_max(lengths), 1)  # the maximum of no rows is negative
-            width = tf.minimum(_round_up(longest, self._width_step), self.width)
+            width = tf.minimum(_round_up(longest, self._width_step), self._width)
             slots = tf.range(width)
             tokens = tf.gather(self.firsts, chosen)[:, tf.newaxis] + slots  # [R, W]
             tokens = tf.where(slots < lengths[:, tf.newaxis], tokens, self._filled - 1)
-            # Not [:, tf.newaxis]: LiteRT has no slices with new axes behind the first.
-            scores = tf.expand_dims(tf.expand_dims(_scores(tf.gather(self._mask, tokens)), 1), 1)
-            groups.append(self._group(tokens, scores))
+            # No [:, tf.newaxis] below: LiteRT has no slices with new axes behind the first.
+            scores = tf.where(tf.gather(self._mask, tokens), 0.0, MASKED_SCORE)
+            token = tf.expand_dims(tokens, 1)
+            folded = token * (3 * self._heads) + head + part
+            groups.append(_Group(token * self._heads + head, folded, tf.expand_dims(tf.expand_dims(scores, 1), 1)))
             self._rows.append(chosen)
             begins.append(end + tf.range(tf.size(chosen)) * self._heads * width)
             strides.append(tf.fill([tf.size(chosen)], width))
             end += tf.size(chosen) * self._heads * width
-        self.ranks = tf.argsort(order)
-        return groups, tf.gather(tf.concat(begins, 0), self.ranks), tf.gather(tf.concat(strides, 0), self.ranks)
-
-    def _group(self, tokens: tf.Tensor, mask_scores: tf.Tensor) -> _Group:
-        """A group of rows; `tokens` [R, W] are the indexes of their tokens."""
-        token, head = tf.expand_dims(tokens, 1), tf.range(self._heads)[:, tf.newaxis]
-        part = tf.reshape(tf.range(3) * self._heads, [3, 1, 1, 1])
-        return _Group(token * self._heads + head, token * (3 * self._heads) + head + part, mask_scores)
+        self._ranks = tf.argsort(order)
+        return groups, tf.gather(tf.concat(begins, 0), self._ranks), tf.gather(tf.concat(strides, 0), self._ranks)
 
     def pack(self, values: tf.Tensor) -> tf.Tensor:
         """Numbers of the positions, [B, F] -> [T]; 0 for filler tokens."""
@@ -193,7 +189,7 @@ class Unpadded:
         """For int32 [B, Q] positions in the rows. A position of padding becomes the filler."""
         tokens = self.firsts[:, tf.newaxis] + positions
         tokens = tf.where(positions < self._lengths[:, tf.newaxis], tokens, self._filled - 1)
-        return Queries(tokens, self._rows, self.ranks)
+        return Queries(tokens, self._rows, self._ranks)
 
     def spread(self, states: tf.Tensor) -> tf.Tensor:
         """[T, D] -> [B, F, D], zeros at padding."""
@@ -203,10 +199,6 @@ class Unpadded:
 
 def _round_up(number: tf.Tensor, step: int) -> tf.Tensor:
     return -(-number // step) * step
-
-
-def _scores(mask: tf.Tensor) -> tf.Tensor:
-    return tf.where(mask, 0.0, MASKED_SCORE)
 
 
 # Each token has one place in the groups, so splitting and merging are each other's gradients, and both are gathers;

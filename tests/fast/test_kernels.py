@@ -9,7 +9,7 @@ import tensorflow as tf
 from executed_graphs import executed
 
 from bert_tf2 import layers, modeling
-from bert_tf2.fast import compiled, kernels, shared_graph
+from bert_tf2.fast import blocks, compiled, kernels
 
 pytestmark = pytest.mark.compiled
 SEED = tf.constant([3, 4])
@@ -77,7 +77,7 @@ def test_five_bytes_of_each_score_are_kept():
 
     @tf.function(autograph=False)
     def shapes_of_kept(*tensors):
-        kept = shared_graph._forward_and_backward(attend, tensors, 3)[0](tensors)[1]
+        kept = blocks._forward_and_backward(attend, tensors, 3)[0](tensors)[1]
         return [(tf.constant(x.dtype.name), tf.shape(x)) for x in kept]
 
     kept = sorted((name.numpy(), *shape.numpy()) for name, shape in shapes_of_kept(*tensors) if len(shape) == 4)

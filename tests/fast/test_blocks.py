@@ -1,13 +1,14 @@
-"""One function for all blocks: the same gradients and outputs, and one function indeed."""
+"""One function for all blocks, and activations computed again: the same gradients, and indeed so."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from executed_graphs import executed
 from gradient_steps import batch_of, make, step_of
 from small_models import small_config
 
 from bert_tf2 import modeling
-from bert_tf2.fast import shared_graph
+from bert_tf2.fast import blocks
 from bert_tf2.fast.encoder import FastEncoder, Plan, accelerate
 
 pytestmark = pytest.mark.compiled
@@ -40,7 +41,7 @@ def test_what_the_gradient_needs_only_the_shape_of_is_not_kept():
 
     @tf.function(autograph=False)
     def compute(x):
-        forward, backward = shared_graph._forward_and_backward(lambda x: x + tf.tanh(x)[:, :1], [x], 1)
+        forward, backward = blocks._forward_and_backward(lambda x: x + tf.tanh(x)[:, :1], [x], 1)
         y, kept = forward([x])
         floats = [tensor for tensor in kept if tensor.dtype == tf.float32]
         assert len(floats) == 1 < len(kept)  # tanh, and shapes; not x
@@ -60,3 +61,28 @@ def test_answers_do_not_depend_on_a_training_before():
     graph = tf.function(lambda ids: model(ids).pooled_output, autograph=False).get_concrete_function(ids).graph
     softmaxes = [op for op in graph.get_operations() if op.type == "Softmax"]
     assert len(softmaxes) == len(bert.blocks)
+
+
+@pytest.mark.slow
+def test_the_gradients_are_the_same_where_xla_compiles_the_step():
+    model, found = make("span"), []
+    for again in (False, True):
+        step = step_of(accelerate(model, Plan(recompute=again)), jit_compile=True)
+        found.append({name: g.numpy() for name, g in step(batch_of("span")).items()})
+    for name, gradient in found[0].items():
+        np.testing.assert_allclose(found[1][name], gradient, rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(("count", "kept"), [(1, [0]), (2, [1]), (4, [0, 3]), (12, [2, 5, 8, 11])])
+def test_one_block_in_three_keeps_its_activations(count, kept):
+    assert [number for number, is_kept in enumerate(blocks.keeps_activations(count)) if is_kept] == kept
+
+
+def test_tensorflow_does_not_merge_the_second_computation_with_the_first():
+    """Counts what is executed, after the optimizations of the graph. The last block is not computed again."""
+    model, counts = make("classifier"), []
+    for again in (False, True):
+        accelerate(model, Plan(recompute=again))
+        nodes = executed(lambda: step_of(model)(batch_of("classifier")))
+        counts.append([node.op for node in nodes].count("Softmax"))
+    assert counts == [2, 3]
