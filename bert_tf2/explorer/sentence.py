@@ -6,7 +6,6 @@ both have, how far the states are apart, and which heads look elsewhere.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
@@ -74,7 +73,7 @@ class _View:
         return {
             "layer": layer,
             "head": head,
-            **dataclasses.asdict(sentence),
+            **sentence._asdict(),
             "words": [_words(read_text(arguments, name), basic) for name in ("text", "text_b")],
             "masks": [index for index, token in enumerate(sentence.tokens) if token == blanks.MASK],
         }
@@ -139,7 +138,7 @@ class _View:
         model = self._bert.model
         sentence, token = self._read(arguments, "token")
         found = self._trace(sentence)
-        steps = trace.word_steps(model, found.sequence_output[0, token])
+        steps = trace.word_steps(model, found.states[-1][0, token])
         of_layers = trace.guesses(model, tf.stack([states[0, token] for states in found.states]), _GUESSES)
         own = sentence.input_ids[token] if sentence.tokens[token] != blanks.MASK else None
         words = trace.best_words(model, steps, min(TOP_K, self._bert.config.vocab_size), also=own)
@@ -208,7 +207,7 @@ class _View:
 
     def _words_of_both(self, one: trace.Trace, other: trace.Trace, pair: tuple[int, int]) -> dict[str, Any]:
         """The words that one of them finds likely, each with its `probability` in the sentence and in the `other`."""
-        states = [each.sequence_output[0, place] for each, place in zip((one, other), pair, strict=True)]
+        states = [each.states[-1][0, place] for each, place in zip((one, other), pair, strict=True)]
         ours, theirs = (trace.word_steps(self._bert.model, state).probabilities for state in states)  # [V]
         best = np.argsort(-np.maximum(ours, theirs), kind="stable")[:TOP_K].tolist()
         words = [
@@ -225,7 +224,7 @@ def _words(text: str, basic: tokenization.BasicTokenizer) -> list[str]:
 
 def _outputs(bert: Bert, found: trace.Trace) -> list[dict[str, Any]]:
     """The head besides the masked words, if there is one: its `values` [L] are of the "text", or [F, L] of "tokens"."""
-    model, states = bert.model, found.sequence_output  # [1, F, D]
+    model, states = bert.model, found.states[-1]  # [1, F, D]
     labels = [*bert.labels.labels] if bert.labels else []
     labels = labels or [f"label {index}" for index in range(getattr(model, "num_labels", 0))]
     if isinstance(model, heads.PretrainingModel):

@@ -9,7 +9,6 @@ The letters of the shapes are those of modeling.py; B is 1 and left out.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import inspect
 import sys
 from collections.abc import Callable, Iterator
@@ -51,8 +50,7 @@ def seen(*functions: Callable) -> Iterator[dict[Callable, list[Call]]]:
         sys.setprofile(before)
 
 
-@dataclasses.dataclass(frozen=True)
-class Sentence:
+class Sentence(NamedTuple):
     """What the model reads: F tokens, with an id, a segment and a bit of the mask for each."""
 
     tokens: tuple[str, ...]
@@ -73,17 +71,12 @@ def read(text: str, text_b: str, padding: int, tokenizer: FullTokenizer, config:
     return Sentence(tokens, tuple(ids), (*segment_ids, *[0] * padding), (*[1] * count, *[0] * padding))
 
 
-@dataclasses.dataclass(frozen=True)
-class Trace:
+class Trace(NamedTuple):
     """A sentence and its states."""
 
     sentence: Sentence  # what was read
     states: tuple[tf.Tensor, ...]  # L + 1 tensors [1, F, D]; number i enters block i
     mask_scores: tf.Tensor  # [1, 1, 1, T], added to the attention scores
-
-    @property
-    def sequence_output(self) -> tf.Tensor:
-        return self.states[-1]
 
 
 def runner(encoder: modeling.BertModel) -> Callable[[Sentence], Trace]:
@@ -188,7 +181,7 @@ def summarize_heads(probabilities: np.ndarray, sentence: Sentence) -> list[HeadS
 class WordSteps(NamedTuple):
     """The way of a state through the masked-LM head, from D numbers to a probability of every word, float32."""
 
-    state: np.ndarray  # [D], of sequence_output
+    state: np.ndarray  # [D], of the last block
     dense: np.ndarray  # [D], before the activation function
     transformed: np.ndarray  # [D], after it
     norm: np.ndarray  # [D], the LayerNorm, which the rows of the table are compared with
