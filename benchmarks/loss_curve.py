@@ -63,7 +63,7 @@ def losses(options: BenchmarkOptions) -> list[float]:
 
     from bert_tf2 import heads
     from bert_tf2.config import BertConfig
-    from bert_tf2.data import records
+    from bert_tf2.data import record_order, records
     from bert_tf2.training.devices import build_model
     from bert_tf2.training.loop import Trainer
     from bert_tf2.training.options import TrainOptions
@@ -81,7 +81,7 @@ def losses(options: BenchmarkOptions) -> list[float]:
     sizes |= {"num_attention_heads": hidden // 64, "intermediate_size": 4 * hidden}
     config = BertConfig.from_dict(workload.BASE | sizes)
     limits = {"max_seq_length": LENGTH, "max_predictions_per_seq": 20, "vocab_size": vocab_size, "type_vocab_size": 2}
-    data = records.read_records(
+    data = record_order.read_records(
         [options.records], records.PRETRAINING, limits, options.batch_size,
         shuffle_seed=seed, repeat=True, drop_remainder=True,
     )  # fmt: skip

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from absl import logging
 
-from bert_tf2.data.huggingface_config import LEARNED_POSITIONS, from_huggingface, is_huggingface_config
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 
@@ -134,11 +133,17 @@ class BertConfig:
         """Reads a `bert_config.json`, or a `config.json` of Hugging Face's `transformers`."""
         values = files.read_json(json_file)
         try:
-            if is_huggingface_config(values):
-                values = from_huggingface(values)
-            return cls.from_dict(values)
+            return (cls.from_huggingface if any(mark in values for mark in _MARKS) else cls.from_dict)(values)
         except UserError as error:
             raise UserError(f"{json_file}: {error}") from error
+
+    @classmethod
+    def from_huggingface(cls, values: Mapping[str, Any]) -> BertConfig:
+        """Creates a configuration from the content of a `config.json` of `transformers`, with the defaults there."""
+        for problem in _foreign_parts(values):
+            raise UserError(f"this configuration of transformers {problem}")
+        known = {name: values.get(name, default) for name, default in HUGGINGFACE_DEFAULTS.items()}
+        return cls(**{**known, "hidden_act": _FROM_THEIRS[known["hidden_act"]]})
 
     @classmethod
     def of(cls, config: BertConfig | Mapping[str, Any] | str | os.PathLike[str]) -> BertConfig:
@@ -194,6 +199,63 @@ def check_vocab_size(name: str, num_entries: int, vocab_size: int) -> None:
             f"{name}: {num_entries} entries, but the model's configuration says vocab_size {vocab_size}; take the"
             " vocabulary that the model was trained with"
         )
+
+
+# The `config.json` of Hugging Face's `transformers`. "gelu" is the exact function there, computed with erf; the
+# reference's is the tanh approximation. Keys that are left out have other defaults. Reading and writing
+# (`weights.huggingface`) keep the function that the weights were trained with.
+
+LEARNED_POSITIONS = "absolute"
+"""What `transformers` calls learned positions. Some copies of a bert_config.json have that key."""
+
+# Keys that `transformers` writes and that no bert_config.json has.
+_MARKS = ("model_type", "architectures", "transformers_version", "torch_dtype", "id2label", "output_attentions")
+
+HUGGINGFACE_DEFAULTS = {
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "initializer_range": 0.02,
+    "layer_norm_eps": LAYER_NORM_EPSILON,
+}
+
+# Hugging Face's name of each activation function -> ours; five names mean one approximation.
+_FROM_THEIRS = {
+    **dict.fromkeys(("gelu", "gelu_python"), "gelu_erf"),
+    **dict.fromkeys(("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_python_tanh", "gelu_accurate"), "gelu"),
+    **{name: name for name in ("relu", "tanh", "linear")},
+}
+
+
+def architecture_of(values: Mapping[str, Any]) -> str | None:
+    """Returns the class of `transformers` that saved the weights, for example "BertForMaskedLM"; None if unknown."""
+    named = values.get("architectures")
+    return str(named[0]) if isinstance(named, list) and named else None
+
+
+def _foreign_parts(values: Mapping[str, Any]) -> Iterator[str]:
+    kind, architecture = values.get("model_type"), architecture_of(values)
+    if kind not in (None, "bert"):
+        yield f"is one of model_type {kind!r}; only 'bert' has this project's layers"
+    if kind is None and architecture and not architecture.startswith("Bert"):
+        yield f"is one of {architecture}, which is no BERT"
+    if values.get("is_decoder") or values.get("add_cross_attention"):
+        yield "is one of a decoder (is_decoder or add_cross_attention), whose tokens see only what is before them"
+    position = values.get("position_embedding_type", LEARNED_POSITIONS)
+    if position not in (LEARNED_POSITIONS, None):
+        yield f"has position_embedding_type {position!r}; BERT's are {LEARNED_POSITIONS!r}"
+    if values.get("quantization_config"):
+        yield "is one of quantized weights (quantization_config); save the model without quantization first"
+    hidden_act = values.get("hidden_act", "gelu")
+    if not isinstance(hidden_act, str) or hidden_act not in _FROM_THEIRS:
+        yield f"has hidden_act {hidden_act!r}, which is not one of {', '.join(_FROM_THEIRS)}"
 
 
 def _shown(value: object) -> str:

@@ -1,14 +1,13 @@
 """BertConfig with the published files and with invalid values."""
 
-import dataclasses
 import json
 
 import pytest
 from refused import message_of
 
 from bert_tf2.config import BertConfig, decisive_differences
-from bert_tf2.data.huggingface_config import from_huggingface, to_huggingface
 from bert_tf2.support.errors import UserError
+from bert_tf2.weights.huggingface import config_content
 
 BASE = {
     "attention_probs_dropout_prob": 0.1,
@@ -50,9 +49,9 @@ def test_no_dropout_and_weights_of_zero_as_the_reference_takes_them(tmp_path):
     config = BertConfig.from_json_file(write(tmp_path, NO_DROPOUT))
     assert config.to_dict() == NO_DROPOUT
     assert BertConfig.from_json_file(write(tmp_path, config.to_json_string())) == config
-    there = to_huggingface(dataclasses.asdict(config), "BertModel", (), None, 0)
+    there = config_content("BertModel", config)
     assert there["hidden_dropout_prob"] == there["attention_probs_dropout_prob"] == 0.0
-    assert BertConfig.from_dict(from_huggingface(there)).hidden_dropout_prob == 0.0
+    assert BertConfig.from_huggingface(there).hidden_dropout_prob == 0.0
 
 
 def test_keys_that_are_left_out_are_named(log_lines):

@@ -233,7 +233,7 @@ def test_command_lines_work_as_typed(documents, least, user, command_lines):
 
 def test_the_reference_s_first_command_works_on_the_sample_text(command_lines, tmp_path):
     """The command in its README, with the demo's vocabulary instead of a released one."""
-    from bert_tf2.data import records
+    from bert_tf2.data import record_order, records
 
     command = (
         "--input_file=./sample_text.txt --do_lower_case=True --max_seq_length=128 --max_predictions_per_seq=20"
@@ -243,7 +243,7 @@ def test_the_reference_s_first_command_works_on_the_sample_text(command_lines, t
     done = command_lines.run("create_pretraining_data.py", *command.split(), *output, cwd=ROOT)
     assert done.status == 0, done.stderr
     sizes = {"max_seq_length": 128, "max_predictions_per_seq": 20, "vocab_size": 888, "type_vocab_size": 2}
-    batch = next(iter(records.read_records([f"{tmp_path}/tf_examples.tfrecord"], records.PRETRAINING, sizes, 8)))
+    batch = next(iter(record_order.read_records([f"{tmp_path}/tf_examples.tfrecord"], records.PRETRAINING, sizes, 8)))
     assert batch["input_ids"].shape == (8, 128)
     text = text_of("sample_text.txt")
     assert text.count("\n\n") >= 3  # documents

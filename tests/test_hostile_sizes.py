@@ -12,7 +12,7 @@ import pytest
 from mutations import framed, record_of
 from refused import message_of
 
-from bert_tf2.data import record_index, records
+from bert_tf2.data import record_index, record_order, records
 
 MEGABYTE = 1 << 20
 
@@ -52,5 +52,5 @@ def test_a_record_that_claims_to_be_huge(length, packed, tmp_path):
     assert f"record 2: {problem}" in message
     path.write_bytes(gzip.compress(record_of(length)) if packed else record_of(length))
     # TensorFlow's reader would end the process.
-    assert f"record 1: {problem}" in refusal(records.read_records, [str(path)], records.PRETRAINING, {}, 2)
+    assert f"record 1: {problem}" in refusal(record_order.read_records, [str(path)], records.PRETRAINING, {}, 2)
     assert f"record 1: {problem}" in str(records.find_fault([str(path)], records.PRETRAINING, {}))

@@ -17,7 +17,7 @@ from small_models import LABELS, MAKERS, randomize, small_batch, small_config
 
 from bert_tf2 import modeling
 from bert_tf2.config import BertConfig
-from bert_tf2.weights import checkpoint, huggingface, huggingface_writing, metadata, tensor_files, text_rules
+from bert_tf2.weights import checkpoint, huggingface, metadata, tensor_files, text_rules
 from bert_tf2.weights.labels import LabelMap
 
 pytestmark = pytest.mark.extra
@@ -189,7 +189,7 @@ def test_what_is_written_here(tmp_path, architecture, hidden_act):
     values = {name: value for name, value in randomize(model).items() if not name.startswith(without)}
     shapes = {name: value.shape for name, value in values.items()}
     labels = TAGS if architecture == "BertForTokenClassification" else None
-    huggingface_writing.write_folder(str(tmp_path), shapes, values.items(), config, labels=labels)
+    huggingface.write_folder(str(tmp_path), shapes, values.items(), config, labels=labels)
     there, report = getattr(transformers, architecture).from_pretrained(tmp_path, output_loading_info=True)
     assert {name: [*found] for name, found in report.items() if found} == {}
     assert_same_answers(architecture, model, there, small_batch(), 1e-4)
@@ -207,7 +207,7 @@ def test_the_rules_of_a_tokenizer_in_both_directions(tmp_path, lower, rules):
     rules = {name: value for name, value in rules.items() if value != lower or name != "strip_accents"}
     entries = "[PAD] [UNK] [CLS] [SEP] [MASK] the fox ##es \u5317 \u00fcber uber [E1] [ ]".split()
     values = randomize(modeling.BertModel(small_config(num_hidden_layers=1)))
-    huggingface_writing.write_folder(
+    huggingface.write_folder(
         str(tmp_path / "ours"), {name: value.shape for name, value in values.items()}, values.items(),
         small_config(num_hidden_layers=1), vocabulary=entries, do_lower_case=lower, rules=rules,
     )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gzip
 import json
 from collections.abc import Callable
@@ -18,15 +17,14 @@ from mutations import damaged, damaged_json, damaged_records, lengths, refuses_o
 
 from bert_tf2 import exporting
 from bert_tf2.config import BertConfig
-from bert_tf2.data import record_checks, record_index, records, schemas
-from bert_tf2.data.huggingface_config import to_huggingface
+from bert_tf2.data import record_index, record_order, records
 from bert_tf2.finetuning import classification, ner, squad
 from bert_tf2.finetuning.classification import tasks
 from bert_tf2.pretraining import sentences
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.forward import explained
-from bert_tf2.weights import labels, metadata, text_rules
+from bert_tf2.weights import huggingface, labels, metadata, text_rules
 
 VOCABULARY = "".join(f"{word}\n" for word in toy_data.VOCAB).encode()
 TEXT = b"one film was good .\na book ||| the play\n\nit lives in Oslo now . Is it ?\n"
@@ -66,7 +64,7 @@ def _questions(path) -> None:
 def _config(path) -> None:
     config = BertConfig.from_json_file(str(path))
     assert BertConfig.from_dict(json.loads(config.to_json_string())) == config
-    to_huggingface(dataclasses.asdict(config), "BertModel", (), None, 0)
+    huggingface.config_content("BertModel", config)
     hash(config)
 
 
@@ -160,7 +158,7 @@ ROWS = {
         },
     ),
     "unmasked": (
-        schemas.UNMASKED,
+        records.UNMASKED,
         {"input_ids": [2, 5, 3], "segment_lengths": [3], "next_sentence_labels": [0]},
     ),
     "classification": (records.CLASSIFICATION, {**TOKENS, "label_ids": [2], "is_real_example": [1]}),
@@ -172,7 +170,7 @@ ROWS = {
 def _read_to_the_end(path: str, kind: records.RecordKind) -> None:
     """What TensorFlow refuses, find_fault explains; otherwise every record is read."""
     with explained(lambda: records.find_fault([path], kind, SIZES)):
-        count = sum(batch["input_ids"].shape[0] for batch in records.read_records([path], kind, SIZES, 2))
+        count = sum(batch["input_ids"].shape[0] for batch in record_order.read_records([path], kind, SIZES, 2))
     assert count == record_index.read_index([path]).total
 
 
@@ -185,7 +183,7 @@ def test_records_are_read_or_refused(name, examples, tmp_path):
     def read(content: bytes) -> None:
         (tmp_path / "records").write_bytes(content)
         with contextlib.suppress(UserError):  # inspect_records.py, which needs no TensorFlow
-            assert sum(1 for _ in record_checks.read_all([path], 37)) == record_index.read_index([path]).total
+            assert sum(1 for _ in records.read_all([path], 37)) == record_index.read_index([path]).total
         _read_to_the_end(path, kind)
 
     refuses_or_reads(damaged_records(records.encode(kind, row)), read, examples)

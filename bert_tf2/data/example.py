@@ -17,12 +17,8 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from google.protobuf.message import Message
 
 _FLOATS, _INTEGERS = 2, 3  # the numbers of the fields of tf.train.Feature
 
@@ -159,36 +155,42 @@ def encode_varints(values: np.ndarray, used: np.ndarray | None = None) -> tuple[
 
 # Reading
 
-# Of the messages of tf.train.Example. TensorFlow's own classes need TensorFlow.
-_SCHEMA = """
-name: "example" syntax: "proto3"
-message_type { name: "FloatList" field { name: "value" number: 1 type: TYPE_FLOAT label: LABEL_REPEATED } }
-message_type { name: "Int64List" field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_REPEATED } }
-message_type {
-  name: "Feature" oneof_decl { name: "kind" }
-  field { name: "float_list" number: 2 type: TYPE_MESSAGE type_name: ".FloatList" oneof_index: 0 }
-  field { name: "int64_list" number: 3 type: TYPE_MESSAGE type_name: ".Int64List" oneof_index: 0 }
-}
-message_type {
-  name: "Features"
-  field { name: "feature" number: 1 type: TYPE_MESSAGE label: LABEL_REPEATED type_name: ".Features.FeatureEntry" }
-  nested_type {
-    name: "FeatureEntry" options { map_entry: true }
-    field { name: "key" number: 1 type: TYPE_STRING }
-    field { name: "value" number: 2 type: TYPE_MESSAGE type_name: ".Feature" }
-  }
-}
-message_type { name: "Example" field { name: "features" number: 1 type: TYPE_MESSAGE type_name: ".Features" } }
-"""
+
+def messages(table: Mapping[str, str]) -> dict[str, type]:
+    """Makes classes of protobuf, since TensorFlow's own take seconds to import.
+
+    `table`: name of a message -> its fields with commas between them: name, number, type; * for a repeated one.
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # late: not every script needs it
+
+    proto = descriptor_pb2.FileDescriptorProto(name="messages.proto", package="here", syntax="proto3")
+    for message, fields in table.items():
+        made = proto.message_type.add(name=message)
+        for name, number, kind in map(str.split, filter(None, fields.split(", "))):
+            field = made.field.add(name=name, number=int(number), label=3 if kind.endswith("*") else 1)
+            kind = kind.rstrip("*")
+            if kind in table:
+                field.type, field.type_name = field.TYPE_MESSAGE, f".here.{kind}"
+            else:
+                field.type = getattr(field, f"TYPE_{kind.upper()}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(proto)
+    found = pool.FindFileByName(proto.name).message_types_by_name
+    return {name: message_factory.GetMessageClass(found[name]) for name in table}
 
 
 @functools.cache
-def _message() -> type[Message]:
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
-
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(text_format.Parse(_SCHEMA, descriptor_pb2.FileDescriptorProto()))
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("Example"))
+def _example() -> type:
+    return messages(
+        {
+            "FloatList": "value 1 float*",
+            "Int64List": "value 1 int64*",
+            "Feature": "float_list 2 FloatList, int64_list 3 Int64List",
+            "Entry": "key 1 string, value 2 Feature",
+            "Features": "feature 1 Entry*",
+            "Example": "features 1 Features",
+        }
+    )["Example"]
 
 
 def parse(data: bytes) -> dict[str, np.ndarray]:
@@ -196,9 +198,12 @@ def parse(data: bytes) -> dict[str, np.ndarray]:
     from google.protobuf import message
 
     try:
-        features = _message().FromString(data).features.feature
+        entries = _example().FromString(data).features.feature
     except message.DecodeError as error:
         raise NotAnExample(str(error)) from error
-    dtypes = {"int64_list": np.int64, "float_list": np.float32}
-    kinds = {name: feature.WhichOneof("kind") for name, feature in features.items()}
-    return {name: np.array(getattr(features[name], kind).value, dtypes[kind]) for name, kind in kinds.items() if kind}
+    return {
+        entry.key: np.array(getattr(entry.value, kind).value, dtype)
+        for entry in entries
+        for kind, dtype in (("int64_list", np.int64), ("float_list", np.float32))
+        if entry.value.HasField(kind)
+    }

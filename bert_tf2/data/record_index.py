@@ -19,7 +19,7 @@ import google_crc32c
 import numpy as np
 from absl import logging
 
-from bert_tf2.data import record_checks, tfrecords
+from bert_tf2.data import records, tfrecords
 from bert_tf2.support import files, gzip_files, progress
 from bert_tf2.support.errors import UserError
 
@@ -67,7 +67,7 @@ class _Runs(NamedTuple):
 
     counts: np.ndarray  # int64 [R], the records of each
     sizes: np.ndarray  # int64 [R], their bytes
-    form: int  # of the first record, see `record_checks.form_of`
+    form: int  # of the first record, see `records.form_of`
     checksum: int  # of the checksums that stand behind the records
     packed: bool  # whether it is an archive of gzip
 
@@ -163,7 +163,7 @@ def runs_of(path: str) -> _Runs:
     count, size, form, checksum = 0, 0, 0, 0
     packed = gzip_files.is_archive(path)
     for block in tfrecords.read_blocks(path):
-        form = form if count else record_checks.form_of(block)
+        form = form if count else records.form_of(block)
         ends = size + np.cumsum(block.lengths + tfrecords.FRAME)
         starts = np.concatenate([[size], ends[:-1]])
         checksum = google_crc32c.extend(checksum, block.checksums())

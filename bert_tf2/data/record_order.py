@@ -1,6 +1,6 @@
-"""The order in which the records of TFRecord files are read.
+"""Reads the records of TFRecord files as batches, and in what order.
 
-For training, it is a function of (seed, epoch, position), so that reading can go on where an earlier run ended:
+For training, the order is a function of (seed, epoch, position), so that reading can go on where an earlier run ended:
 
     files    -> runs of 1024 consecutive records (`record_index`)
     an epoch -> all runs in the order that the seed and the epoch decide
@@ -15,20 +15,24 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from bert_tf2.data import length_buckets
 from bert_tf2.data.record_index import RUN, RecordIndex, read_index
+from bert_tf2.data.records import RecordKind, Sizes, check_first_records
 from bert_tf2.support import gzip_files
 from bert_tf2.support.errors import and_more
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+
 WINDOW = 16 * RUN
 """The records that are shuffled together; they are in memory at the same time."""
-
-
-def _compressions(packed: Iterable[bool]) -> list[str]:
-    return ["GZIP" if is_archive else "" for is_archive in packed]
+_COMPRESSIONS = ("", "GZIP")  # of a file that is no archive, or one
+_BUFFER_BYTES = 1 << 18
+_READERS = 32  # a store of objects answers slowly
 
 
 def _opened(path, compression, offset=0):
@@ -46,26 +50,13 @@ def _opened(path, compression, offset=0):
     return tf.data.experimental.from_variant(records, tf.TensorSpec([], tf.string))
 
 
-_BUFFER_BYTES = 1 << 18
-_READERS = 32  # a store of objects answers slowly
-
-
-def ordered(paths: Sequence[str], shuffle_seed: int | None, index: RecordIndex | None, first: int, repeat: bool):
-    """`unshuffled`, or with a seed `shuffled`; see records.read_records for the arguments."""
-    if shuffle_seed is not None:
-        index = index or read_index(paths)
-        if index.total:  # otherwise, it has no endless order
-            return shuffled(index, shuffle_seed, first, endless=repeat)
-    return unshuffled(paths).repeat(None if repeat else 1)
-
-
 def unshuffled(paths: Sequence[str]):
     """The records in the order of the files, once; as `shuffled` gives them, with epoch 0."""
     import tensorflow as tf
 
     ranks = {path: rank for rank, path in enumerate(sorted(paths))}
     with ThreadPoolExecutor(_READERS) as readers:
-        compressions = _compressions(readers.map(gzip_files.is_archive, paths))
+        compressions = [_COMPRESSIONS[packed] for packed in readers.map(gzip_files.is_archive, paths)]
     of_files = list(paths), compressions, tf.constant([ranks[path] for path in paths], tf.int64)
     files = tf.data.Dataset.from_tensor_slices(of_files)
     return files.flat_map(lambda path, how, rank: _numbered(_opened(path, how), tf.constant(0, tf.int64), rank, 0))
@@ -110,8 +101,8 @@ def shuffled(index: RecordIndex, seed: int, first: int = 0, *, endless: bool = T
     """
     import tensorflow as tf
 
-    known = index.paths, _compressions(index.packed), index.files, index.offsets, index.starts, index.counts
-    paths, compressions, files, offsets, starts, counts = map(tf.constant, known)
+    paths, compressions = tf.constant(index.paths), tf.constant([_COMPRESSIONS[packed] for packed in index.packed])
+    files, offsets, starts, counts = map(tf.constant, (index.files, index.offsets, index.starts, index.counts))
     first_epoch, position = divmod(first, index.total)
 
     def of_epoch(epoch):
@@ -192,3 +183,96 @@ def _permutation(count, seed):
 
     drawn = tf.random.stateless_uniform([count], seed, None, None, tf.int64, alg="philox")
     return tf.cast(tf.argsort(drawn, stable=True), tf.int64)
+
+
+def read_records(
+    paths: Sequence[str],
+    kind: RecordKind,
+    sizes: Sizes,
+    batch_size: int,
+    *,
+    shuffle_seed: int | None = None,
+    index: RecordIndex | None = None,
+    first: int = 0,
+    share: Share | None = None,
+    repeat: bool = False,
+    drop_remainder: bool = False,
+    pad_to_max_length: bool = True,
+    width_multiple: int = 1,
+    like_lengths: bool = False,
+    transform: Callable | None = None,
+) -> tf.data.Dataset:
+    """Creates a tf.data pipeline over TFRecord files.
+
+    Args:
+      paths: the files; each may be compressed by gzip.
+      sizes: the value of every size that `kind` names, e.g. {"max_seq_length": 128, "vocab_size": 30522, ...}.
+      batch_size: examples per batch, over all replicas.
+      shuffle_seed: shuffles the records, see `shuffled`; None for the order of the files.
+      first: with `shuffle_seed`, the number of examples that were read before; reading goes on behind them.
+      share: the rows of each batch that this process reads, with `drop_remainder`; None for all.
+      repeat: whether to repeat the records endlessly. A batch may then contain the last and the first records.
+      pad_to_max_length: False cuts each batch to its longest row.
+      width_multiple: the width of such a batch is a multiple of this, or the whole width; for few different widths.
+      like_lengths: with pad_to_max_length=False, whether to read batches of rows of like length; see `length_buckets`.
+      transform: makes another batch of each batch, in which features whose number of values varies are RaggedTensors,
+        and of the origins of its records: the dict of `shuffled`, each int64 [B].
+
+    Returns:
+      A tf.data.Dataset of dicts: features of length 1 as [B], the others as [B, length]; int32 or float32. An invalid
+        record stops the iteration with a TensorFlow error; `find_fault` then finds the record.
+    """
+    import tensorflow as tf
+
+    check_first_records(paths, kind, sizes, must_have_some=repeat)
+
+    def parse(serialized, origin):
+        batch = _parse(serialized, kind, sizes)
+        return batch if transform is None else transform(batch, origin)
+
+    index = None if shuffle_seed is None else index or read_index(paths)
+    if index and index.total:  # without records, there is no endless order
+        data = shuffled(index, shuffle_seed, first, endless=repeat)
+    else:
+        data = unshuffled(paths).repeat(None if repeat else 1)
+    at_once = length_buckets.rows_of_window(batch_size) if like_lengths else batch_size
+    data = data.rebatch(at_once, drop_remainder=drop_remainder)
+    data = (share.take(data, at_once) if share else data).map(parse, num_parallel_calls=2)
+    if like_lengths:
+        data = length_buckets.batches(data, batch_size)
+    if not pad_to_max_length:
+        wide = {name for name, feature in kind.features.items() if feature.length == "max_seq_length"}
+        data = data.map(lambda batch: length_buckets.cut_to_longest(batch, wide, width_multiple))
+    options = tf.data.Options()
+    options.autotune.enabled = False  # not needed, and its thread can delay the end of the program by a minute
+    return data.prefetch(2).with_options(options)
+
+
+def _parse(serialized, kind: RecordKind, sizes: Sizes) -> dict:
+    """Parses serialized Examples [B] into a batch, and checks every value against its limits."""
+    import tensorflow as tf
+
+    spec = {
+        name: tf.io.RaggedFeature(feature.dtype, row_splits_dtype=tf.int64)
+        if feature.varies
+        else tf.io.FixedLenFeature([sizes.get(feature.length, feature.length)], feature.dtype)
+        for name, feature in kind.features.items()
+    }
+    batch = tf.io.parse_example(serialized, spec)
+    checks = []
+    for name, feature in kind.features.items():
+        values = batch[name]
+        if feature.varies:
+            values, lengths = values.flat_values, values.row_lengths()
+            right = (lengths > 0) & (lengths <= sizes.get(feature.length, feature.length))
+            checks.append(tf.debugging.Assert(tf.reduce_all(right), [f"{name} has too many values or none"]))
+        # On a GPU, an index out of range would return zeros, not fail. Comparisons with NaN are false: out of range.
+        if feature.exclusive_maximum is not None:
+            limit = sizes.get(feature.exclusive_maximum, feature.exclusive_maximum)
+            fits = (values >= feature.minimum) & (values < limit)
+            checks.append(tf.debugging.Assert(tf.reduce_all(fits), [f"{name} out of range"]))
+    with tf.control_dependencies(checks):
+        for name, feature in kind.features.items():
+            values = tf.cast(batch[name], tf.int32) if feature.dtype == "int64" else batch[name]  # TPUs have no int64
+            batch[name] = tf.identity(values[:, 0] if feature.length == 1 and not feature.varies else values)
+    return batch

@@ -1,30 +1,117 @@
-"""TFRecord files of the kinds of `schemas`: written from rows, and read as batches for a training."""
+"""The kinds of records, one table of features for each; and records written and checked by these tables.
+
+A record is a `tf.train.Example`. Only the tables define the names, types and lengths of its features. The checks need
+no TensorFlow:
+
+find_fault           what is wrong with files that training could not read, whose sizes the flags state
+check_first_records  the same of the first records, before a training
+read_all             an inspection: kind and sizes are those of the first record
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
+import google_crc32c
 import numpy as np
 
-from bert_tf2.data import example, length_buckets, record_order, tfrecords
-from bert_tf2.data.record_checks import Sizes, check_first_records
-from bert_tf2.data.record_checks import find_fault as find_fault
-from bert_tf2.data.record_index import RecordIndex
-from bert_tf2.data.schemas import CLASSIFICATION as CLASSIFICATION
-from bert_tf2.data.schemas import LARGEST_SCORE as LARGEST_SCORE
-from bert_tf2.data.schemas import MASKED_WORDS as MASKED_WORDS
-from bert_tf2.data.schemas import MULTI_LABEL as MULTI_LABEL
-from bert_tf2.data.schemas import PRETRAINING as PRETRAINING
-from bert_tf2.data.schemas import REGRESSION as REGRESSION
-from bert_tf2.data.schemas import SQUAD_PREDICT as SQUAD_PREDICT
-from bert_tf2.data.schemas import SQUAD_TRAIN as SQUAD_TRAIN
-from bert_tf2.data.schemas import TOKEN_TAGGING as TOKEN_TAGGING
-from bert_tf2.data.schemas import Feature, RecordKind
+from bert_tf2.data import example, tfrecords
+from bert_tf2.support.errors import UserError, and_more
 
-if TYPE_CHECKING:
-    import tensorflow as tf
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+    """One feature of a record."""
+
+    dtype: str  # "int64" or "float32"
+    length: int | str  # the number of values, as a number or as the name of a size
+    minimum: float = 0  # the smallest allowed value
+    # every value must be smaller than this number or size, so NaN is not allowed; None for no limit
+    exclusive_maximum: float | str | None = None
+    varies: bool = False  # whether a record may have fewer values, at least one
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordKind:
+    """One kind of record."""
+
+    name: str  # for messages
+    # feature name -> Feature. The values of the sizes that a Feature names ("max_seq_length", "vocab_size") are passed
+    # when a file is read
+    features: Mapping[str, Feature]
+
+
+# A weight is 0, 1, or a fraction. Very large weights would overflow the sums over a batch.
+_LARGEST_WEIGHT = 1e6
+# The square of an error must be finite in float32.
+LARGEST_SCORE = 1e15
+
+_TOKENS = {
+    "input_ids": Feature("int64", "max_seq_length", exclusive_maximum="vocab_size"),
+    "input_mask": Feature("int64", "max_seq_length", exclusive_maximum=2),
+    "segment_ids": Feature("int64", "max_seq_length", exclusive_maximum="type_vocab_size"),
+}
+
+MASKED_WORDS = RecordKind(
+    "pretraining (masked words only)",
+    {
+        **_TOKENS,
+        "masked_lm_positions": Feature("int64", "max_predictions_per_seq", exclusive_maximum="max_seq_length"),
+        "masked_lm_ids": Feature("int64", "max_predictions_per_seq", exclusive_maximum="vocab_size"),
+        "masked_lm_weights": Feature("float32", "max_predictions_per_seq", exclusive_maximum=_LARGEST_WEIGHT),
+    },
+)
+
+PRETRAINING = RecordKind(
+    "pretraining", {**MASKED_WORDS.features, "next_sentence_labels": Feature("int64", 1, exclusive_maximum=2)}
+)
+
+MOST_SEGMENTS = 2
+_UNMASKED = {
+    "input_ids": Feature("int64", "max_seq_length", exclusive_maximum="vocab_size", varies=True),
+    "segment_lengths": Feature("int64", "type_vocab_size", minimum=2, exclusive_maximum=1 << 20, varies=True),
+}
+
+# Of create_pretraining_data.py --dynamic_masking, for which training draws the masks. A record has nothing that can be
+# computed, and a third of the bytes of one with masks: the ids of [CLS] A [SEP] B [SEP] without padding, the number of
+# tokens of [CLS] A [SEP] and of B [SEP] or of a single segment, and for pairs whether B is random.
+UNMASKED_WORDS = RecordKind("unmasked pretraining", _UNMASKED)
+UNMASKED = RecordKind(
+    "unmasked pretraining", {**_UNMASKED, "next_sentence_labels": Feature("int64", 1, exclusive_maximum=2)}
+)
+
+
+def _labelled(name: str, labels: Feature) -> RecordKind:
+    return RecordKind(name, {**_TOKENS, "label_ids": labels, "is_real_example": Feature("int64", 1)})
+
+
+CLASSIFICATION = _labelled("classification", Feature("int64", 1, exclusive_maximum="num_labels"))
+MULTI_LABEL = _labelled("multi-label classification", Feature("int64", "num_labels", exclusive_maximum=2))
+REGRESSION = _labelled("regression", Feature("float32", 1, -LARGEST_SCORE, LARGEST_SCORE))
+
+SQUAD_PREDICT = RecordKind("SQuAD prediction", {"unique_ids": Feature("int64", 1), **_TOKENS})
+
+SQUAD_TRAIN = RecordKind(
+    "SQuAD training",
+    {
+        **SQUAD_PREDICT.features,
+        "start_positions": Feature("int64", 1, exclusive_maximum="max_seq_length"),
+        "end_positions": Feature("int64", 1, exclusive_maximum="max_seq_length"),
+        "is_impossible": Feature("int64", 1),
+    },
+)
+
+# A label id of -1 means no label (a later piece of a word, [CLS], padding).
+TOKEN_TAGGING = RecordKind(
+    "token tagging",
+    {**_TOKENS, "label_ids": Feature("int64", "max_seq_length", minimum=-1, exclusive_maximum="num_labels")},
+)
+
+
+# Writing
 
 _ROWS_AT_ONCE = 256
 
@@ -55,94 +142,203 @@ def write_records(path: str, kind: RecordKind, rows: Iterable[Mapping[str, Seque
     return count
 
 
-def read_records(
-    paths: Sequence[str],
-    kind: RecordKind,
-    sizes: Sizes,
-    batch_size: int,
-    *,
-    shuffle_seed: int | None = None,
-    index: RecordIndex | None = None,
-    first: int = 0,
-    share: record_order.Share | None = None,
-    repeat: bool = False,
-    drop_remainder: bool = False,
-    pad_to_max_length: bool = True,
-    width_multiple: int = 1,
-    like_lengths: bool = False,
-    transform: Callable | None = None,
-) -> tf.data.Dataset:
-    """Creates a tf.data pipeline over TFRecord files.
+# Checking
 
-    Args:
-      paths: the files; each may be compressed by gzip.
-      sizes: the value of every size that `kind` names, e.g. {"max_seq_length": 128, "vocab_size": 30522, ...}.
-      batch_size: examples per batch, over all replicas.
-      shuffle_seed: shuffles the records, see `record_order.shuffled`; None for the order of the files.
-      first: with `shuffle_seed`, the number of examples that were read before; reading goes on behind them.
-      share: the rows of each batch that this process reads, with `drop_remainder`; None for all.
-      repeat: whether to repeat the records endlessly. A batch may then contain the last and the first records.
-      pad_to_max_length: False cuts each batch to its longest row.
-      width_multiple: the width of such a batch is a multiple of this, or the whole width; for few different widths.
-      like_lengths: with pad_to_max_length=False, whether to read batches of rows of like length; see `length_buckets`.
-      transform: makes another batch of each batch, in which features whose number of values varies are RaggedTensors,
-        and of the origins of its records: the dict of `record_order.shuffled`, each int64 [B].
+_SEGMENTS = 2  # BERT's type_vocab_size
+_MOST_IDS = 10_000_000  # without a vocabulary
+_FILES_TO_CHECK = 100  # a corpus may consist of thousands of remote ones
+_SIZES_OF_MODEL = ("vocab_size", "type_vocab_size")
+# What to do about a record that lacks a feature.
+_ADVICE = {"next_sentence_labels": ", so it is for masked words only; give --objective=mlm"}
 
-    Returns:
-      A tf.data.Dataset of dicts: features of length 1 as [B], the others as [B, length]; int32 or float32. An invalid
-        record stops the iteration with a TensorFlow error; `find_fault` then finds the record.
+Sizes = Mapping[str, int]
+Values = Mapping[str, np.ndarray]
+"""Feature name -> int64 or float32 [length]."""
+
+
+class Record(NamedTuple):
+    """A valid record."""
+
+    path: str  # the file
+    number: int  # in the file, counted from 1
+    kind: RecordKind
+    values: Values  # of all features of the kind
+
+
+def read_all(paths: Sequence[str], vocab_size: int | None = None) -> Iterator[Record]:
+    """Yields the records of several files in order: of one kind and the same lengths, those of the first record.
+
+    `vocab_size`: every id must be smaller; None if it is unknown.
     """
-    import tensorflow as tf
-
-    check_first_records(paths, kind, sizes, must_have_some=repeat)
-
-    def parse(serialized, origin):
-        batch = _parse(serialized, kind, sizes)
-        return batch if transform is None else transform(batch, origin)
-
-    data = record_order.ordered(paths, shuffle_seed, index, first, repeat)
-    at_once = length_buckets.rows_of_window(batch_size) if like_lengths else batch_size
-    data = data.rebatch(at_once, drop_remainder=drop_remainder)
-    data = (share.take(data, at_once) if share else data).map(parse, num_parallel_calls=2)
-    if like_lengths:
-        data = length_buckets.batches(data, batch_size)
-    if not pad_to_max_length:
-        wide = {name for name, feature in kind.features.items() if feature.length == "max_seq_length"}
-        data = data.map(lambda batch: length_buckets.cut_to_longest(batch, wide, width_multiple))
-    options = tf.data.Options()
-    options.autotune.enabled = False  # not needed, and its thread can delay the end of the program by a minute
-    return data.prefetch(2).with_options(options)
+    kind: RecordKind | None = None
+    sizes = {"type_vocab_size": _SEGMENTS, "vocab_size": _MOST_IDS if vocab_size is None else vocab_size}
+    for path in paths:
+        for block in tfrecords.read_blocks(path):
+            if kind is None:
+                kind, lengths = _look_at_first(block)
+                sizes = {**lengths, **sizes}
+            for row in range(len(block)):
+                yield check(block, row, kind, sizes, inspects=True)
+    if kind is None:
+        raise _no_records(paths)
 
 
-def _parse(serialized, kind: RecordKind, sizes: Sizes) -> dict:
-    """Parses serialized Examples [B] into a batch, and checks every value against its limits."""
-    import tensorflow as tf
-
-    spec = {
-        name: tf.io.RaggedFeature(feature.dtype, row_splits_dtype=tf.int64)
-        if feature.varies
-        else tf.io.FixedLenFeature([sizes.get(feature.length, feature.length)], feature.dtype)
-        for name, feature in kind.features.items()
-    }
-    batch = tf.io.parse_example(serialized, spec)
-    checks = []
+def _look_at_first(block: tfrecords.Block) -> tuple[RecordKind, Sizes]:
+    """The kind of the first record, and the sizes that its table names: {"max_seq_length": 128, ...}."""
+    place = f"{block.path}, record {block.first}"
+    try:
+        found = example.parse(block.record(0))
+    except example.NotAnExample:
+        raise UserError(f"{place}: is no tf.train.Example; make the file again") from None
+    kind = kind_of(found)
+    if kind is None:
+        raise UserError(
+            f"{place}: is no record of this project, which would have input_ids, and masked_lm_positions, label_ids"
+            f" or unique_ids, for example (found: {and_more(sorted(found), 8) or 'nothing'})"
+        )
+    sizes: dict[str, int] = {}
     for name, feature in kind.features.items():
-        values = batch[name]
-        if feature.varies:
-            values, lengths = values.flat_values, values.row_lengths()
-            right = (lengths > 0) & (lengths <= sizes.get(feature.length, feature.length))
-            checks.append(tf.debugging.Assert(tf.reduce_all(right), [f"{name} has too many values or none"]))
-        # On a GPU, an index out of range would return zeros, not fail. Comparisons with NaN are false: out of range.
+        if isinstance(feature.length, str) and not feature.varies:
+            sizes.setdefault(feature.length, len(found.get(name, ())))
+    return kind, sizes
+
+
+def form_of(block: tfrecords.Block) -> int:
+    """Tells the kind and the lengths of the first record from others; 0 if that is of no kind."""
+    try:
+        kind, sizes = _look_at_first(block)
+    except UserError:
+        return 0
+    return google_crc32c.value(f"{[*kind.features]} {sizes}".encode())
+
+
+def kind_of(found: Values) -> RecordKind | None:
+    if "input_ids" not in found:
+        return None
+    if "segment_lengths" in found:
+        return UNMASKED if "next_sentence_labels" in found else UNMASKED_WORDS
+    if "masked_lm_positions" in found:
+        return PRETRAINING if "next_sentence_labels" in found else MASKED_WORDS
+    if "unique_ids" in found:
+        return SQUAD_TRAIN if "start_positions" in found else SQUAD_PREDICT
+    if "label_ids" not in found:
+        return None
+    if "is_real_example" not in found:
+        return TOKEN_TAGGING
+    if found["label_ids"].dtype == np.float32:
+        return REGRESSION
+    return CLASSIFICATION if len(found["label_ids"]) == 1 else MULTI_LABEL
+
+
+def check_first_records(paths: Sequence[str], kind: RecordKind, sizes: Sizes, must_have_some: bool) -> None:
+    """Raises UserError for a wrong kind or wrong lengths in the first records of the first files."""
+    some = False
+    for path in paths[:_FILES_TO_CHECK]:
+        if block := next(tfrecords.read_blocks(path), None):
+            check(block, 0, kind, sizes)
+            some = True
+    if must_have_some and not some and not any(map(any, map(tfrecords.read_blocks, paths[_FILES_TO_CHECK:]))):
+        raise _no_records(paths)  # tf.data would search forever for a first record
+
+
+def find_fault(paths: Sequence[str], kind: RecordKind, sizes: Sizes) -> UserError | None:
+    """An error that names the first invalid record and the reason, or None if all are valid; reads them all."""
+    some = False
+    try:
+        for path in paths:
+            for block in tfrecords.read_blocks(path):
+                for row in range(len(block)):
+                    some = bool(check(block, row, kind, sizes))
+    except UserError as error:
+        return error
+    return None if some else _no_records(paths)
+
+
+def _no_records(paths: Sequence[str]) -> UserError:
+    return UserError(f"{and_more(paths, 8)}: no records in there; was the corpus empty?")
+
+
+def check(block: tfrecords.Block, row: int, kind: RecordKind, sizes: Sizes, inspects: bool = False) -> Record:
+    """A record of a block; raises UserError if it is invalid. A limit that is not in `sizes` is not checked.
+
+    `inspects`: the sizes are those of the first record; what no training depends on is checked, too.
+    """
+    number = block.first + row
+    try:
+        found = example.parse(block.record(row))
+        problem = next(_problems(found, kind, sizes, inspects), None)
+    except example.NotAnExample:
+        problem = f"is no tf.train.Example; a file of {kind.name} records is needed"
+    if problem:
+        raise UserError(f"{block.path}, record {number}: {problem}")
+    return Record(block.path, number, kind, {name: found[name] for name in kind.features})
+
+
+def _problems(found: Values, kind: RecordKind, sizes: Sizes, inspects: bool) -> Iterator[str]:
+    """What is wrong with a record. Each problem supposes that those before it are none."""
+    for name, feature in kind.features.items():
+        values, length = found.get(name), feature.length
+        size = sizes.get(length) if isinstance(length, str) else length
+        if values is None:
+            yield f"has no feature {name}{_ADVICE.get(name, f', which {kind.name} records have')}"
+        if values.dtype != feature.dtype or not len(values):
+            yield f"has no values of type {feature.dtype} in its feature {name}"
+        if size is not None and (len(values) > size if feature.varies else len(values) != size):
+            yield _wrong_number(name, feature, len(values), size, inspects)
+    for name, feature in kind.features.items():
+        limit = feature.exclusive_maximum
+        limit = sizes.get(limit) if isinstance(limit, str) else limit
         if feature.exclusive_maximum is not None:
-            limit = sizes.get(feature.exclusive_maximum, feature.exclusive_maximum)
-            fits = (values >= feature.minimum) & (values < limit)
-            checks.append(tf.debugging.Assert(tf.reduce_all(fits), [f"{name} out of range"]))
-    with tf.control_dependencies(checks):
-        return {name: tf.identity(_narrow(batch[name], feature)) for name, feature in kind.features.items()}
+            # A comparison with NaN is false, so NaN is not in the range.
+            fits = (found[name] >= feature.minimum) & (found[name] < (np.inf if limit is None else limit))
+            if not fits.all():
+                yield f"{name} holds {found[name][~fits][0]}, which is not {_allowed(feature, limit, inspects)}"
+    if kind in (UNMASKED, UNMASKED_WORDS):
+        yield from _problems_of_lengths(found["segment_lengths"], len(found["input_ids"]))
+    elif inspects:
+        yield from _problems_of_masks(found)
 
 
-def _narrow(values, feature: Feature):
-    import tensorflow as tf
+def _wrong_number(name: str, feature: Feature, number: int, size: int, inspects: bool) -> str:
+    length = feature.length
+    if feature.varies:
+        return f"has {number} values in {name}, and at most {size} are possible here ({length})"
+    if isinstance(length, int) or inspects:
+        what = "is needed" if isinstance(length, int) else "are in the first record; inspect such files one at a time"
+        return f"has {number} values in {name}, where {size} {what}"
+    return f"was made for {length} {number}, but it is {size} here; give --{length}={number} or make the records again"
 
-    values = tf.cast(values, tf.int32) if feature.dtype == "int64" else values  # TPUs have no int64
-    return values[:, 0] if feature.length == 1 and not feature.varies else values
+
+def _allowed(feature: Feature, limit: float | None, inspects: bool) -> str:
+    least, size = feature.minimum, feature.exclusive_maximum
+    if limit is None:
+        return f"{least:g} or more"
+    if feature.dtype != "int64":
+        return f"a number from {least:g} to {limit:g}"
+    meaning = f" ({size})" if isinstance(size, str) else ""
+    if size in _SIZES_OF_MODEL and not inspects:
+        meaning = f" ({size} {limit} in the model's configuration; are the records for another model?)"
+    return f"in {least}..{limit - 1}{meaning}"
+
+
+def _problems_of_lengths(segments: np.ndarray, num_tokens: int) -> Iterator[str]:
+    if len(segments) > MOST_SEGMENTS:
+        yield f"has {len(segments)} segments, at most {MOST_SEGMENTS} are possible"
+    if segments.sum() != num_tokens:
+        yield f"the sum of segment_lengths is {segments.sum()}, and the record has {num_tokens} tokens"
+
+
+def _problems_of_masks(values: Values) -> Iterator[str]:
+    mask = values["input_mask"]
+    if (mask[1:] > mask[:-1]).any():
+        yield "input_mask has a 1 behind a 0"
+    tokens = np.count_nonzero(mask)
+    if not tokens and values.get("is_real_example", [1])[0]:  # otherwise, it only fills up a batch
+        yield "input_mask has no 1: the record has no tokens"
+    if "masked_lm_positions" in values:
+        positions = values["masked_lm_positions"][values["masked_lm_weights"] > 0]
+        if (outside := positions[positions >= tokens]).size:
+            yield f"masked_lm_positions holds {outside[0]}, and the record has {tokens} tokens"
+        positions = np.sort(positions)
+        if (twice := positions[1:][positions[1:] == positions[:-1]]).size:
+            yield f"masked_lm_positions holds {twice[0]} twice; a position is predicted once"

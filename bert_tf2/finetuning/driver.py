@@ -153,9 +153,9 @@ class PartRecords:
         logging.info("%s", console.table("The first record:", {"tokens": " ".join(tokens), **numbers}))
 
     def read(self, part: str, batch_size: int, **how) -> tf.data.Dataset:
-        """The batches of a part; `how`: arguments of records.read_records."""
+        """The batches of a part; `how`: arguments of record_order.read_records."""
         padded = self._options.pads_batches
-        return records.read_records(
+        return record_order.read_records(
             [self.path(part)], self._task.kind(part), self._sizes, batch_size, pad_to_max_length=padded, **how
         )
 

@@ -138,7 +138,7 @@ def batches(
     """Yields the features of the records of all examples, in the order in which they are written; see `make`.
 
     Each is an array of integers or float32, [B, max_seq_length], [B, max_predictions_per_seq] or [B, 1], with B up to
-    `rows_per_batch`; of examples without masks the features of `schemas.UNMASKED`.
+    `rows_per_batch`; of examples without masks the features of `records.UNMASKED`.
     """
     for first in range(0, len(examples), rows_per_batch):
         rows = examples.rows(np.asarray(examples.order[first : first + rows_per_batch]))

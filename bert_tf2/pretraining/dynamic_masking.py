@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from bert_tf2.data import schemas
+from bert_tf2.data import records
 from bert_tf2.pretraining import masking
 from bert_tf2.pretraining.options import PretrainingDataOptions, PretrainingOptions
 
@@ -29,7 +29,7 @@ _MASKED, _MASKED_OR_KEPT = (int(share * 2**_BITS) for share in (masking.MASKED, 
 
 
 class Masker:
-    """Makes batches of `records.PRETRAINING` of batches of `UNMASKED`: the `transform` of records.read_records."""
+    """Makes batches of `records.PRETRAINING` of batches of `UNMASKED`: the `transform` of record_order.read_records."""
 
     def __init__(
         self,
@@ -49,16 +49,16 @@ class Masker:
         """Draws the masks of a batch. Lengths that do not match stop the iteration with a TensorFlow error.
 
         Args:
-          batch: the features of `schemas.UNMASKED`; RaggedTensors int32 [B, None], and labels int32 [B], if any.
+          batch: the features of `records.UNMASKED`; RaggedTensors int32 [B, None], and labels int32 [B], if any.
           origin: "epoch", "file", "record"; int64 [B].
 
-        Returns the features of `schemas.PRETRAINING`: [B, max_seq_length], [B, max_predictions_per_seq], labels [B].
+        Returns the features of `records.PRETRAINING`: [B, max_seq_length], [B, max_predictions_per_seq], labels [B].
         """
         tokens = tf.cast(batch["input_ids"].row_lengths(), tf.int32)
         segments = tf.cast(batch["segment_lengths"].row_lengths(), tf.int32)
-        checks = [  # as in `record_checks`, which names the record
+        checks = [  # as in `records`, which names the record
             tf.debugging.assert_equal(tf.reduce_sum(batch["segment_lengths"], axis=1), tokens, "lengths do not match"),
-            tf.debugging.assert_less_equal(segments, schemas.MOST_SEGMENTS, "too many segments"),
+            tf.debugging.assert_less_equal(segments, records.MOST_SEGMENTS, "too many segments"),
         ]
         with tf.control_dependencies(checks):
             first = tf.identity(batch["segment_lengths"].to_tensor()[:, 0])

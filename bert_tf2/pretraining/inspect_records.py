@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_tf2 import tokenization
-from bert_tf2.data import schemas
-from bert_tf2.data.record_checks import Record, read_all
+from bert_tf2.data import records
+from bert_tf2.data.records import Record, read_all
 from bert_tf2.pretraining import manifest
 from bert_tf2.pretraining.options import InspectRecordsOptions
 from bert_tf2.support import environment, files, progress
@@ -58,7 +58,7 @@ def inspect(paths: Sequence[str], words: Sequence[str] | None = None, show: int 
 class Statistics:
     """Counts over records of one kind. Those that only fill up a batch (is_real_example 0) count in `of_files` only."""
 
-    def __init__(self, kind: schemas.RecordKind):
+    def __init__(self, kind: records.RecordKind):
         self.kind = kind
         self.records = self.random_next = 0  # the number of all, and of those whose second text is random
         self.max_seq_length = 0  # the most values of input_ids
@@ -83,11 +83,11 @@ class Statistics:
             self.masked[len(labels)] += 1
             self.unchanged += int((inputs == labels).sum())
             self.replacements.update(inputs[inputs != labels].tolist())
-        elif self.kind is schemas.REGRESSION:
+        elif self.kind is records.REGRESSION:
             self.label_sum += float(values["label_ids"][0])
-        elif self.kind is schemas.SQUAD_TRAIN:
+        elif self.kind is records.SQUAD_TRAIN:
             self.labels["no answer" if values["is_impossible"][0] else "answer"] += 1
-        elif self.kind is schemas.MULTI_LABEL:
+        elif self.kind is records.MULTI_LABEL:
             self.labels.update(np.flatnonzero(values["label_ids"]).tolist())
         elif "label_ids" in values:  # -1 and padding are no labels
             labels = _labels(record)
@@ -108,7 +108,7 @@ def _masks(record: Record) -> tuple[np.ndarray, np.ndarray]:
 
 def _labels(record: Record) -> np.ndarray:
     labels = record.values["label_ids"]
-    return labels[: len(_tokens(record))] if record.kind is schemas.TOKEN_TAGGING else labels
+    return labels[: len(_tokens(record))] if record.kind is records.TOKEN_TAGGING else labels
 
 
 def summary(found: Statistics, num_files: int, size: int, words: Sequence[str] | None = None) -> list[str]:
@@ -141,7 +141,7 @@ def summary(found: Statistics, num_files: int, size: int, words: Sequence[str] |
         rows["masked"] = "no masks: drawn in training"
     if "next_sentence_labels" in found.kind.features:
         rows["next"] = f"{found.random_next / found.records:.1%} of the second texts are random"
-    if found.kind is schemas.REGRESSION and found.records:
+    if found.kind is records.REGRESSION and found.records:
         rows["labels"] = f"{found.label_sum / found.records:.4f} on average"
     column = max(map(len, rows)) + 2
     return [*(f"{name:<{column}}{text}" for name, text in rows.items()), *_histograms(found)]
@@ -157,7 +157,7 @@ def _histograms(found: Statistics) -> list[str]:
     if found.masked:
         lines += bars("masked tokens per record", *in_ranges(found.masked, 0, max(found.masked)))
     if found.labels:
-        title = "tokens per label" if found.kind is schemas.TOKEN_TAGGING else "records per label"
+        title = "tokens per label" if found.kind is records.TOKEN_TAGGING else "records per label"
         lines += bars(title, *zip(*sorted(found.labels.items()), strict=True))
     return lines
 
@@ -214,7 +214,7 @@ def _facts(record: Record) -> list[str]:
         facts = [f"{len(_masks(record)[0])} masked"]
     elif "segment_lengths" in values:
         facts = ["no masks"]
-    elif record.kind is schemas.SQUAD_TRAIN:
+    elif record.kind is records.SQUAD_TRAIN:
         place = f"answer at {values['start_positions'][0]}-{values['end_positions'][0]}"
         facts = ["no answer" if values["is_impossible"][0] else place]
     elif "label_ids" in values:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from absl import logging
 
 from bert_tf2.config import BertConfig
-from bert_tf2.data import example, record_checks, record_index, record_order, records, schemas, tfrecords
+from bert_tf2.data import example, record_index, record_order, records, tfrecords
 from bert_tf2.pretraining import dynamic_masking, manifest
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support.errors import UserError, and_more
@@ -35,10 +35,10 @@ class Source:
         self._has_masks = "segment_lengths" not in first
         self._vocabulary = tokenizer and tokenizer.vocab
         if not self._has_masks:
-            self._kind = record_checks.kind_of(first)
+            self._kind = records.kind_of(first)
             self._check_unmasked(int(first["input_ids"][0]))
         else:
-            self._kind = schemas.MASKED_WORDS if options.objective == "mlm" else schemas.PRETRAINING
+            self._kind = records.MASKED_WORDS if options.objective == "mlm" else records.PRETRAINING
             if options.masked_lm_prob != PretrainingOptions.masked_lm_prob:
                 logging.warning("--masked_lm_prob=%g has no effect: the records hold masks", options.masked_lm_prob)
         logging.info("Reading records from %s", and_more(self._paths, 8))
@@ -72,7 +72,7 @@ class Source:
             seeds = self._options.random_seed, purpose
             transform = dynamic_masking.Masker(self._vocabulary, self._options, seeds=seeds)
         order = {**order, "repeat": repeat, "drop_remainder": repeat, "transform": transform}
-        return records.read_records(self._paths, self._kind, self._sizes, batch_size, **order)
+        return record_order.read_records(self._paths, self._kind, self._sizes, batch_size, **order)
 
     def for_training(self, index: record_index.RecordIndex, first: int, share: record_order.Share | None = None):
         """The records in the order of the seed, without the `first` examples; of several workers, a share of them."""
@@ -82,14 +82,14 @@ class Source:
 
     def index(self, team: Team = ALONE) -> record_index.RecordIndex:
         """Where the records lie. The first of several workers reads the files for it, and keeps it for the others."""
-        record_checks.check_first_records(self._paths, self._kind, self._sizes, must_have_some=True)
+        records.check_first_records(self._paths, self._kind, self._sizes, must_have_some=True)
         options = self._options
         if not team.is_chief:
             team.wait()
 
         def check(counts: Mapping[str, int], unlike: Sequence[str]) -> None:
             self._files.check(counts)
-            record_checks.check_first_records(unlike, self._kind, self._sizes, must_have_some=False)
+            records.check_first_records(unlike, self._kind, self._sizes, must_have_some=False)
 
         anew = options.check_records and team.is_chief
         index, _ = record_index.read(self._paths, options.output_dir, keep=team.is_chief, anew=anew, check=check)
@@ -117,7 +117,7 @@ class Source:
             before = found
             for block in tfrecords.read_blocks(path):
                 if block.first == 1:
-                    record_checks.check(block, 0, self._kind, self._sizes)
+                    records.check(block, 0, self._kind, self._sizes)
                 found += len(block)
                 if found >= needed:
                     self._files.check({path: None})
@@ -126,13 +126,13 @@ class Source:
         return found
 
     def find_fault(self) -> UserError | None:
-        return record_checks.find_fault(self._paths, self._kind, self._sizes)
+        return records.find_fault(self._paths, self._kind, self._sizes)
 
 
-def _first_record(paths: Sequence[str]) -> record_checks.Values:
+def _first_record(paths: Sequence[str]) -> records.Values:
     """The features of the first record; none if the first files are empty, or it is no Example."""
     for path in paths[:_FILES_TO_CHECK]:
         if block := next(tfrecords.read_blocks(path, _FIRST_BYTES), None):
-            with contextlib.suppress(example.NotAnExample):  # `record_checks` says so when all is known
+            with contextlib.suppress(example.NotAnExample):  # `records` says so when all is known
                 return example.parse(block.record(0))
     return {}

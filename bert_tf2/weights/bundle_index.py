@@ -3,8 +3,8 @@
 The format is LevelDB's (its doc/table_format.md): blocks of entries whose keys omit the prefix that they share with the
 previous key, an index of the blocks, and a footer. A key is the name of a tensor; its entry is a protocol buffer of
 TensorFlow's tensor_bundle.proto. The graph of objects of a TensorFlow 2 checkpoint is one of
-trackable_object_graph.proto. The messages are declared here with the fields that are used; TensorFlow's own classes
-take seconds to import. The bytes of a tensor are little-endian; strings have their own layout.
+trackable_object_graph.proto. The messages are declared here with the fields that are used. The bytes of a tensor are
+little-endian; strings have their own layout.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import NamedTuple
 import google_crc32c
 import numpy as np
 
+from bert_tf2.data import example
 from bert_tf2.data.tfrecords import mask  # TFRecord files have the same checksums
 from bert_tf2.weights.base import bytes_of
 
@@ -41,7 +42,7 @@ _DTYPES = {
 }  # fmt: skip
 _NUMBERS = {name: number for number, name in _DTYPES.items()}
 
-# The fields of each message: name, number, type; * for a repeated one.
+# See `example.messages`.
 _MESSAGES = {
     "Version": "producer 1 int32",
     "Header": "num_shards 1 int32, version 3 Version",
@@ -58,29 +59,12 @@ _MESSAGES = {
 }
 
 
-@functools.cache
-def _message_classes() -> dict[str, type]:
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # late: not every script needs it
-
-    proto = descriptor_pb2.FileDescriptorProto(name="checkpoint.proto", package="checkpoint", syntax="proto3")
-    for message, fields in _MESSAGES.items():
-        made = proto.message_type.add(name=message)
-        for name, number, kind in map(str.split, filter(None, fields.split(", "))):
-            field = made.field.add(name=name, number=int(number), label=3 if kind.endswith("*") else 1)
-            kind = kind.rstrip("*")
-            if kind in _MESSAGES:
-                field.type, field.type_name = field.TYPE_MESSAGE, f".checkpoint.{kind}"
-            else:
-                field.type = getattr(field, f"TYPE_{kind.upper()}")
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(proto)
-    found = pool.FindFileByName(proto.name).message_types_by_name
-    return {name: message_factory.GetMessageClass(found[name]) for name in _MESSAGES}
+_classes = functools.cache(lambda: example.messages(_MESSAGES))
 
 
 def new(message: str, **fields):
     """Creates a message, for example new("Entry", dtype=1)."""
-    return _message_classes()[message](**fields)
+    return _classes()[message](**fields)
 
 
 def parse(message: str, data: bytes):
@@ -88,7 +72,7 @@ def parse(message: str, data: bytes):
     from google.protobuf.message import DecodeError
 
     try:
-        return _message_classes()[message].FromString(data)
+        return _classes()[message].FromString(data)
     except DecodeError as error:
         raise DamagedTable("an entry makes no sense") from error
 

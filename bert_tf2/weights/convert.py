@@ -20,7 +20,7 @@ from bert_tf2.config import LAYER_NORM_EPSILON, BertConfig, check_vocab_size
 from bert_tf2.support import files, outputs
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.quiet import load_tensorflow
-from bert_tf2.weights import bundle, huggingface_writing, keras_files, metadata, names, task_file
+from bert_tf2.weights import bundle, huggingface, keras_files, metadata, names, task_file
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, check_finite
 from bert_tf2.weights.labels import LABEL_MAP_FILE, save_label_map
 from bert_tf2.weights.new_words import extend, with_more_positions, with_new_words
@@ -210,7 +210,7 @@ class _Conversion:
         self.report += _unknown_to_the_reference(self.config)
 
     def _write_huggingface(self) -> None:
-        self.report += huggingface_writing.write_folder(
+        self.report += huggingface.write_folder(
             self.options.output,
             self.source.shapes,
             self._arrays(self._weights),

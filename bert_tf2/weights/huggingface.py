@@ -1,28 +1,26 @@
-"""Reads Hugging Face folders: config.json, model.safetensors or pytorch_model.bin, and vocab.txt.
+"""Folders in Hugging Face's layout: config.json, model.safetensors or pytorch_model.bin, vocab.txt; read and written.
 
 The values are the reference's under other names (`names` has both), with transposed kernels: [inputs, outputs] here,
-[outputs, inputs] there. `huggingface_writing` writes these folders.
+[outputs, inputs] there.
 """
 
 from __future__ import annotations
 
-import hashlib
+import json
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bert_tf2 import tokenization
-from bert_tf2.config import BertConfig
-from bert_tf2.data.huggingface_config import architecture_of, from_huggingface
+from bert_tf2.config import HUGGINGFACE_DEFAULTS, LEARNED_POSITIONS, BertConfig, architecture_of
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.weights import names, text_rules
-from bert_tf2.weights.base import CONFIG_FILE, Place, Weights, bytes_of
+from bert_tf2.weights import names, tensor_files, text_rules
+from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Place, Weights
 from bert_tf2.weights.labels import TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
-from bert_tf2.weights.tensor_files import TensorFile
 
 _CONFIGS = ("config.json", CONFIG_FILE)  # the second in early releases
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -69,16 +67,11 @@ def recognizes(path: str) -> str | None:
 
 
 class HuggingFaceFolder(Weights):
-    """The weights of a model that `transformers`, or this project in that layout, has saved.
-
-    Reads the classes in ARCHITECTURES, with current or original names. A variable without a reference name keeps its
-    own in `shapes`.
-    """
+    """The weights of a model of the classes in ARCHITECTURES; a variable without a reference name keeps its own."""
 
     kind = "Hugging Face model"
 
     def __init__(self, path: str):
-        """Opens a folder, or the file of weights in it."""
         super().__init__(path)
         weights = recognizes(path)
         if not weights:
@@ -90,7 +83,7 @@ class HuggingFaceFolder(Weights):
         self.config_file = there[0] if there else os.path.join(folder, _CONFIGS[0])
         self._values = files.read_json(self.config_file)
         try:
-            self.config = BertConfig.from_dict(from_huggingface(self._values))
+            self.config = BertConfig.from_huggingface(self._values)
         except UserError as error:
             raise UserError(f"{self.config_file}: {error}") from error
         if self.config.hidden_act == "gelu_erf":
@@ -98,7 +91,7 @@ class HuggingFaceFolder(Weights):
             self.other_activations = ("gelu",)
         # the class of `transformers` that saved the model, if config.json states it
         self.architecture = architecture_of(self._values)
-        self._file = TensorFile(weights)
+        self._file = tensor_files.TensorFile(weights)
         found = self._usual_names()
         rows = self._usable({row.huggingface: row for row in names.known(self.config.num_hidden_layers)}, found)
         places: dict[str, Place] = {}
@@ -109,8 +102,7 @@ class HuggingFaceFolder(Weights):
             places[name] = Place(shape[::-1] if transposed else shape, stored.dtype, (theirs, transposed))
             if usual in rows and stored.dtype not in _FLOATS:
                 raise UserError(
-                    f"{path}: {theirs} is {stored.dtype}, so the weights are quantized in a way that nothing here says;"
-                    " save the model without quantization"
+                    f"{path}: {theirs} is {stored.dtype}, so the weights are quantized; save them as floats"
                 )
         self._hold(places)
 
@@ -126,7 +118,8 @@ class HuggingFaceFolder(Weights):
                 raise UserError(f"{self.path}: {name} and {found[usual]} are two names for one variable; remove one")
         for copy, original in TIED.items():
             duplicate = found.pop(copy, None)
-            if duplicate and self._digest(first := found.setdefault(original, duplicate)) != self._digest(duplicate):
+            first = found.setdefault(original, duplicate) if duplicate else None
+            if first != duplicate and not np.array_equal(self._file.read(first), self._file.read(duplicate)):
                 raise UserError(
                     f"{self.path}: {duplicate} is not equal to {first}: this model's output layer is its own, where"
                     " BERT's is the table of embeddings with one bias, so that it cannot be taken over. Save the"
@@ -134,13 +127,8 @@ class HuggingFaceFolder(Weights):
                 )
         return found
 
-    def _digest(self, name: str) -> tuple:
-        """What is equal for tensors of equal shape and values, of which one is in memory at a time."""
-        value = self._file.read(name)
-        return value.shape, hashlib.sha256(bytes_of(value).data).digest()
-
     def _usable(self, rows: Mapping[str, names.Variable], found: Mapping[str, str]) -> Mapping[str, names.Variable]:
-        """Returns the rows without those of a fine-tuned head whose outputs would mean something else here."""
+        """Leaves out those of a fine-tuned head whose outputs would mean something else here."""
         others = [usual for usual in found if usual not in rows]
         if strange := [usual for usual in others if usual.startswith(("bert.embeddings.", "bert.encoder."))]:
             raise UserError(
@@ -166,7 +154,6 @@ class HuggingFaceFolder(Weights):
         return self._file.read(theirs).T if transposed else self._file.read(theirs)
 
     def vocabulary_file(self) -> str | None:
-        """Returns the path of a vocab.txt that has every entry."""
         path = super().vocabulary_file()
         return path if path and len(self.vocabulary()) == len(tokenization.read_entries(path)) else None
 
@@ -174,7 +161,6 @@ class HuggingFaceFolder(Weights):
         return text_rules.vocabulary(self.folder)
 
     def labels(self) -> LabelMap | None:
-        """Returns the meaning of a classifier's or tagger's outputs. Unnamed labels are LABEL_0, LABEL_1, ..."""
         count, known = self.num_labels, ARCHITECTURES.get(self.architecture or "")
         if count is None or (known and not known.labeled):
             return None
@@ -189,7 +175,7 @@ class HuggingFaceFolder(Weights):
         return LabelMap(task, named, regression=False, multi_label=multi_label)
 
     def _guess_labeled(self, labels: Sequence[str]) -> str:
-        """Returns what the labels apply to where config.json has no `architectures`."""
+        """What the labels apply to where config.json has no `architectures`."""
         if names.POOLER[0].reference not in self.shapes or any(re.match(r"[BIES]-.", label) for label in labels):
             return "tokens"
         raise UserError(
@@ -208,3 +194,125 @@ class HuggingFaceFolder(Weights):
                 ' {"0": "no", "1": "yes"}'
             )
         return tuple(labels)
+
+
+# Writing
+
+
+def write_folder(
+    folder: str,
+    shapes: Mapping[str, Sequence[int]],
+    arrays: Iterable[tuple[str, np.ndarray]],
+    config: BertConfig,
+    *,
+    vocabulary: Sequence[str] | None = None,
+    do_lower_case: bool = True,
+    rules: Mapping[str, Any] | None = None,
+    labels: LabelMap | None = None,
+) -> list[str]:
+    """Writes a folder that `transformers` loads without missing or unexpected weights, all of it or nothing.
+
+    The class of `transformers` is the first of ARCHITECTURES whose heads are there. Returns messages about it.
+
+    Args:
+      folder: existing files of these names are replaced.
+      shapes: reference name -> sizes of each variable. Variables that are not BERT's are ignored.
+      arrays: reference name and array of each of them, in the order of `names`. One is in memory at a time.
+      vocabulary, do_lower_case, rules: of its tokenizer, see FullTokenizer.
+    """
+    heads = {head for head, rows in names.HEADS.items() if {row.reference for row in rows} <= {*shapes}}
+    of = (None, labels.labeled if labels else "texts")
+    architecture, there = next(
+        (name, there) for name, there in ARCHITECTURES.items() if heads.issuperset(there.heads) and there.labeled in of
+    )
+    pooler = there.pooler and (bool(there.heads) or names.POOLER[0].reference in shapes)
+    rows = [*names.encoder(config.num_hidden_layers, pooler), *names.of_heads(there.heads)]
+    wanted = names.shapes_of(rows, config, names.num_labels(shapes))
+    if problems := [*names.misfits(wanted, shapes, lambda name: True)]:
+        raise UserError(f"these weights do not make a {architecture}: {and_more(problems, 3, '; ')}")
+    texts = {"config.json": _text(config_content(architecture, config, vocabulary, labels, names.num_labels(shapes)))}
+    if vocabulary is not None:
+        texts["tokenizer_config.json"] = _text(_tokenizer_content(config, vocabulary, do_lower_case, rules or {}))
+        texts[VOCABULARY_FILE] = "".join(f"{entry}\n" for entry in vocabulary)
+    prefix = "" if there.heads else "bert."  # which a BertModel leaves out
+    theirs = {row.reference: row.huggingface.removeprefix(prefix) for row in rows}
+    sizes = {other: [*shapes[name]][:: -1 if names.is_transposed(name) else 1] for name, other in theirs.items()}
+    chosen = (
+        (theirs[name], value.T if names.is_transposed(name) else value) for name, value in arrays if name in theirs
+    )
+    # The weights are last, so that a folder with weights is complete.
+    with files.complete_or_absent(*(os.path.join(folder, name) for name in (*texts, WEIGHTS[0]))) as beside:
+        tensor_files.write_safetensors(beside[-1], sizes, chosen)
+        for path, text in zip(beside, texts.values(), strict=False):
+            with files.open_binary(path, "wb") as stream:
+                stream.write(text.encode("utf-8"))
+    return [*_report(folder, architecture, rows, shapes)]
+
+
+def _text(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def config_content(
+    architecture: str,
+    config: BertConfig,
+    vocabulary: Sequence[str] | None = None,
+    labels: LabelMap | None = None,
+    count: int | None = None,
+) -> dict[str, Any]:
+    """Returns the content of a config.json; `count` is the number of outputs of a classifier or tagger."""
+    outputs, problem_type = (), None
+    if ARCHITECTURES[architecture].labeled:
+        outputs = (labels.labels if labels else ()) or numbered(count)
+        if labels.regression if labels else count == 1:
+            problem_type = "regression"
+        elif labels and labels.multi_label:
+            problem_type = "multi_label_classification"
+        if len(outputs) != count:
+            raise UserError(f"the labels {', '.join(outputs)} are not those of a model with {count} outputs")
+    act = config.hidden_act.lower()
+    content = {
+        **{name: getattr(config, name) for name in HUGGINGFACE_DEFAULTS},
+        "hidden_dropout_prob": config.hidden_dropout_prob or 0.0,  # null is not allowed there
+        "attention_probs_dropout_prob": config.attention_probs_dropout_prob or 0.0,
+        "hidden_act": {"gelu": "gelu_pytorch_tanh", "gelu_erf": "gelu"}.get(act, act),
+        "architectures": [architecture],
+        "model_type": "bert",
+        "pad_token_id": [*vocabulary].index("[PAD]") if vocabulary is not None and "[PAD]" in vocabulary else 0,
+        "position_embedding_type": LEARNED_POSITIONS,
+        "torch_dtype": "float32",
+        "use_cache": True,
+    }
+    if outputs:
+        content["id2label"] = {str(index): label for index, label in enumerate(outputs)}
+        content["label2id"] = {label: index for index, label in enumerate(outputs)}
+    return content | ({"problem_type": problem_type} if problem_type else {})
+
+
+def _tokenizer_content(
+    config: BertConfig, vocabulary: Sequence[str], do_lower_case: bool, rules: Mapping[str, Any]
+) -> dict[str, Any]:
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("cls", "mask", "pad", "sep", "unk")}
+    exactly = {"special": True, **dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)}
+    ids = {entry.strip(): index for index, entry in enumerate(vocabulary)}
+    kept = {str(ids[token]): {"content": token, **exactly} for token in rules.get("never_split", ())}
+    return {
+        **special,
+        **({"added_tokens_decoder": kept} if kept else {}),
+        "do_lower_case": do_lower_case,
+        "model_max_length": config.max_position_embeddings,
+        "strip_accents": rules.get("strip_accents"),
+        "tokenize_chinese_chars": rules.get("tokenize_chinese_chars", True),
+        "tokenizer_class": "BertTokenizer",
+    }
+
+
+def _report(
+    folder: str, architecture: str, written: Sequence[names.Variable], shapes: Mapping[str, Any]
+) -> Iterator[str]:
+    yield f"Wrote {folder}: a {architecture} with {len(written)} weights."
+    others = [row for row in (*names.POOLER, *names.of_heads(names.HEADS)) if row not in written]
+    if left_out := [row.reference for row in others if row.reference in shapes]:
+        yield f"Left out, since a {architecture} has no place for it: {', '.join(left_out)}."
+    if architecture == "BertModel" and names.POOLER[0].reference not in shapes:
+        yield "There is no pooler: load it with BertModel.from_pretrained(folder, add_pooling_layer=False)."

@@ -13,79 +13,70 @@ import math
 import pickle
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import safetensors
 
 from bert_tf2.support import environment, files
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights.base import as_float32, bytes_of
+from bert_tf2.weights.base import Place, as_float32, bytes_of
 
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool", "U8": "uint8"}
 _DTYPES |= {f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)}
 
 
-class Stored(NamedTuple):
-    """A tensor in a file."""
-
-    dtype: str  # as a numpy name, or the file's own name for one that numpy lacks
-    shape: tuple[int, ...]  # its sizes
-
-
 class TensorFile:
-    """A local file of named tensors; `tensors` says what it holds."""
+    """A local file of named tensors; `tensors` says what it holds. A dtype that numpy lacks has the file's own name."""
 
     def __init__(self, path: str):
         self.path = path
-        self.tensors: dict[str, Stored] = {}
+        is_ours = path.endswith(".safetensors")
         with environment.reading(path):
-            self._get = self._open_safetensors() if path.endswith(".safetensors") else self._open_torch()
-
-    def _open_safetensors(self):
-        files.expect_kind(self.path, "a safetensors file")
-        opened = safetensors.safe_open(self.path, "np")
-        for name in sorted(opened.keys()):
-            part = opened.get_slice(name)
-            self.tensors[name] = Stored(_DTYPES.get(part.get_dtype(), part.get_dtype()), tuple(part.get_shape()))
-        return opened.get_tensor
-
-    def _open_torch(self):
-        files.expect_kind(self.path, "weights that PyTorch saved")
-        try:
-            import torch
-        except ImportError as error:
-            raise UserError(
-                f"{self.path}: PyTorch reads this file, and is not installed: pip install torch, or save the model as"
-                " model.safetensors"
-            ) from error
-        is_zip = zipfile.is_zipfile(self.path)
-        if is_zip and (damaged := zipfile.ZipFile(self.path).testzip()):  # PyTorch does not look
-            raise UserError(f"{self.path}: damaged at {damaged}: the checksum of the archive differs; copy it again")
-        try:
-            content = torch.load(self.path, map_location="cpu", weights_only=True, mmap=is_zip)
-        except pickle.UnpicklingError as error:
-            raise UserError(
-                f"{self.path}: is damaged, or holds more than weights, which could run code and is not read here;"
-                " save the model as model.safetensors"
-            ) from error
-        pairs = content.items() if isinstance(content, dict) else ()
-        found = {str(name): value.detach() for name, value in pairs if isinstance(value, torch.Tensor)}
-        if not found:
-            raise UserError(f"{self.path}: holds no dictionary of tensors, which is what a model's state_dict() is")
-        for name, tensor in found.items():
-            self.tensors[name] = Stored(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
-
-        def get(name: str) -> np.ndarray:
-            tensor = found[name]
-            return (tensor.float() if tensor.is_floating_point() else tensor).numpy()  # which has no bfloat16
-
-        return get
+            files.expect_kind(path, "a safetensors file" if is_ours else "weights that PyTorch saved")
+            self._get, self.tensors = _open_safetensors(path) if is_ours else _open_torch(path)
 
     def read(self, name: str) -> np.ndarray:
         """Returns a tensor: floats as float32, other dtypes unchanged. It may be read-only."""
         with environment.reading(self.path):
-            return as_float32(self._get(name))
+            return as_float32(self._get(self.tensors[name].where))
+
+
+def _open_safetensors(path: str):
+    opened = safetensors.safe_open(path, "np")
+    parts = {name: opened.get_slice(name) for name in sorted(opened.keys())}
+    kinds = {name: part.get_dtype() for name, part in parts.items()}
+    places = {
+        name: Place(part.get_shape(), _DTYPES.get(kinds[name], kinds[name]), name) for name, part in parts.items()
+    }
+    return opened.get_tensor, places
+
+
+def _open_torch(path: str):
+    try:
+        import torch
+    except ImportError as error:
+        raise UserError(
+            f"{path}: PyTorch reads this file, and is not installed: pip install torch, or save the model as"
+            " model.safetensors"
+        ) from error
+    is_zip = zipfile.is_zipfile(path)
+    if is_zip and (damaged := zipfile.ZipFile(path).testzip()):  # PyTorch does not look
+        raise UserError(f"{path}: damaged at {damaged}: the checksum of the archive differs; copy it again")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            f"{path}: is damaged, or holds more than weights, which could run code and is not read here; save the model"
+            " as model.safetensors"
+        ) from error
+    pairs = content.items() if isinstance(content, dict) else ()
+    found = {str(name): value.detach() for name, value in pairs if isinstance(value, torch.Tensor)}
+    if not found:
+        raise UserError(f"{path}: holds no dictionary of tensors, which is what a model's state_dict() is")
+    kinds = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in found.items()}
+    places = {name: Place([*tensor.shape], kinds[name], tensor) for name, tensor in found.items()}
+    return lambda tensor: (tensor.float() if tensor.is_floating_point() else tensor).numpy(), places
 
 
 def write_safetensors(path: str, shapes: Mapping[str, Sequence[int]], arrays: Iterable[tuple[str, np.ndarray]]) -> None:

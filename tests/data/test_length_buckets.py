@@ -29,7 +29,7 @@ def divided(values: dict[str, np.ndarray], batch_size: int = BATCH) -> list[dict
 
 
 def cut(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Each batch as wide as its longest row, as records.read_records cuts it."""
+    """Each batch as wide as its longest row, as record_order.read_records cuts it."""
     used = max([1, *(np.nonzero(batch["input_mask"])[1] + 1)])
     return {name: values[:, :used] if name.startswith("input_") else values for name, values in batch.items()}
 

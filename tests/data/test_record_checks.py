@@ -9,7 +9,7 @@ import tensorflow as tf
 from mutations import framed
 
 from bert_tf2.data import records, tfrecords
-from bert_tf2.data.record_checks import read_all
+from bert_tf2.data.records import read_all
 from bert_tf2.support.errors import UserError
 
 LENGTH, PREDICTIONS = 8, 3

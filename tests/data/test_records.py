@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf2.data import records
+from bert_tf2.data import record_order, records
 from bert_tf2.support.errors import UserError
 
 SIZES = {"max_seq_length": 6, "max_predictions_per_seq": 2, "vocab_size": 30, "type_vocab_size": 2, "num_labels": 3}
@@ -40,7 +40,7 @@ def numbers(dataset) -> list[int]:
 
 
 def read(paths, batch_size=2, kind=records.PRETRAINING, sizes=SIZES, **how):
-    return records.read_records(paths, kind, sizes, batch_size, **how)
+    return record_order.read_records(paths, kind, sizes, batch_size, **how)
 
 
 def fault(path, kind=records.PRETRAINING, sizes=SIZES) -> str | None:

@@ -8,7 +8,7 @@ import tensorflow as tf
 from pretraining_text import VOCABULARY
 from unmasked_data import CLS, LENGTH, MASK, PREDICTIONS, SEP, SIZES, make, rows_of, write
 
-from bert_tf2.data import example, record_checks, records, schemas, tfrecords
+from bert_tf2.data import example, record_order, records, tfrecords
 from bert_tf2.pretraining import dynamic_masking, inspect_records
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support.errors import UserError
@@ -26,8 +26,8 @@ def masker(probability=0.15, seeds=(1, 0), vocabulary=VOCAB, length=LENGTH, pred
 
 def read(paths, batch_size=7, how=None, **order):
     paths = [paths] if isinstance(paths, str) else paths
-    kind = record_checks.kind_of(example.parse(next(tfrecords.read_blocks(paths[0])).record(0)))
-    return records.read_records(paths, kind, SIZES, batch_size, transform=how or masker(), **order)
+    kind = records.kind_of(example.parse(next(tfrecords.read_blocks(paths[0])).record(0)))
+    return record_order.read_records(paths, kind, SIZES, batch_size, transform=how or masker(), **order)
 
 
 def joined(dataset) -> dict[str, np.ndarray]:
@@ -101,7 +101,7 @@ def test_masks_number_by_number(tmp_path, probability):
 
 def test_batches_are_those_of_records_with_masks(tmp_path):
     static = make(tmp_path, "static", dynamic_masking=False)
-    with_masks = records.read_records([static], records.PRETRAINING, SIZES, 4, drop_remainder=True)
+    with_masks = record_order.read_records([static], records.PRETRAINING, SIZES, 4, drop_remainder=True)
     assert read(make(tmp_path), 4, drop_remainder=True).element_spec == with_masks.element_spec
 
 
@@ -179,7 +179,7 @@ def test_a_bad_record_stops_the_reading_and_is_named(tmp_path, change, message):
     paths = [write(tmp_path / "a", [ROW]), write(tmp_path / "b", [ROW, bad, ROW])]
     with pytest.raises(tf.errors.InvalidArgumentError):
         list(read(paths))
-    found = str(records.find_fault(paths, schemas.UNMASKED, SIZES))
+    found = str(records.find_fault(paths, records.UNMASKED, SIZES))
     assert found.startswith(f"{paths[1]}, record 2: ") and message in found
     if "max_seq_length" not in message:  # which inspect_records.py does not know
         with pytest.raises(UserError) as caught:

@@ -8,8 +8,8 @@ import hashlib
 import pytest
 from pretraining_text import data_options
 
-from bert_tf2.data import record_index, records, tfrecords
-from bert_tf2.data.record_checks import read_all
+from bert_tf2.data import record_index, record_order, records, tfrecords
+from bert_tf2.data.records import read_all
 from bert_tf2.pretraining import example_files
 from bert_tf2.support.errors import UserError
 
@@ -39,7 +39,7 @@ def test_the_bytes_depend_on_the_content_alone(both):
 def batches(paths, **more):
     return [
         hashlib.sha256(row["input_ids"].numpy().tobytes()).hexdigest()
-        for row in records.read_records([str(path) for path in paths], records.PRETRAINING, SIZES, 4, **more)
+        for row in record_order.read_records([str(path) for path in paths], records.PRETRAINING, SIZES, 4, **more)
     ]
 
 

@@ -8,7 +8,7 @@ import pytest
 from pretraining_text import CORPUS, VOCABULARY, data_options
 from refused import message_of
 
-from bert_tf2.data.record_checks import read_all
+from bert_tf2.data.records import read_all
 from bert_tf2.pretraining import example_files, sharded
 
 E1 = len(VOCABULARY)

@@ -16,7 +16,7 @@ from command_lines import ROOT
 from pretraining_text import CORPUS, SETTINGS, VOCABULARY, data_options
 
 from bert_tf2.data import record_index
-from bert_tf2.data.record_checks import read_all
+from bert_tf2.data.records import read_all
 from bert_tf2.pretraining import example_files, shard_making, sharded
 from bert_tf2.support import files, output_lock
 from bert_tf2.support.errors import UserError

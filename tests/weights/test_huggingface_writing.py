@@ -13,7 +13,7 @@ from small_models import MAKERS, randomize, small_config
 from bert_tf2 import modeling
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import huggingface
-from bert_tf2.weights.huggingface_writing import write_folder
+from bert_tf2.weights.huggingface import write_folder
 from bert_tf2.weights.labels import LabelMap
 
 WEIGHTS = ("model.safetensors",)
