@@ -14,7 +14,7 @@ from command_lines import Done
 from bert_tf2 import heads
 from bert_tf2.data import records
 from bert_tf2.weights import checkpoint
-from bert_tf2.weights.labels import LabelMap, save_label_map
+from bert_tf2.weights.task_file import LabelMap, save_label_map
 
 LENGTH, PREDICTIONS = 32, 4
 LABELS = LabelMap("tsv", ("maybe", "no", "yes"), regression=False)

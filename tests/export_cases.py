@@ -19,7 +19,7 @@ from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.run import run
 from bert_tf2.finetuning import classification
 from bert_tf2.weights import checkpoint
-from bert_tf2.weights.labels import TAGGING_TASK, LabelMap, save_label_map
+from bert_tf2.weights.task_file import TAGGING_TASK, LabelMap, save_label_map
 
 CONFIG = toy_data.config(num_hidden_layers=1)
 POSITIONS = CONFIG.max_position_embeddings

@@ -16,7 +16,7 @@ from small_models import randomize
 import bert_tf2
 from bert_tf2 import commands, heads, modeling
 from bert_tf2.weights import checkpoint
-from bert_tf2.weights.labels import LabelMap, save_label_map
+from bert_tf2.weights.task_file import LabelMap, save_label_map
 
 TEXTS = ["the film was good .", "playing " * 12, "ann lives in paris"]
 TAGS = ("O", "B-LOC", "B-PER")

@@ -17,7 +17,7 @@ from small_models import randomize
 import bert_tf2
 from bert_tf2 import commands, exporting, heads
 from bert_tf2.weights import checkpoint
-from bert_tf2.weights.labels import LabelMap, save_label_map
+from bert_tf2.weights.task_file import LabelMap, save_label_map
 
 KINDS = {
     "words": (heads.PretrainingModel, {}, None),

@@ -24,7 +24,7 @@ from bert_tf2.pretraining import sentences
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.forward import explained
-from bert_tf2.weights import huggingface, labels, metadata, text_rules
+from bert_tf2.weights import huggingface, task_file, text_rules, vocabulary
 
 VOCABULARY = "".join(f"{word}\n" for word in toy_data.VOCAB).encode()
 TEXT = b"one film was good .\na book ||| the play\n\nit lives in Oslo now . Is it ?\n"
@@ -81,7 +81,7 @@ def _tokenizer(path) -> None:
     folder = str(path.parent)
     with contextlib.suppress(UserError):
         text_rules.vocabulary(folder)
-    metadata.stated_text(None, str(path.parent / "vocab.txt"))
+    vocabulary.stated_text(None, str(path.parent / "vocab.txt"))
 
 
 class Reader(NamedTuple):
@@ -93,7 +93,7 @@ class Reader(NamedTuple):
 
 
 READERS = {
-    "vocabulary": Reader("vocab.txt", damaged(VOCABULARY), lambda path: metadata.load_tokenizer(str(path), True, 40)),
+    "vocabulary": Reader("vocab.txt", damaged(VOCABULARY), lambda path: vocabulary.load_tokenizer(str(path), True, 40)),
     "bert_config": Reader("bert_config.json", damaged_json(toy_data.config().to_dict()), _config),
     "huggingface_config": Reader("config.json", damaged_json(CONFIG), _config),
     "table": Reader("train.tsv", damaged(TABLE), _tables),
@@ -104,13 +104,13 @@ READERS = {
     "label_map": Reader(
         "label_map.json",
         damaged_json({"task": LABELS.task, "labels": [*LABELS.labels], "regression": False, "multi_label": False}),
-        lambda path: labels.read_label_map(str(path)).describe().encode(),
+        lambda path: task_file.read_label_map(str(path)).describe().encode(),
     ),
     "tokenizer": Reader("tokenizer.json", damaged_json(TOKENIZER), _tokenizer),
     "tokenizer_config": Reader("tokenizer_config.json", damaged_json(TOKENIZER_CONFIG), _tokenizer),
     "tokenization": Reader(
         "tokenization.json",
-        damaged_json({"do_lower_case": True, "never_split": ["[E1]"], "strip_accents": False, "vocab_sha256": "0"}),
+        damaged_json({"do_lower_case": True, "never_split": ["[E1]"], "strip_accents": False}),
         _tokenizer,
     ),
     "corpus": Reader("text.txt", damaged(TEXT), _corpus),

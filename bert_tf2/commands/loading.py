@@ -31,10 +31,10 @@ from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.forward import check_process
 from bert_tf2.training.options import DeviceOptions
 from bert_tf2.training.precision import PRECISIONS
-from bert_tf2.weights import checkpoint, sentence_folders, sources, task_file
+from bert_tf2.weights import checkpoint, sentence_folders, sources, task_file, vocabulary
 from bert_tf2.weights.base import Weights
-from bert_tf2.weights.labels import LabelMap
 from bert_tf2.weights.sentence_folders import SentenceVectors
+from bert_tf2.weights.task_file import LabelMap
 
 
 class Bert:
@@ -347,8 +347,8 @@ def load(
     def read() -> Bert:
         source = checkpoint.open_weights(path)
         config = sources.find_config(source, bert_config_file)
-        tokenizer = sources.find_tokenizer(source, config, vocab_file, do_lower_case)
-        labels = sources.label_map_of(source)
+        tokenizer = vocabulary.find_tokenizer(source, config, vocab_file, do_lower_case)
+        labels = task_file.label_map_of(source)
         dtype = PRECISIONS[precision].policy
         model = build_model(
             create_strategy(DeviceOptions(precision=precision), several=False),

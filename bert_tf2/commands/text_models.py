@@ -31,8 +31,8 @@ from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.settings import check_type
 from bert_tf2.training.devices import plan_for
 from bert_tf2.training.keras_optimizer import AdamWeightDecay, WarmupAndDecay
-from bert_tf2.weights import metadata, task_file
-from bert_tf2.weights.labels import LabelMap
+from bert_tf2.weights import sources, task_file
+from bert_tf2.weights.task_file import LabelMap
 
 _RATE = 2e-5  # which the reference's README recommends
 
@@ -254,7 +254,7 @@ class TextModel(keras.Model):
 
         Raises UserError if the folder holds another model, or is not writable.
         """
-        made_with = metadata.decisive(self.model.config)
+        made_with = sources.decisive(self.model.config)
         made_with |= {"labels": self._label_map.labels} if self._label_map else {}
         content = task_file.content(*self._kept(), made_with)
         step = int(self.optimizer.iterations)

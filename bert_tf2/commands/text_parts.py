@@ -18,9 +18,9 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type, settings_of
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.training.forward import check_process
-from bert_tf2.weights import checkpoint, labels, metadata, sources, task_file
+from bert_tf2.weights import checkpoint, sources, task_file, vocabulary
 from bert_tf2.weights.base import Weights
-from bert_tf2.weights.labels import LabelMap
+from bert_tf2.weights.task_file import LabelMap
 
 _STATED = settings_of(ClassifierOptions)
 RANDOM_SEED: int = _STATED["random_seed"][2]
@@ -35,7 +35,7 @@ class Parts:
         check_process()
         self.source = checkpoint.open_weights(hub.fetched(os.path.expanduser(os.fspath(weights))))
         self.config = sources.find_config(self.source, bert_config_file)
-        tokenizer = sources.find_tokenizer(self.source, self.config, vocab_file, do_lower_case)
+        tokenizer = vocabulary.find_tokenizer(self.source, self.config, vocab_file, do_lower_case)
         longest = self.config.max_position_embeddings
         kept = task_file.settings(self.source.folder, {"max_seq_length": int}).get("max_seq_length")
         length = max_seq_length or kept or min(usual, longest)
@@ -62,10 +62,10 @@ def write_folder(
     files.make_directory(output_dir)
     with tempfile.TemporaryDirectory() as folder:
         vocab_file = write_vocabulary(folder, entries_of(tokenizer))
-        metadata.check_output_dir(output_dir, model.config, vocab_file)
-        metadata.write(output_dir, model.config, tokenizer, vocab_file, content)
+        sources.check_output_dir(output_dir, model.config, vocab_file)
+        sources.write_companions(output_dir, model.config, tokenizer, vocab_file, content)
     if label_map:
-        labels.save_label_map(output_dir, label_map)
+        task_file.save_label_map(output_dir, label_map)
     checkpoint.CheckpointFolder(output_dir).save(checkpoint.tf1_variables(model), step)
 
 
@@ -87,7 +87,7 @@ def find_labels(
     tags: bool = False,
 ) -> LabelMap:
     """The meaning of the outputs: as given, else as the weights have it; `tags`: of words."""
-    found = sources.label_map_of(source)
+    found = task_file.label_map_of(source)
     if given is None and not regression:
         if found is None or found.labeled != ("tokens" if tags else "texts"):
             what = "words; give labels=[...]" if tags else "texts; give labels=[...], or regression=True"
@@ -98,8 +98,8 @@ def find_labels(
         raise UserError(f"labels={given!r:.60}: must be two names or more")
     if found and found.labels == names and names and tags == (found.labeled == "tokens"):
         return found
-    asked = LabelMap(labels.TAGGING_TASK if tags else found.task if found else _TASK, names, regression, multi_label)
+    asked = LabelMap(task_file.TAGGING_TASK if tags else found.task if found else _TASK, names, regression, multi_label)
     asked.check_unique("labels")
-    if found and found.labels != labels.numbered(found.num_labels) and not (found.regression and regression):
+    if found and found.labels != task_file.numbered(found.num_labels) and not (found.regression and regression):
         raise UserError(f"{source.path}: was trained for {found.describe()}; leave labels out, or give other weights")
     return asked

@@ -35,7 +35,7 @@ from bert_tf2 import layers
 from bert_tf2.config import BertConfig
 from bert_tf2.exporting.folded_encoder import Encoder
 from bert_tf2.tokenization import FullTokenizer
-from bert_tf2.weights.labels import LabelMap
+from bert_tf2.weights.task_file import LabelMap
 
 FILE = "model.onnx"
 INPUTS = ("input_ids", "input_mask", "segment_ids")

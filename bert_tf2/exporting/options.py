@@ -17,7 +17,7 @@ from bert_tf2.training.options import (
     sequence_length,
 )
 from bert_tf2.weights import task_file
-from bert_tf2.weights.labels import LabelMap
+from bert_tf2.weights.task_file import LabelMap
 
 of_export = functools.partial(setting, group=EXPORT)
 

@@ -31,9 +31,9 @@ from bert_tf2.layers import initial_weights_from
 from bert_tf2.support import environment, files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.training.precision import PRECISIONS
-from bert_tf2.weights import checkpoint, metadata, names, sources, task_file
+from bert_tf2.weights import checkpoint, names, sources, task_file, vocabulary
 from bert_tf2.weights.base import Weights
-from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, read_label_map, save_label_map
+from bert_tf2.weights.task_file import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, read_label_map, save_label_map
 
 
 class _Task(NamedTuple):
@@ -197,13 +197,13 @@ class _Call:
 
 
 def _load_tokenizer(options: ExportOptions, config: BertConfig, source: Weights) -> tokenization.FullTokenizer:
-    stated = metadata.stated_text(source)
+    stated = vocabulary.stated_text(source)
     if stated.do_lower_case is not None and options.do_lower_case not in (None, stated.do_lower_case):
         raise UserError(
             f"{stated.path}: says do_lower_case {str(stated.do_lower_case).lower()}, so the exported model would read"
             f" other tokens than the weights know; give --do_lower_case={stated.do_lower_case}, or correct the file"
         )
-    tokenizer = metadata.load_tokenizer(
+    tokenizer = vocabulary.load_tokenizer(
         options.vocab_file, options.do_lower_case, config.vocab_size, source, options.init_checkpoint
     )
     entries = max(tokenizer.vocab.values()) + 1
@@ -220,7 +220,7 @@ def _find_labels(options: ExportOptions, source: Weights) -> LabelMap:
     elif options.label_map:
         path, found = options.label_map, read_label_map(options.label_map)
     else:
-        path, found = beside if files.exists(beside) else source.path, sources.label_map_of(source)
+        path, found = beside if files.exists(beside) else source.path, task_file.label_map_of(source)
     if found is None:
         raise UserError(
             f"{source.path}: no {LABEL_MAP_FILE} lies beside it, so the meaning of its outputs is not"

@@ -25,7 +25,7 @@ from bert_tf2.exporting.folded_encoder import Encoder
 from bert_tf2.exporting.graph_tokenization import GraphTokenizer, Inputs, Pieces
 from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.request_checks import Rows, SpecialIds, checked_rows, checked_texts, require_none
-from bert_tf2.weights.labels import THRESHOLD, LabelMap
+from bert_tf2.weights.task_file import THRESHOLD, LabelMap
 
 IDS = ("input_ids", "input_mask", "segment_ids")
 

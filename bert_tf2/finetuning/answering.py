@@ -21,7 +21,7 @@ from bert_tf2.finetuning.options import NerOptions, SquadOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import settings_of
 from bert_tf2.training import forward
-from bert_tf2.weights.labels import LabelMap, numbered
+from bert_tf2.weights.task_file import LabelMap, numbered
 
 _INPUTS = ("input_ids", "input_mask", "segment_ids")
 # The defaults of what decides an answer: of run_squad.py, and of run_ner.py.

@@ -36,8 +36,8 @@ from bert_tf2.training.options import MOST_STEPS, TrainOptions
 from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.saver import Best, best_folder, folder_of_weights
 from bert_tf2.training.workers import Team, is_chief
-from bert_tf2.weights import checkpoint, metadata, task_file
-from bert_tf2.weights.labels import save_label_map
+from bert_tf2.weights import checkpoint, sources, task_file, vocabulary
+from bert_tf2.weights.task_file import save_label_map
 
 Export = Callable[..., str]
 
@@ -86,12 +86,12 @@ def _prepare(task: Task) -> Team:
     source = task.source
     flag = flag_of_weights(options)
     if source is not None and flag is not None:
-        metadata.check_task(source, task.purpose, flag, options.other_task)
-    task.tokenizer = metadata.load_tokenizer(
+        sources.check_task(source, task.purpose, flag, options.other_task)
+    task.tokenizer = vocabulary.load_tokenizer(
         options.vocab_file, options.do_lower_case, task.config.vocab_size, source, options.init_checkpoint
     )
     if options.do_train:
-        metadata.check_output_dir(options.output_dir, task.config, options.vocab_file)
+        sources.check_output_dir(options.output_dir, task.config, options.vocab_file)
     task.read_all()
     if options.do_train:
         _num_train_steps(options, task.epoch_size())
@@ -210,10 +210,10 @@ def _train(task: Task, parts: PartRecords, strategy: tf.distribute.Strategy, tea
         trainer.start()  # loads the weights again, with the optimizer's slots
     best = Best(options.output_dir, begun, options.patience) if options.evaluates_during_training else None
     if team.is_chief:
-        made_with = metadata.decisive(task.config) | ({"labels": task.label_map.labels} if task.label_map else {})
+        made_with = sources.decisive(task.config) | ({"labels": task.label_map.labels} if task.label_map else {})
         content = task_file.content(task.purpose, settings.kept(options), made_with)
         for folder in [options.output_dir, *([best.folder] if best else [])]:
-            metadata.write(folder, task.config, task.tokenizer, options.vocab_file, content)
+            sources.write_companions(folder, task.config, task.tokenizer, options.vocab_file, content)
             if task.label_map:
                 save_label_map(folder, task.label_map)
     if best is None or not best.ends_training():

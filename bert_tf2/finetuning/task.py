@@ -15,10 +15,9 @@ from bert_tf2.finetuning.options import FineTuneOptions
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
-from bert_tf2.weights import checkpoint, sources
+from bert_tf2.weights import checkpoint, sources, task_file
 from bert_tf2.weights.base import Weights
-from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
-from bert_tf2.weights.metadata import load_label_map
+from bert_tf2.weights.task_file import LABEL_MAP_FILE, TAGGING_TASK, UNKNOWN_TASK, LabelMap, load_label_map, numbered
 
 Batches = Iterator[Mapping[str, np.ndarray]]
 
@@ -70,7 +69,7 @@ class Task(abc.ABC):
     @property
     @abc.abstractmethod
     def purpose(self) -> dict[str, str | bool]:
-        """What the model is for: the name of the task, and facts about its data; see metadata.check_task."""
+        """What the model is for: the name of the task, and facts about its data; see sources.check_task."""
 
     @abc.abstractmethod
     def read(self, part: str) -> Sequence:
@@ -135,7 +134,7 @@ def known_labels(options: FineTuneOptions, tagging: bool = False, opened: Weight
         folder, label_map = options.output_dir, load_label_map(options.output_dir)
     else:
         source = opened or sources.open_weights(options.init_checkpoint)
-        folder, label_map = source.folder, sources.label_map_of(source)
+        folder, label_map = source.folder, task_file.label_map_of(source)
         own_file = files.exists(os.path.join(folder, LABEL_MAP_FILE))
         single = label_map and label_map.labels and not label_map.multi_label
         nameless = single and not tagging and label_map.labels == numbered(label_map.num_labels)

@@ -21,7 +21,7 @@ from bert_tf2.pretraining.instances import TrainingInstance
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingDataOptions
 from bert_tf2.support import console, files, outputs, progress
 from bert_tf2.support.errors import and_more
-from bert_tf2.weights.vocabulary import check_unknown
+from bert_tf2.weights import vocabulary
 
 _Batch = Mapping[str, np.ndarray | Ragged]
 _LOGGED_EXAMPLES = 20
@@ -147,7 +147,6 @@ def prepare(
 
     A pattern that matches nothing is ignored, as in the reference, but with a warning.
     """
-    from bert_tf2.weights import metadata  # late: it imports the readers of many formats
 
     sentences.splitter_version(options)  # raises an error if the library is missing
     input_files = files.match_files(options.input_file, skip_unmatched=True)
@@ -155,7 +154,7 @@ def prepare(
         {name: getattr(options, name) for name in ("input_file", "vocab_file")},
         [outputs.Output("output_file", name) for name in output_files],
     )
-    tokenizer = metadata.load_tokenizer(options.vocab_file, options.do_lower_case)
+    tokenizer = vocabulary.load_tokenizer(options.vocab_file, options.do_lower_case)
     _warn_of_settings(options)
     return input_files, tokenizer
 
@@ -200,7 +199,7 @@ def make_files(
     text = corpus.read(texts, tokenizer, options)
     examples = drawn_examples.make(text, tokenizer, options, BufferedDraws(random.Random(seed)), folder)
     unknown = np.count_nonzero(text.tokens == tokenizer.vocab.get("[UNK]", -1))
-    check_unknown(and_more(texts, 3), unknown, len(text.tokens))
+    vocabulary.check_unknown(and_more(texts, 3), unknown, len(text.tokens))
     _warn_of_documents(and_more(texts, 3), text, options)
     size = _rows_per_batch(options.max_seq_length, options.max_predictions_per_seq)
     batches = functools.partial(drawn_examples.batches, examples, text, tokenizer, options)

@@ -29,8 +29,9 @@ from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.saver import Best, best_folder
 from bert_tf2.training.workers import Team, is_chief
-from bert_tf2.weights import checkpoint, metadata, names, task_file
+from bert_tf2.weights import checkpoint, names, task_file, vocabulary
 from bert_tf2.weights.base import Weights
+from bert_tf2.weights.sources import check_output_dir, decisive, write_companions
 
 
 def run(options: PretrainingOptions, export: Callable[..., str] | None = None) -> dict[str, float] | None:
@@ -85,11 +86,11 @@ def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
     _check_objective(options, weights)
     tokenizer = None
     if options.vocab_file:  # only the export and dynamic masking need it, but one that does not match is told now
-        tokenizer = metadata.load_tokenizer(
+        tokenizer = vocabulary.load_tokenizer(
             options.vocab_file, options.do_lower_case, config.vocab_size, weights, options.init_checkpoint
         )
     if options.do_train:
-        metadata.check_output_dir(options.output_dir, config, options.vocab_file)
+        check_output_dir(options.output_dir, config, options.vocab_file)
     sources = {"training": Source(options, config, tokenizer, options.input_file)}
     if options.eval_input_file:
         sources["held_out"] = Source(options, config, tokenizer, options.eval_input_file)
@@ -223,8 +224,8 @@ def _train(
         batches = source.for_training(index, trainer.examples, team.share)
     if team.is_chief:
         for folder in [options.output_dir, *([best_folder(options.output_dir)] if evaluate else [])]:
-            made = task_file.content({}, {}, metadata.decisive(model.config))
-            metadata.write(folder, model.config, tokenizer, options.vocab_file, made)
+            made = task_file.content({}, {}, decisive(model.config))
+            write_companions(folder, model.config, tokenizer, options.vocab_file, made)
     if done:
         return trainer.global_step
     return trainer.train(

@@ -24,7 +24,7 @@ from bert_tf2.training.monitor import write_scalars
 from bert_tf2.training.options import OTHER_DROPOUT, OTHER_SCHEDULE, TrainOptions
 from bert_tf2.weights import checkpoint
 
-# Of the model's configuration: what metadata does not refuse, because it is a matter of the training.
+# Of the model's configuration: what `weights.sources` does not refuse, because it is a matter of the training.
 _OF_MODEL = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 _OTHER_RECORDS = "the order is that of the new ones; in this epoch, some may be read twice and others not at all"
 

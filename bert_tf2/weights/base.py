@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -18,8 +18,10 @@ from bert_tf2.config import BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import names
-from bert_tf2.weights.labels import LabelMap
 from bert_tf2.weights.text_rules import VOCABULARY_FILE, Stated, stated_in
+
+if TYPE_CHECKING:
+    from bert_tf2.weights.task_file import LabelMap
 
 CONFIG_FILE = "bert_config.json"
 

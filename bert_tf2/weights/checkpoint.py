@@ -19,12 +19,12 @@ from bert_tf2 import heads, modeling
 from bert_tf2.config import BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.weights import metadata, names
+from bert_tf2.weights import names, sources
 from bert_tf2.weights.base import Weights, check_finite
 from bert_tf2.weights.bundle import Checkpoint, CheckpointFolder, latest_checkpoint, recover, save
-from bert_tf2.weights.labels import LabelMap
 from bert_tf2.weights.names import tf1_variables
 from bert_tf2.weights.sources import open_weights
+from bert_tf2.weights.task_file import LabelMap
 
 __all__ = [
     "Checkpoint", "CheckpointFolder", "check_trained", "initialize", "latest_checkpoint", "make_model", "open_weights",
@@ -70,7 +70,7 @@ def initialize(model: keras.Model, init_checkpoint: str | Weights) -> str:
     fresh = [name for name in variables if name not in source.shapes]
     problems = [*names.misfits(_shapes(variables), source.shapes, names.is_encoder)]
     _refuse(source, problems, "Is it a checkpoint of this configuration, and of this task?")
-    for sentence in metadata.check_config(source, model.config):
+    for sentence in sources.check_config(source, model.config):
         logging.warning("%s", sentence)
     for remark in source.remarks:
         logging.info("%s: %s", source.path, remark)
@@ -106,7 +106,7 @@ def restore(
     advice = "It belongs to another model or task: use another output_dir, or the configuration it was made with"
     _refuse(source, problems, advice)
     if config is not None:
-        metadata.check_config(source, config)
+        sources.check_config(source, config)
     for name, variable in variables.items():
         variable.assign(source.get(name))
     return source.global_step
@@ -147,7 +147,7 @@ def check_trained(model: keras.Model, source: Weights) -> None:
 def make_model(source: Weights, config: BertConfig, labels: LabelMap | None = None, **kwargs: Any) -> keras.Model:
     """Creates the model with the heads that the weights contain, or a BertModel; its variables are not loaded.
 
-    `labels`: from sources.label_map_of; a classifier's and a tagger's weights have the same names. Without them, a
+    `labels`: from task_file.label_map_of; a classifier's and a tagger's weights have the same names. Without them, a
     classifier is made. `**kwargs` are for the model's constructor.
     """
     present = {head for head, rows in names.HEADS.items() if rows[0].reference in source.shapes}

@@ -20,13 +20,13 @@ from bert_tf2.config import LAYER_NORM_EPSILON, BertConfig, check_vocab_size
 from bert_tf2.support import files, outputs
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.quiet import load_tensorflow
-from bert_tf2.weights import bundle, huggingface, keras_files, metadata, names, task_file
+from bert_tf2.weights import bundle, huggingface, keras_files, names, sources, task_file, vocabulary
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, check_finite
-from bert_tf2.weights.labels import LABEL_MAP_FILE, save_label_map
 from bert_tf2.weights.new_words import extend, with_more_positions, with_new_words
 from bert_tf2.weights.options import ConversionOptions
 from bert_tf2.weights.sources import find_config, label_map_of, open_weights
-from bert_tf2.weights.text_rules import Stated
+from bert_tf2.weights.task_file import LABEL_MAP_FILE, save_label_map
+from bert_tf2.weights.text_rules import TOKENIZATION_FILE, Stated, record_of
 from bert_tf2.weights.vocabulary import is_cased
 
 
@@ -49,7 +49,7 @@ def run(options: ConversionOptions) -> list[str]:
 # The files that each value of --to writes into a folder, besides the companions.
 _WRITTEN = {"tf1": ["bert_model.ckpt.*"], "hf": ["config.json", "model.safetensors"], "keras": ["bert_model.keras"]}
 _COMPANIONS = (
-    *(VOCABULARY_FILE, CONFIG_FILE, LABEL_MAP_FILE, task_file.NAME, metadata.TOKENIZATION_FILE),
+    *(VOCABULARY_FILE, CONFIG_FILE, LABEL_MAP_FILE, task_file.NAME, TOKENIZATION_FILE),
     *("config.json", "tokenizer_config.json", "tokenizer.json", "added_tokens.json"),
 )
 _OF_WEIGHTS = re.compile(r".*\.(index|keras|h5|safetensors|bin)|saved_model\.pb")
@@ -83,7 +83,7 @@ class _Conversion:
         self.report = [f"Read {source.path} ({source.kind}, {len(source.shapes)} variables).", *source.remarks]
         self.config = self._find_config()
         self.vocabulary = self._find_vocabulary()
-        stated = metadata.stated_text(source, options.vocab_file)
+        stated = vocabulary.stated_text(source, options.vocab_file)
         self.do_lower_case, self.case_is_stated = self._find_case(stated)
         self.rules = stated.rules
         self.report += [stated.remark] if stated.remark else []
@@ -106,14 +106,14 @@ class _Conversion:
     def _find_config(self) -> BertConfig:
         """Returns the flag's configuration or else the source's."""
         config = find_config(self.source, self.options.bert_config_file)
-        self.report += metadata.check_config(self.source, config)
+        self.report += sources.check_config(self.source, config)
         act = self.options.hidden_act
         return dataclasses.replace(config, hidden_act=act) if act else config
 
     def _find_vocabulary(self) -> list[str] | None:
         path = self.options.vocab_file
         if path:
-            metadata.check_vocabulary(self.source, path)
+            vocabulary.check_vocabulary(self.source, path)
         return tokenization.read_entries(path) if path else self.source.vocabulary()
 
     def _find_case(self, stated: Stated) -> tuple[bool, bool]:
@@ -154,7 +154,7 @@ class _Conversion:
     def task(self) -> dict[str, Any]:
         """The task.json of the input, made for the configuration that is written; empty if there is none."""
         found = task_file.read(self.folder)
-        return found and task_file.made_with(found, metadata.decisive(self.config))
+        return found and task_file.made_with(found, sources.decisive(self.config))
 
     @property
     def _weights(self) -> list[str]:
@@ -192,7 +192,7 @@ class _Conversion:
             texts[VOCABULARY_FILE] = "".join(f"{entry}\n" for entry in self.vocabulary)
         if self.case_is_stated or self.rules:  # a recorded guess would later look like a fact
             lower = self.do_lower_case if self.case_is_stated else None
-            texts[metadata.TOKENIZATION_FILE] = metadata.record_of(lower, self.vocabulary, self.rules)
+            texts[TOKENIZATION_FILE] = record_of(lower, self.rules)
         if self.task:
             texts[task_file.NAME] = json.dumps(self.task, indent=2) + "\n"
         for name, text in texts.items():

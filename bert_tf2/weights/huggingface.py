@@ -20,7 +20,7 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import names, tensor_files, text_rules
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Place, Weights
-from bert_tf2.weights.labels import TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
+from bert_tf2.weights.task_file import TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
 
 _CONFIGS = ("config.json", CONFIG_FILE)  # the second in early releases
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")

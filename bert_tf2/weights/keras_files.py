@@ -16,7 +16,7 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.support.quiet import load_tensorflow
 from bert_tf2.weights import names
 from bert_tf2.weights.base import Place, Weights
-from bert_tf2.weights.labels import TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
+from bert_tf2.weights.task_file import TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
 
 ENDING = ".keras"
 

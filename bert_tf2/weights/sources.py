@@ -1,24 +1,39 @@
-"""Opens weights of any kind: detects the kind of a path and chooses its reader."""
+"""Opens weights of any kind, and compares what lies beside them with what a call was given.
+
+The number of attention heads and the activation function do not affect any shape. With a wrong value the weights
+silently compute something else. Files beside the weights state them, and the text that they were trained with:
+
+    bert_config.json, config.json                       the configuration
+    vocab.txt, tokenization.json, tokenizer*.json       see `vocabulary` and `text_rules`
+    label_map.json, task.json                           see `task_file`
+
+Training writes them beside its checkpoints (`write_companions`), scripts that get no other files take these
+(`model_files`), and all code that loads weights compares with them.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
-import tempfile
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from bert_tf2.config import BertConfig
+from absl import logging
+
+from bert_tf2 import tokenization
+from bert_tf2.config import DECISIVE, BertConfig, config_value, decisive_differences
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
-from bert_tf2.tokenization import FullTokenizer
-from bert_tf2.weights import bundle, huggingface, keras_files, metadata, model_garden
-from bert_tf2.weights.base import Weights
-from bert_tf2.weights.labels import LabelMap
-from bert_tf2.weights.metadata import load_label_map
+from bert_tf2.weights import bundle, huggingface, keras_files, model_garden, task_file
+from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
+from bert_tf2.weights.text_rules import TOKENIZATION_FILE, record_of
+from bert_tf2.weights.vocabulary import entries_of
 
 Model = TypeVar("Model")
 
+# The shapes of the weights show these; loading compares them. Positions that are no table can be of any number.
+_SHOWN_BY_SHAPES = ("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings", "type_vocab_size")
 EXPORT_INFO_FILE = "model_info.json"
 """The description of an exported model, in the folder of its version."""
 
@@ -99,11 +114,6 @@ def open_weights(path: str) -> Weights:
     return model_garden.ObjectCheckpoint(opened) if opened.is_object_based else opened
 
 
-def label_map_of(source: Weights) -> LabelMap | None:
-    """The meaning of a classifier's or tagger's outputs, from label_map.json or else the weights; None if not known."""
-    return load_label_map(source.folder) or source.labels()
-
-
 def despite_saving(path: str, read: Callable[[], Model]) -> Model:
     """`read` of weights in a folder, again if a training saves there meanwhile and deletes the checkpoint it reads."""
     state = os.path.join(path, "checkpoint")
@@ -120,34 +130,137 @@ def despite_saving(path: str, read: Callable[[], Model]) -> Model:
                 raise
 
 
+# What lies beside them
+
+
+def model_files(path: str) -> dict[str, str]:
+    """Returns the configuration and the vocabulary in a folder, or beside weights, by the names of their flags."""
+    folder = path if files.is_directory(path) else os.path.dirname(path)
+    configs = ("config.json", CONFIG_FILE) if huggingface.recognizes(path) else (CONFIG_FILE, "config.json")
+    found = {
+        "bert_config_file": next(filter(None, (files.companion(folder, name) for name in configs)), None),
+        "vocab_file": files.companion(folder, VOCABULARY_FILE),
+    }
+    return {flag: path for flag, path in found.items() if path}
+
+
+def files_in_use(output_dir: str | None, init_checkpoint: str | None) -> dict[str, str]:
+    """Returns model_files of checkpoint.weights_in_use; what output_dir lacks is taken from init_checkpoint."""
+    found = model_files(init_checkpoint) if init_checkpoint else {}
+    return {**found, **(model_files(output_dir) if output_dir and bundle.latest_checkpoint(output_dir) else {})}
+
+
+def stated_config(source: Weights) -> tuple[BertConfig, str] | None:
+    """Returns the configuration in or beside the weights, and the file that contains it."""
+    if source.config is not None:
+        return source.config, source.config_file or source.path
+    path = model_files(source.path).get("bert_config_file")
+    if path is None:
+        return None
+    config = BertConfig.from_json_file(path)
+    task_file.check(path, decisive(config))
+    return config, path
+
+
 def find_config(source: Weights, bert_config_file: str | os.PathLike[str] | None) -> BertConfig:
     """The configuration of weights; raises UserError as `load`."""
     if bert_config_file is not None:
         return BertConfig.from_json_file(os.fspath(bert_config_file))
-    if source.config is not None:
-        return source.config
-    if found := metadata.model_files(source.path).get("bert_config_file"):
-        return BertConfig.from_json_file(found)
+    if found := stated_config(source):
+        return found[0]
     raise UserError(
-        f"{source.path}: no configuration is found beside the weights ({metadata.CONFIG_FILE} or config.json); give"
-        " its path as bert_config_file"
+        f"{source.path}: no configuration is found beside the weights ({CONFIG_FILE} or config.json); give its path as"
+        " bert_config_file"
     )
 
 
-def find_tokenizer(
-    source: Weights, config: BertConfig, vocab_file: str | os.PathLike[str] | None, do_lower_case: bool | None
-) -> FullTokenizer:
-    """The tokenizer of weights; raises UserError as `load`."""
-    path = source.vocabulary_file() if vocab_file is None else os.fspath(vocab_file)
-    with tempfile.TemporaryDirectory() as folder:
-        if path is None:  # it is in another file, for example Hugging Face's tokenizer.json
-            entries = source.vocabulary()
-            if entries is None:
-                raise UserError(
-                    f"{source.path}: no vocabulary is found beside the weights (vocab.txt); give its path as vocab_file"
-                )
-            path = os.path.join(folder, "vocab.txt")
-            files.write_text(path, "".join(f"{entry}\n" for entry in entries))
-        if do_lower_case is None:
-            do_lower_case, _ = metadata.find_case(path, source)
-        return metadata.load_tokenizer(path, do_lower_case, config.vocab_size, source)
+def decisive(config: BertConfig) -> dict[str, Any]:
+    """The fields that decide what weights compute, and that no shape shows."""
+    return {name: config_value(config, name) for name in DECISIVE if name not in _SHOWN_BY_SHAPES}
+
+
+def check_config(source: Weights, config: BertConfig) -> list[str]:
+    """Compares a configuration with that of the weights, in the fields that no shape shows.
+
+    Returns messages about differences that may be intentional: fewer layers, or one of Weights.other_activations.
+    """
+    found = stated_config(source)
+    if found is None:
+        return []
+    stated, path = found
+    allowed = {}
+    if config.hidden_act.lower() in source.other_activations:
+        allowed["hidden_act"] = "the outputs differ, and which is right is not certain"
+    if config.num_hidden_layers < stated.num_hidden_layers:  # with more layers, weights would be missing
+        allowed["num_hidden_layers"] = "only the first layers are used"
+    different = [name for name in decisive_differences(stated, config) if name not in _SHOWN_BY_SHAPES]
+    if refused := [name for name in different if name not in allowed]:
+        remedy = f"give --bert_config_file={path}" if path.endswith(".json") else "correct --bert_config_file"
+        raise UserError(
+            f"{path}: states {_listed(stated, refused)} for the weights {source.path}, but the configuration in use"
+            f" says {_listed(config, refused)}, with which they compute something else; {remedy}"
+        )
+    return [
+        f"{path}: states {_listed(stated, [name])} for the weights {source.path}, the configuration in use says"
+        f" {_listed(config, [name])}: {allowed[name]}."
+        for name in different
+    ]
+
+
+def _listed(config: BertConfig, fields: Sequence[str]) -> str:
+    return " and ".join(f"{name} {config_value(config, name)}" for name in fields)
+
+
+def check_task(source: Weights, task: Mapping[str, str | bool], flag: str, other_task: bool = False) -> None:
+    """Compares what weights were fine-tuned for, as task.json states it, with what they are used for.
+
+    `task`: "task", its name, and facts about its data. `flag` names the weights. A meant difference is a warning.
+    """
+    stated = task_file.read(source.folder)
+    if not (different := [name for name in task if stated.get(name, task[name]) != task[name]]):
+        return
+    then, now = (", ".join(f"{name} {json.dumps(facts[name])}" for name in different) for facts in (stated, task))
+    path = os.path.join(source.folder, task_file.NAME)
+    problem = f"{path}: the weights {source.path} were fine-tuned for {then}, and this call is for {now}"
+    if not other_task:
+        raise UserError(f"{problem}; give another {flag}, or --other_task if that is meant")
+    logging.warning("%s", problem)
+
+
+def check_output_dir(output_dir: str, config: BertConfig, vocab_file: str | None) -> None:
+    """Checks, before a training, that `write_companions` would not replace what belongs to another model."""
+    problem = "and would take its place there; give another --output_dir, or move the file away"
+    path = os.path.join(output_dir, VOCABULARY_FILE)
+    if vocab_file and files.exists(path) and entries_of(path) != entries_of(vocab_file):
+        raise UserError(f"{path}: is another vocabulary than --vocab_file={vocab_file}, {problem}")
+    path = os.path.join(output_dir, CONFIG_FILE)
+    if not files.exists(path) or bundle.latest_checkpoint(output_dir):  # check_config compares that of a training run
+        return
+    stated = BertConfig.from_json_file(path)
+    if different := decisive_differences(stated, config):
+        ours = _listed(config, different)
+        raise UserError(f"{path}: states {_listed(stated, different)}, but --bert_config_file says {ours}, {problem}")
+
+
+def write_companions(
+    folder: str,
+    config: BertConfig,
+    tokenizer: tokenization.FullTokenizer | None = None,
+    vocab_file: str | None = None,
+    task: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes bert_config.json, vocab.txt, tokenization.json and task.json beside the checkpoints of a training run.
+
+    Files that say the same are kept. `tokenizer`, `vocab_file`: both or none. `task`: see task_file.content.
+    """
+    path = os.path.join(folder, CONFIG_FILE)
+    if not files.exists(path) or decisive_differences(BertConfig.from_json_file(path), config):
+        files.write_text(path, config.to_json_string())
+    if tokenizer is not None:
+        beside = os.path.join(folder, VOCABULARY_FILE)
+        if not files.exists(beside) or entries_of(beside) != tokenizer.entries:
+            files.copy(vocab_file, beside)
+        record = record_of(tokenizer.basic_tokenizer.do_lower_case, tokenizer.rules)
+        files.write_text(os.path.join(folder, TOKENIZATION_FILE), record)
+    if task is not None:
+        files.write_json(os.path.join(folder, task_file.NAME), task)

@@ -7,6 +7,7 @@ added_tokens.json. Such a folder may have the vocabulary of a BERT and a tokeniz
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -40,23 +41,28 @@ class Stated(NamedTuple):
     path: str  # the file that states the case, or else the first of them
     do_lower_case: bool | None  # None if no file states it
     rules: dict[str, Any]  # of FullTokenizer
-    remark: str  # what is not the same here, for the user; "" if nothing
-    record: tuple[str, str] = ("", "")  # the path of tokenization.json and the vocabulary's hash in it
+    remark: str = ""  # what is not the same here, for the user
+
+
+def record_of(do_lower_case: bool | None, rules: Mapping[str, Any]) -> str:
+    """Returns the text of a tokenization.json; `rules` are FullTokenizer's, and None is a case that nobody stated."""
+    content = {**({} if do_lower_case is None else {"do_lower_case": do_lower_case}), **rules}
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def _read_record(path: str) -> Stated:
     content = files.read_json(path)
     said = {name: content.get(name) for name in ("never_split", "strip_accents", "tokenize_chinese_chars")}
     rules = {name: value for name, value in said.items() if value is not None}
-    lower, digest, kept = content.get("do_lower_case"), content.get("vocab_sha256", ""), rules.get("never_split", [])
+    lower, kept = content.get("do_lower_case"), rules.get("never_split", [])
     flags = [lower, *(value for name, value in rules.items() if name != "never_split")]
     is_right = all(isinstance(flag, bool | None) for flag in flags) and isinstance(kept, list)
-    if not is_right or not all(isinstance(text, str) for text in (digest, *kept)):
+    if not is_right or not all(isinstance(token, str) for token in kept):
         raise UserError(
-            f"{path}: do_lower_case, strip_accents and tokenize_chinese_chars must be true or false, vocab_sha256 a"
-            " string, never_split a list of strings; correct the file, or remove it"
+            f"{path}: do_lower_case, strip_accents and tokenize_chinese_chars must be true or false, never_split a list"
+            " of strings; correct the file, or remove it"
         )
-    return Stated(path, lower, rules, "", (path, digest))
+    return Stated(path, lower, rules)
 
 
 def stated_in(folder: str) -> Stated | None:
@@ -66,9 +72,7 @@ def stated_in(folder: str) -> Stated | None:
     if record and record.do_lower_case is not None:
         return record
     theirs = in_huggingface(folder)
-    if record and theirs:
-        return theirs._replace(rules={**theirs.rules, **record.rules}, record=record.record)
-    return record or theirs
+    return theirs._replace(rules={**theirs.rules, **record.rules}) if record and theirs else record or theirs
 
 
 class _Files:

@@ -30,7 +30,7 @@ from bert_tf2.exporting.run import run
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import WrongSetting
 from bert_tf2.tokenization import FullTokenizer
-from bert_tf2.weights.labels import LabelMap
+from bert_tf2.weights.task_file import LabelMap
 
 pytestmark = pytest.mark.extra
 

@@ -24,7 +24,7 @@ from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import checkpoint
-from bert_tf2.weights.metadata import load_label_map
+from bert_tf2.weights.task_file import load_label_map
 
 pytest.importorskip("tensorflow_text")
 

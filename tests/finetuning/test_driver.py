@@ -24,7 +24,7 @@ from bert_tf2.finetuning.task import known_labels
 from bert_tf2.support import files, json_text
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import checkpoint
-from bert_tf2.weights.labels import LabelMap, save_label_map
+from bert_tf2.weights.task_file import LabelMap, save_label_map
 
 LENGTHS = {"max_seq_length": 32, "max_query_length": 8, "doc_stride": 8}
 

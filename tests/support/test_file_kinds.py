@@ -13,8 +13,7 @@ from bert_tf2.data import records
 from bert_tf2.finetuning import ner, squad
 from bert_tf2.support import file_kinds, files
 from bert_tf2.weights import sources
-from bert_tf2.weights.labels import read_label_map
-from bert_tf2.weights.metadata import load_label_map
+from bert_tf2.weights.task_file import load_label_map, read_label_map
 
 TEXT = "".join(f"word{number} another\n" for number in range(50))
 

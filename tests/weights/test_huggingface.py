@@ -14,7 +14,7 @@ from refused import message_of
 
 from bert_tf2.config import BertConfig
 from bert_tf2.weights import huggingface
-from bert_tf2.weights.labels import LabelMap
+from bert_tf2.weights.task_file import LabelMap
 
 # Names and shapes.
 

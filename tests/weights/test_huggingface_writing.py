@@ -14,7 +14,7 @@ from bert_tf2 import modeling
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import huggingface
 from bert_tf2.weights.huggingface import write_folder
-from bert_tf2.weights.labels import LabelMap
+from bert_tf2.weights.task_file import LabelMap
 
 WEIGHTS = ("model.safetensors",)
 

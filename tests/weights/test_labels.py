@@ -7,8 +7,7 @@ import json
 import pytest
 from refused import message_of
 
-from bert_tf2.weights.labels import LabelMap, save_label_map
-from bert_tf2.weights.metadata import load_label_map
+from bert_tf2.weights.task_file import LabelMap, load_label_map, save_label_map
 
 MAPS = {
     "xnli": LabelMap("xnli", ("contradiction", "entailment", "neutral"), False),

@@ -25,7 +25,7 @@ from bert_tf2.pretraining import example_files, predict_masked
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, MaskedLMOptions, PretrainingOptions
 from bert_tf2.training.loop import start_from
-from bert_tf2.weights import checkpoint, convert, metadata, text_rules
+from bert_tf2.weights import checkpoint, convert, text_rules
 from bert_tf2.weights.options import ConversionOptions
 
 # The case of the text
@@ -125,7 +125,7 @@ def run_again(trained: dict, **changes) -> None:
 def test_a_training_says_beside_its_weights_what_they_are(trained, folder):
     folder = pathlib.Path(trained["output_dir"]).parent / folder
     assert (folder / "bert_config.json").read_text() == toy_data.config(num_hidden_layers=1).to_json_string()
-    assert (folder / "tokenization.json").read_text() == metadata.record_of(False, toy_data.VOCAB)
+    assert (folder / "tokenization.json").read_text() == text_rules.record_of(False, {})
     assert (folder / "vocab.txt").read_bytes() == pathlib.Path(trained["vocab_file"]).read_bytes()
     bert = bert_tf2.load(folder)  # so the folder is a model
     assert bert.tokenizer.tokenize("good Film") == ["good", "[UNK]"] and bert.labels.labels == ("no", "yes")
@@ -255,7 +255,7 @@ def test_pretraining_writes_what_it_knows(pretraining_options, pretrained, tmp_p
     assert (tmp_path / "out" / "bert_config.json").is_file()
     assert not {"tokenization.json", "vocab.txt"} & {*os.listdir(tmp_path / "out")}  # nobody said which vocabulary
     pretraining.run(dataclasses.replace(options, vocab_file=f"{pretrained}/vocab.txt"))
-    assert (tmp_path / "out" / "tokenization.json").read_text() == metadata.record_of(True, toy_data.VOCAB)
+    assert (tmp_path / "out" / "tokenization.json").read_text() == text_rules.record_of(True, {})
     assert (tmp_path / "out" / "vocab.txt").read_bytes() == pathlib.Path(pretrained, "vocab.txt").read_bytes()
     predict_masked.run(MaskedLMOptions(init_checkpoint=str(tmp_path / "out"), sentence=["the [MASK]"]))
 

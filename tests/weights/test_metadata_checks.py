@@ -14,7 +14,7 @@ from small_models import small_config
 
 from bert_tf2 import modeling
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import checkpoint, convert, metadata
+from bert_tf2.weights import checkpoint, convert, vocabulary
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.options import ConversionOptions
 from bert_tf2.weights.vocabulary import is_cased
@@ -110,46 +110,29 @@ THEIRS = ["[PAD]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "film", "bo
     ],
 )
 def test_vocabularies_that_agree_on_every_word(tmp_path, ours):
-    metadata.check_vocabulary(source_with(tmp_path / "in", THEIRS), write_vocab(tmp_path / "vocab.txt", ours))
+    vocabulary.check_vocabulary(source_with(tmp_path / "in", THEIRS), write_vocab(tmp_path / "vocab.txt", ours))
 
 
 def test_a_vocabulary_of_equal_length_and_other_content(tmp_path):
     source = source_with(tmp_path / "in", THEIRS)
     ours = write_vocab(tmp_path / "vocab.txt", [*THEIRS[:6], "book", "film"])
-    message = message_of(metadata.check_vocabulary, source, ours)
+    message = message_of(vocabulary.check_vocabulary, source, ours)
     assert "2 entries differ, the first on line 7, 'book' here and 'film' there; give that vocabulary" in message
 
 
-def test_only_the_hash_is_known(tmp_path):
-    record = json.loads(metadata.record_of(True, THEIRS))
-    assert record["vocab_entries"] == 8
-    source = source_with(tmp_path / "in", **record)
-    same = write_vocab(tmp_path / "same.txt", THEIRS)
-    metadata.check_vocabulary(source, same)
-    pathlib.Path(same).write_bytes(pathlib.Path(same).read_bytes().replace(b"\n", b"\r\n"))
-    metadata.check_vocabulary(source, same)
-    other = write_vocab(tmp_path / "other.txt", [*THEIRS, "more"])
-    assert "tokenization.json: ids would stand for other words" in message_of(metadata.check_vocabulary, source, other)
-    write_vocab(tmp_path / "in" / "vocab.txt", THEIRS)  # now it can be seen that no id has changed
-    metadata.check_vocabulary(source, other)
-    write_vocab(tmp_path / "in" / "vocab.txt", [*THEIRS, "new"])  # which is another one than the hash's
-    message_of(metadata.check_vocabulary, source, other)
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"do_lower_case": "no"}', '{"vocab_sha256": 7}'])
+@pytest.mark.parametrize("content", ["", "[]", '{"do_lower_case": "no"}', '{"never_split": [7]}'])
 def test_a_broken_record_is_named(tmp_path, content):
     source = source_with(tmp_path / "in", THEIRS)
     (tmp_path / "in" / "tokenization.json").write_text(content)
     vocab = write_vocab(tmp_path / "vocab.txt", THEIRS)
-    for function in (metadata.check_vocabulary, lambda s, v: metadata.load_tokenizer(v, None, source=s)):
-        assert "in/tokenization.json" in message_of(function, source, vocab)
+    assert "in/tokenization.json" in message_of(case, None, vocab, source)
 
 
 # The case of the text
 
 
 def case(given, vocab_file, source=None):
-    return metadata.load_tokenizer(vocab_file, given, source=source).basic_tokenizer.do_lower_case
+    return vocabulary.load_tokenizer(vocab_file, given, source=source).basic_tokenizer.do_lower_case
 
 
 @pytest.mark.parametrize(
@@ -200,14 +183,14 @@ def test_the_weights_word_comes_before_that_of_the_vocabulary_s_folder(tmp_path)
 )
 def test_the_vocabulary_warns_where_nobody_states_the_case(tmp_path, entries, given, warning, log_lines):
     vocab_file = write_vocab(tmp_path / "vocab.txt", entries)
-    tokenizer = metadata.load_tokenizer(vocab_file, given)
+    tokenizer = vocabulary.load_tokenizer(vocab_file, given)
     assert tokenizer.basic_tokenizer.do_lower_case is (given is not False)
     assert bool(log_lines) == bool(warning)
     if warning:
         assert re.search(warning, log_lines[0]), log_lines
     log_lines.clear()
     write_json(tmp_path / "tokenizer_config.json", {"do_lower_case": given is not False})
-    metadata.load_tokenizer(vocab_file, given)
+    vocabulary.load_tokenizer(vocab_file, given)
     assert not log_lines  # now it is stated
 
 

@@ -11,7 +11,7 @@ from huggingface_folders import CONFIG, make_folder
 from mutations import damaged, damaged_json, lengths, refuses_or_reads
 from small_models import MAKERS, randomize, tiny_config
 
-from bert_tf2.weights import checkpoint, convert, keras_files, metadata, sources
+from bert_tf2.weights import checkpoint, convert, keras_files, sources, task_file
 
 INDEX, DATA = "model.ckpt.index", "model.ckpt.data-00000-of-00001"
 # Folder, file that is damaged, path to open within the folder, and the content to damage if it is not the file's.
@@ -31,9 +31,9 @@ def read_all(path: str) -> None:
     for name, shape in source.shapes.items():
         assert list(source.get(name).shape) == shape
     assert source.global_step >= 0
-    sources.label_map_of(source)
+    task_file.label_map_of(source)
     source.vocabulary()
-    metadata.stated_config(source)
+    sources.stated_config(source)
     "\n".join(convert.listing(path)).encode()
 
 

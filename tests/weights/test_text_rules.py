@@ -11,9 +11,9 @@ from huggingface_folders import make_folder, write_json
 from refused import message_of
 
 import bert_tf2
-from bert_tf2.weights import convert, huggingface, metadata, text_rules
-from bert_tf2.weights.metadata import load_label_map
+from bert_tf2.weights import convert, huggingface, sources, text_rules, vocabulary
 from bert_tf2.weights.options import ConversionOptions
+from bert_tf2.weights.task_file import load_label_map
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 BERT = {"type": "BertNormalizer", "clean_text": True, "lowercase": True, "strip_accents": None}
@@ -86,16 +86,16 @@ ADDED = {
 
 @pytest.mark.parametrize("kind", ADDED)
 def test_added_tokens_stay_whole(tmp_path, kind, log_lines):
-    vocabulary, contents = ADDED[kind]
-    folder = written(tmp_path, vocabulary, **contents)
+    words, contents = ADDED[kind]
+    folder = written(tmp_path, words, **contents)
     entries = text_rules.vocabulary(folder)
     assert entries == [*WORDS, "[E1]"]
-    if len(vocabulary) < len(entries):  # a script reads vocab.txt alone
+    if len(words) < len(entries):  # a script reads vocab.txt alone
         assert "vocab.txt: lacks '[E1]', which is among" in message_of(
-            metadata.load_tokenizer, str(tmp_path / "vocab.txt"), True
+            vocabulary.load_tokenizer, str(tmp_path / "vocab.txt"), True
         )
         written(tmp_path, entries)
-    tokenizer = metadata.load_tokenizer(str(tmp_path / "vocab.txt"), True)
+    tokenizer = vocabulary.load_tokenizer(str(tmp_path / "vocab.txt"), True)
     assert tokenizer.tokenize("The[E1]film [e1] [SEP]") == [*("the", "[E1]", "film", "[", "e1", "]", "["), "[UNK]", "]"]
     assert any("added tokens [E1] are found in lower" in line for line in log_lines) == (kind == "added_tokens.json")
 
@@ -162,7 +162,7 @@ def test_another_tokenizer_is_refused_everywhere(tmp_path, contents, part):
     written(tmp_path / "in", [*SPECIAL, "the", "film"], **contents)
     calls = (
         (bert_tf2.load, folder),
-        (metadata.load_tokenizer, f"{folder}/vocab.txt", True),
+        (vocabulary.load_tokenizer, f"{folder}/vocab.txt", True),
         (convert_to, "hf", tmp_path / "in", tmp_path / "out"),
     )
     (message,) = {message_of(*call) for call in calls}
@@ -177,8 +177,8 @@ def test_a_pipe_beside_weights_is_not_waited_for(tmp_path, name):
     os.mkfifo(tmp_path / name)
 
     def read() -> None:
-        metadata.model_files(str(tmp_path))
-        metadata.stated_text(None, str(tmp_path / "vocab.txt"))
+        sources.model_files(str(tmp_path))
+        vocabulary.stated_text(None, str(tmp_path / "vocab.txt"))
         load_label_map(str(tmp_path))
 
     assert message_of(read) == f"{tmp_path / name}: is a pipe or a device, where a file is expected; remove it"

@@ -19,7 +19,7 @@ from bert_tf2.finetuning.tables import TsvLayout, as_number, read_rows, warn_of_
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.tokenization import convert_to_unicode
-from bert_tf2.weights.labels import LABEL_MAP_FILE, LabelMap
+from bert_tf2.weights.task_file import LABEL_MAP_FILE, LabelMap
 
 
 @dataclasses.dataclass

@@ -19,7 +19,7 @@ from bert_tf2.finetuning.classification.tasks import Task
 from bert_tf2.finetuning.tables import aligned, shortened
 from bert_tf2.support import files, plots
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights.labels import THRESHOLD
+from bert_tf2.weights.task_file import THRESHOLD
 
 
 def write_test_results(path: str, probabilities: Iterable[Sequence[float]]) -> None:

@@ -17,7 +17,7 @@ from bert_tf2.finetuning.classification.examples import balanced_weights
 from bert_tf2.finetuning.driver import Export
 from bert_tf2.finetuning.options import ClassifierOptions
 from bert_tf2.finetuning.task import Batches, Scores, Task, flag_of_weights, known_labels
-from bert_tf2.weights.labels import LabelMap
+from bert_tf2.weights.task_file import LabelMap
 
 
 def run(options: ClassifierOptions, export: Export | None = None) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from bert_tf2.finetuning.tables import warn_of_similar
 from bert_tf2.finetuning.task import Batches, Scores, Task, known_labels
 from bert_tf2.support import progress
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, LabelMap
+from bert_tf2.weights.task_file import LABEL_MAP_FILE, TAGGING_TASK, LabelMap
 
 _MEASURES = ("precision", "recall", "f1", "accuracy")
 

@@ -12,7 +12,7 @@ from bert_tf2.finetuning import classification
 from bert_tf2.finetuning.classification.examples import InputExample, get_processor
 from bert_tf2.finetuning.classification.tasks import TASKS, TsvLayout
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights.labels import LabelMap
+from bert_tf2.weights.task_file import LabelMap
 
 
 def write(folder, name, *rows):
