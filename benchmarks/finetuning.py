@@ -63,7 +63,7 @@ class Runs:
         folder = self.work / "weights"
         if not (folder / "vocab.txt").exists():
             from bert_tf2.weights import convert
-            from bert_tf2.weights.options import ConversionOptions
+            from bert_tf2.weights.convert import ConversionOptions
 
             # The tanh approximation, as in the released models; these weights were trained with the exact function, and
             # fine-tuning compensates for the difference.

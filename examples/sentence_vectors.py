@@ -6,6 +6,7 @@ of sentence-transformers (Henderson et al., 2017, section 4.4). It and `bert_tf2
 """
 
 import csv
+import json
 import pathlib
 import sys
 import tempfile
@@ -15,7 +16,6 @@ from scipy.stats import spearmanr
 
 import bert_tf2
 from bert_tf2 import commands
-from bert_tf2.weights import sentence_folders
 
 EPOCHS, BATCH, LENGTH, SCALE = 10, 16, 64, 20.0
 model, *given = sys.argv[1:] or sys.exit(__doc__)
@@ -62,5 +62,15 @@ print(f"Spearman after: {spearman():.3f}")
 folder = tempfile.mkdtemp(prefix="sentence_vectors_")
 bert.save_folder(f"{folder}/tf1")
 commands.call("convert_checkpoint", input=f"{folder}/tf1", output=f"{folder}/st", to="hf", weights_only=True)
-sentence_folders.write(f"{folder}/st", sentence_folders.SentenceVectors("mean", True, LENGTH), bert.config.hidden_size)
+# What sentence-transformers wants beside the weights: the steps from texts to vectors.
+modules = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+steps = enumerate((path, f"sentence_transformers.models.{kind}") for path, kind in modules.items())
+for name, content in {
+    "modules.json": [{"idx": index, "name": str(index), "path": path, "type": kind} for index, (path, kind) in steps],
+    "1_Pooling/config.json": {"word_embedding_dimension": bert.config.hidden_size, "pooling_mode_mean_tokens": True},
+    "2_Normalize/config.json": {},
+    "sentence_bert_config.json": {"max_seq_length": LENGTH, "do_lower_case": False},
+}.items():
+    (place := pathlib.Path(folder, "st", name)).parent.mkdir(exist_ok=True)
+    place.write_text(json.dumps(content))
 print(f"for sentence-transformers, and for bert_tf2.load(...).embed(texts): {folder}/st")

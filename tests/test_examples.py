@@ -43,7 +43,7 @@ def run(model, monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_is_short_and_says_how_to_call_it(path):
     lines = path.read_text().splitlines()
-    assert len(lines) <= (66 if path.stem == "sentence_vectors" else 24)
+    assert len(lines) <= (76 if path.stem == "sentence_vectors" else 24)
     assert re.match(rf'"""[A-Z].*: python examples/{path.name} MODEL_FOLDER', lines[0])
 
 

@@ -46,7 +46,7 @@ COMMANDS = {
     "run_ner": Command("finetuning.options:NerOptions", "finetuning.ner.run:run", exports=True),
     "extract_features": Command("finetuning.options:FeatureOptions", "finetuning.extract_features:run"),
     "convert_checkpoint": Command(
-        "weights.options:ConversionOptions", "weights.convert:run", tensorflow=False, prints=True
+        "weights.convert:ConversionOptions", "weights.convert:run", tensorflow=False, prints=True
     ),
     "explore": Command("explorer.options:ExplorerOptions", "explorer.server:run"),
     "plot_training": Command("training.options:PlotTrainingOptions", "training.plots:run", prints=True),

@@ -1,13 +1,10 @@
 """The weights of a model: reads any kind of checkpoint, and writes the reference's variable names.
 
-`tf1_variables` maps the name in the reference's checkpoints to each variable of a model. Reading, writing, the
-optimizer's slots and the weight-decay exclusion use these names. `names` defines them, `bundle` handles TensorFlow's
-files, and `sources` selects the readers of other files.
+`names` defines these, `bundle` handles TensorFlow's files, and `sources` selects the readers of other files.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -58,9 +55,7 @@ def _shapes(variables: Mapping[str, tf.Variable]) -> dict[str, list[int]]:
 
 
 def initialize(model: keras.Model, init_checkpoint: str | Weights) -> str:
-    """Loads initial weights into a model. Ignores optimizer slots and the step in the checkpoint.
-
-    `init_checkpoint`: any path that sources.open_weights accepts, or what it has opened.
+    """Loads initial weights into a model, from any path that sources.open_weights accepts, or what it has opened.
 
     Returns one line that names the loaded, the newly initialized and the unused variables.
     """
@@ -119,18 +114,17 @@ def weights_in_use(output_dir: str, init_checkpoint: str | None, will_train: boo
         return open_weights(path)
     if will_train:
         return None
-    what = "holds no checkpoint" if files.is_directory(output_dir) else "there is no such folder"
-    released = None
-    with contextlib.suppress(UserError):
+    try:
         released = open_weights(output_dir).path
-    if released:
+    except UserError as error:
+        what = "holds no checkpoint" if files.is_directory(output_dir) else "there is no such folder"
         raise UserError(
-            f"{output_dir}: holds weights, and no checkpoint of a training; give --init_checkpoint={released}, and"
-            " another --output_dir for what is written"
-        )
+            f"{output_dir}: {what}, and no --init_checkpoint is given, so the weights would be random; check"
+            " --output_dir, train first (--do_train), or give --init_checkpoint"
+        ) from error
     raise UserError(
-        f"{output_dir}: {what}, and no --init_checkpoint is given, so the weights would be random; check"
-        " --output_dir, train first (--do_train), or give --init_checkpoint"
+        f"{output_dir}: holds weights, and no checkpoint of a training; give --init_checkpoint={released}, and another"
+        " --output_dir for what is written"
     )
 
 

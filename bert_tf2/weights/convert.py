@@ -16,28 +16,69 @@ from typing import Any
 import numpy as np
 
 from bert_tf2 import tokenization
-from bert_tf2.config import LAYER_NORM_EPSILON, BertConfig, check_vocab_size
-from bert_tf2.support import files, outputs
+from bert_tf2.config import ACTIVATIONS, LAYER_NORM_EPSILON, check_vocab_size
+from bert_tf2.support import files, hub, outputs
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.quiet import load_tensorflow
+from bert_tf2.support.settings import CONVERSION, MODEL, TO_DO, Options, options, setting
 from bert_tf2.weights import bundle, huggingface, keras_files, names, sources, task_file, vocabulary
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, check_finite
 from bert_tf2.weights.new_words import extend, with_more_positions, with_new_words
-from bert_tf2.weights.options import ConversionOptions
-from bert_tf2.weights.sources import find_config, label_map_of, open_weights
-from bert_tf2.weights.task_file import LABEL_MAP_FILE, save_label_map
+from bert_tf2.weights.sources import find_config, open_weights
 from bert_tf2.weights.text_rules import TOKENIZATION_FILE, Stated, record_of
-from bert_tf2.weights.vocabulary import is_cased
+
+
+@options
+class ConversionOptions(Options):
+    """Converts BERT's weights between TensorFlow 1, Hugging Face and Keras, or lists them.
+
+    Examples:
+      python convert_checkpoint.py --input=uncased_L-12_H-768_A-12 --output=for_pytorch --to=hf
+      python convert_checkpoint.py --list=uncased_L-12_H-768_A-12
+
+    The kind of the input is detected.
+    """
+
+    any_of = ("input", "list")
+    needs = (("input", "output"), ("input", "to"))
+    not_both = (("input", "list"),)
+
+    input: str | None = setting(
+        "Weights: a TensorFlow 1 checkpoint, a Hugging Face folder, its name at the hub, a checkpoint or SavedModel of"
+        " Model Garden, or a Keras file.",
+        None,
+        group=TO_DO,
+    )
+    list: str | None = setting("Weights whose variables to list instead.", None, group=TO_DO)
+    bert_config_file: str | None = setting(
+        "The model's configuration, if the input does not contain it.", None, group=MODEL, reads=True
+    )
+    vocab_file: str | None = setting("The vocabulary, if it is not with the input.", None, group=MODEL, reads=True)
+    do_lower_case: bool | None = setting("Whether the model is uncased; else the input says it.", None, group=MODEL)
+    hidden_act: str | None = setting(
+        "Write another activation than the one that the input states.", None, group=MODEL, choices=ACTIVATIONS
+    )
+    extend_vocab: str | None = setting("File with new vocabulary entries, one per line.", None, group=MODEL)
+    never_split: str | None = setting(
+        "File with tokens that stay whole wherever a text has them, such as [E1], one per line.", None, group=MODEL
+    )
+    extend_positions: int | None = setting(
+        "Make the table of positions this long, with copies of its rows; train the model on longer texts then.",
+        None,
+        group=MODEL,
+        low=1,
+    )
+    output: str | None = setting("Folder to write.", None, group=CONVERSION)
+    to: str | None = setting("The format to write.", None, group=CONVERSION, choices=("tf1", "hf", "keras"))
+    weights_only: bool = setting("Omit the optimizer's slots and the step.", False, group=CONVERSION)
+
+    def complete(self) -> None:
+        for name in ("input", "list"):
+            object.__setattr__(self, name, hub.fetched(getattr(self, name) or "") or None)
 
 
 def run(options: ConversionOptions) -> list[str]:
-    """Converts weights; returns messages about what was read, written, changed and omitted.
-
-    `to` is "tf1" (writes `output/bert_model.ckpt.*`, `bert_config.json`, `vocab.txt`), "hf" (`config.json`,
-    `model.safetensors`, `vocab.txt` and the tokenizer's settings) or "keras" (`output/bert_model.keras` with
-    `bert_config.json` and `vocab.txt`). Labels are converted too: `label_map.json` here, `id2label` in Hugging Face's
-    format.
-    """
+    """Converts weights; returns messages about what was read, written, changed and omitted."""
     if options.list:
         return listing(options.list)
     _check_files(options)
@@ -49,7 +90,7 @@ def run(options: ConversionOptions) -> list[str]:
 # The files that each value of --to writes into a folder, besides the companions.
 _WRITTEN = {"tf1": ["bert_model.ckpt.*"], "hf": ["config.json", "model.safetensors"], "keras": ["bert_model.keras"]}
 _COMPANIONS = (
-    *(VOCABULARY_FILE, CONFIG_FILE, LABEL_MAP_FILE, task_file.NAME, TOKENIZATION_FILE),
+    *(VOCABULARY_FILE, CONFIG_FILE, task_file.LABEL_MAP_FILE, task_file.NAME, TOKENIZATION_FILE),
     *("config.json", "tokenizer_config.json", "tokenizer.json", "added_tokens.json"),
 )
 _OF_WEIGHTS = re.compile(r".*\.(index|keras|h5|safetensors|bin)|saved_model\.pb")
@@ -81,8 +122,14 @@ class _Conversion:
         self.folder = source.folder
         # messages about what was read, written, changed and omitted so far
         self.report = [f"Read {source.path} ({source.kind}, {len(source.shapes)} variables).", *source.remarks]
-        self.config = self._find_config()
-        self.vocabulary = self._find_vocabulary()
+        self.config = find_config(source, options.bert_config_file)
+        self.report += sources.check_config(source, self.config)
+        if options.hidden_act:
+            self.config = dataclasses.replace(self.config, hidden_act=options.hidden_act)
+        path = options.vocab_file
+        if path:
+            vocabulary.check_vocabulary(source, path)
+        self.vocabulary = tokenization.read_entries(path) if path else source.vocabulary()
         stated = vocabulary.stated_text(source, options.vocab_file)
         self.do_lower_case, self.case_is_stated = self._find_case(stated)
         self.rules = stated.rules
@@ -96,25 +143,12 @@ class _Conversion:
             )
         if self.vocabulary is not None:
             check_vocab_size("the vocabulary", len(self.vocabulary), self.config.vocab_size)
-        self.labels = label_map_of(source)
+        self.labels = task_file.label_map_of(source)
         for flag in ("extend_vocab", "never_split"):
             if getattr(options, flag):
                 self._extend(flag)
         if options.extend_positions:
             self._extend_positions(options.extend_positions)
-
-    def _find_config(self) -> BertConfig:
-        """Returns the flag's configuration or else the source's."""
-        config = find_config(self.source, self.options.bert_config_file)
-        self.report += sources.check_config(self.source, config)
-        act = self.options.hidden_act
-        return dataclasses.replace(config, hidden_act=act) if act else config
-
-    def _find_vocabulary(self) -> list[str] | None:
-        path = self.options.vocab_file
-        if path:
-            vocabulary.check_vocabulary(self.source, path)
-        return tokenization.read_entries(path) if path else self.source.vocabulary()
 
     def _find_case(self, stated: Stated) -> tuple[bool, bool]:
         """Returns whether the model is uncased, and whether this is stated."""
@@ -124,11 +158,10 @@ class _Conversion:
         lower = stated.do_lower_case if lower is None else lower
         if lower is not None or self.vocabulary is None:
             return lower is not False, lower is not None
-        is_lower = not is_cased([entry.strip() for entry in self.vocabulary])
-        what = "almost no entry of the vocabulary has" if is_lower else "the vocabulary has entries with"
-        kind = "an uncased" if is_lower else "a cased"
-        self.report.append(f"Taken for {kind} model: {what} capitals or accents (--do_lower_case).")
-        return is_lower, False
+        cased = vocabulary.is_cased([entry.strip() for entry in self.vocabulary])
+        what = "a cased model: the vocabulary has" if cased else "an uncased model: almost no entry has"
+        self.report.append(f"Taken for {what} capitals or accents (--do_lower_case).")
+        return not cased, False
 
     def _extend(self, flag: str) -> None:
         if self.vocabulary is None:
@@ -180,10 +213,10 @@ class _Conversion:
     def _leave_out(self, written: Iterable[str]) -> None:
         """Reports what is not written: the number of the optimizer's variables, and the names of all others."""
         left_out = [name for name in self.source.shapes if name not in {*written}]
-        state = [name for name in left_out if names.is_optimizer_state(name)]
-        if state:
-            self.report.append(f"Left out: {len(state)} variables of the optimizer.")
-        if others := [name for name in left_out if name not in state]:
+        others = [name for name in left_out if not names.is_optimizer_state(name)]
+        if state := len(left_out) - len(others):
+            self.report.append(f"Left out: {state} variables of the optimizer.")
+        if others:
             self.report.append(f"Left out: {', '.join(others)}.")
 
     def _write_companions(self) -> None:
@@ -198,7 +231,7 @@ class _Conversion:
         for name, text in texts.items():
             files.write_text(os.path.join(self.options.output, name), text)
         if self.labels:
-            save_label_map(self.options.output, self.labels)
+            task_file.save_label_map(self.options.output, self.labels)
 
     def _write_tf1(self) -> None:
         prefix = os.path.join(self.options.output, "bert_model.ckpt")
@@ -207,7 +240,14 @@ class _Conversion:
         self._write_companions()
         self.report.append(f"Wrote {prefix}: {len(chosen)} variables.")
         self._leave_out(chosen)
-        self.report += _unknown_to_the_reference(self.config)
+        config = self.config
+        if config.hidden_act == "gelu_erf" or config.layer_norm_eps != LAYER_NORM_EPSILON:
+            self.report.append(
+                f'Its bert_config.json says hidden_act "{config.hidden_act}" and layer_norm_eps'
+                f" {config.layer_norm_eps}; google-research/bert knows no gelu_erf, the exact function"
+                " (--hidden_act=gelu writes its approximation; the two differ by less than 5e-4), and no other"
+                " layer_norm_eps than 1e-12."
+            )
 
     def _write_huggingface(self) -> None:
         self.report += huggingface.write_folder(
@@ -242,16 +282,6 @@ class _Conversion:
         if fresh := [name for name in variables if name not in self.source.shapes]:
             self.report.append(f"Not in the input, and random now: {', '.join(fresh)}.")
         self._leave_out(variables)
-
-
-def _unknown_to_the_reference(config: BertConfig) -> Iterator[str]:
-    """Yields a message if google-research/bert does not read the bert_config.json as it is meant."""
-    if config.hidden_act == "gelu_erf" or config.layer_norm_eps != LAYER_NORM_EPSILON:
-        yield (
-            f'Its bert_config.json says hidden_act "{config.hidden_act}" and layer_norm_eps {config.layer_norm_eps};'
-            " google-research/bert knows no gelu_erf, the exact function (--hidden_act=gelu writes its approximation;"
-            " the two differ by less than 5e-4), and no other layer_norm_eps than 1e-12."
-        )
 
 
 def listing(path: str) -> Iterator[str]:

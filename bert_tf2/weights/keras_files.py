@@ -21,11 +21,6 @@ from bert_tf2.weights.task_file import TAGGING_TASK, UNKNOWN_TASK, LabelMap, num
 ENDING = ".keras"
 
 
-def recognizes(path: str) -> bool:
-    """Returns whether the path is a file with the name of a Keras file."""
-    return path.endswith(ENDING) and not files.is_directory(path)
-
-
 class KerasFile(Weights):
     """A .keras file of one of this project's models. Optimizer state is not in `shapes`."""
 
@@ -35,7 +30,13 @@ class KerasFile(Weights):
         super().__init__(path)
         files.expect_kind(path, "one of Keras' files")
         with environment.reading(path):
-            self._check_archive()
+            with files.open_binary(path) as stream, zipfile.ZipFile(stream) as archive:
+                if damaged := archive.testzip():
+                    raise ValueError(f"the checksum of {damaged} differs")
+                said = json_text.parse(archive.read("config.json").decode("utf-8"), "config.json")
+            if not str(said.get("module")).startswith("bert_tf2."):  # Keras would not know its class
+                what = f"{said.get('module')}.{said.get('class_name')}"
+                raise UserError(f"{path}: holds a {what}, which is not a model of this project")
             load_tensorflow()
             import keras
 
@@ -43,16 +44,6 @@ class KerasFile(Weights):
             variables = names.tf1_variables(self._model)
         self.config = self._model.config
         self._hold({name: Place(v.shape.as_list(), v.dtype.name, v) for name, v in variables.items()})
-
-    def _check_archive(self) -> None:
-        """Raises ValueError if a checksum does not match, and UserError if the model is not one of this project."""
-        with files.open_binary(self.path) as stream, zipfile.ZipFile(stream) as archive:
-            if damaged := archive.testzip():
-                raise ValueError(f"the checksum of {damaged} differs")
-            said = json_text.parse(archive.read("config.json").decode("utf-8"), "config.json")
-        if not str(said.get("module")).startswith("bert_tf2."):  # Keras would not know its class
-            what = f"{said.get('module')}.{said.get('class_name')}"
-            raise UserError(f"{self.path}: holds a {what}, which is not a model of this project")
 
     def labels(self) -> LabelMap | None:
         """Returns the labels of a tagger, regression or multi-label model, which no shape shows; names are numbered."""
@@ -68,7 +59,7 @@ class KerasFile(Weights):
 
 
 def write(path: str, model) -> None:
-    """Writes a model, a BertModel or one of heads', to a local path that ends in .keras, completely or not at all."""
+    """Writes a BertModel, or a model of heads, to a local path that ends in .keras, completely or not at all."""
     with files.complete_or_absent(path) as (beside,):
         # Keras wants a name that ends so. If this process is killed, the next one removes the folder.
         folder = outputs.name_beside(f"{path}.folder")

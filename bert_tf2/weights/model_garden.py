@@ -45,15 +45,12 @@ _NAMED = [
     for row in (*names.EMBEDDINGS, *names.BLOCK, *names.POOLER, *names.MASKED_LM)
 ]
 
-# What in the files beside the variables shows hidden_act, which no size determines: operations of the graph (field 2 of
-# a NodeDef; Model Garden's gelu computes the third power of x, the exact one needs erf, or erfc in newer versions), or
-# the name in a trainer's params.yaml, where "gelu" is the tanh approximation.
+# What in a SavedModel shows hidden_act, which no size determines: operations of the graph (field 2 of a NodeDef; Model
+# Garden's gelu computes the third power of x, the exact one needs erf, or erfc in newer versions).
 _ACTIVATIONS = {
     "gelu_erf": rb"\x12(\x03Erf|\x04Erfc)[\x1a\x22\x2a]",
-    "gelu": rb"\x12\x03Pow[\x1a\x22\x2a]|\bhidden_activation: *['\"]?gelu\b",
-    "relu": rb"\x12\x04Relu[\x1a\x22\x2a]|\bhidden_activation: *['\"]?relu\b",
-    "tanh": rb"\bhidden_activation: *['\"]?tanh\b",
-    "linear": rb"\bhidden_activation: *['\"]?(linear|identity)\b",
+    "gelu": rb"\x12\x03Pow[\x1a\x22\x2a]",
+    "relu": rb"\x12\x04Relu[\x1a\x22\x2a]",
 }
 
 
@@ -78,24 +75,21 @@ class ObjectCheckpoint(Weights):
         if saved_model:
             self.kind = "SavedModel of Model Garden's BERT"
         if not opened.is_object_based:
-            raise UserError(
-                f"{self.path}: has no graph of objects; if TensorFlow 1 wrote it, give {opened.path} instead"
-            )
+            raise UserError(f"{self.path}: has no graph of objects; if TensorFlow 1 wrote it, give {opened.path}")
         try:
-            self._graph = ObjectGraph(opened.get(bundle.OBJECT_GRAPH).item(), opened.shapes)
+            self._full_names, self._step, lower = _read_graph(opened.get(bundle.OBJECT_GRAPH).item(), opened.shapes)
         except (DamagedTable, ValueError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{opened.path}: its graph of objects cannot be read, it is damaged ({error}); copy it again"
             ) from error
         self._hold({name: self._place(name, key) for name, key in self._find().items()})
         self.config = self._read_config()
-        if key := self._graph.do_lower_case:  # a variable in TF-Hub's SavedModels
-            self.do_lower_case = bool(opened.get(key))
+        self.do_lower_case = bool(opened.get(lower)) if lower else None  # a variable in TF-Hub's SavedModels
 
     def _find(self) -> dict[str, str]:
         """Returns reference name -> key of all weights; variables without a reference name keep their key."""
         found = defaultdict(set)
-        for key, name in self._graph.full_names.items():
+        for key, name in self._full_names.items():
             for pattern, newer in _OLD_NAMES:
                 name = re.sub(pattern, newer, name)
             for pattern, reference in _NAMED:
@@ -103,7 +97,7 @@ class ObjectCheckpoint(Weights):
                     found[reference.format(*match.groups())].add(key)
         for name, keys in found.items():
             # A pooler of the head's own was trained, and then not the encoder's.
-            found[name] = keys = {key for key in keys if "/pooler_dense/" in self._graph.full_names[key]} or keys
+            found[name] = keys = {key for key in keys if "/pooler_dense/" in self._full_names[key]} or keys
             if len(keys) > 1:
                 raise UserError(
                     f"{self.path}: holds more than one BERT ({name} is there as {' and as '.join(sorted(keys)[:3])});"
@@ -111,14 +105,13 @@ class ObjectCheckpoint(Weights):
                 )
         wanted = names.encoder(max(1, names.num_layers(found)), pooler=False)
         if missing := [row.model_garden for row in wanted if row.reference not in found]:
-            held = and_more(sorted(self._graph.full_names.values()), 3) or "nothing"
+            held = and_more(sorted(self._full_names.values()), 3) or "nothing"
             raise UserError(
                 f"{self.path}: is not Model Garden's BERT encoder: it lacks {and_more(missing, 3)}, and holds {held}"
             )
         named = {name: key for name, keys in found.items() for key in keys}
-        if self._graph.global_step:
-            named[names.GLOBAL_STEP] = self._graph.global_step
-        return named | {key: key for key in self._graph.full_names if key not in {*named.values()}}
+        named |= {names.GLOBAL_STEP: self._step} if self._step else {}
+        return named | {key: key for key in self._full_names if key not in {*named.values()}}
 
     def _place(self, name: str, key: str) -> Place:
         """Returns where a variable is, with its shape in the reference."""
@@ -168,9 +161,9 @@ class ObjectCheckpoint(Weights):
         return config
 
     def _activation(self) -> str:
-        """Returns hidden_act as far as a file states it. Raises UserError for a model that is no BERT."""
+        """Returns hidden_act as far as a SavedModel shows it. Raises UserError for a model that is no BERT."""
         # keras_metadata.pb is in saved_model.pb itself before TensorFlow 2.5.
-        beside = (_SAVED_MODEL, "keras_metadata.pb") if self._saved_model else ("params.yaml",)
+        beside = (_SAVED_MODEL, "keras_metadata.pb") if self._saved_model else ()
         for path in filter(files.exists, (os.path.join(self.folder, name) for name in beside)):
             with files.open_binary(path) as stream:
                 data = stream.read()
@@ -192,36 +185,31 @@ _TO_OPTIMIZER = {"optimizer", "_optimizer"}
 _OF_OPTIMIZER = {"iter", "iterations", "_iterations"}
 
 
-class ObjectGraph:
-    """The variables that the root of a checkpoint's objects leads to, except through an optimizer.
+def _read_graph(graph: bytes, stored: Container[str]) -> tuple[dict[str, str], str, str]:
+    """Finds the variables that the root of a TrackableObjectGraph leads to, except through an optimizer.
 
-    Attributes:
-      full_names: key -> the name that the variable was created with, without counters.
-      global_step, do_lower_case: the keys of these variables, or "".
+    `stored` are the keys of the checkpoint. Returns key -> the name that the variable was created with, without
+    counters, and the keys of global_step and do_lower_case, or "". Raises DamagedTable or ValueError.
     """
-
-    def __init__(self, graph: bytes, stored: Container[str]):
-        """Parses a TrackableObjectGraph (DamagedTable, ValueError); `stored` are the keys of the checkpoint."""
-        nodes = bundle_index.parse("Graph", graph).nodes
-        children = [{child.local_name: child.node_id for child in node.children} for node in nodes]
-        if any(not 0 <= number < len(nodes) for named in children for number in named.values()):
-            raise ValueError("it speaks of objects that are not in it")
-        slots = {slot.slot_variable_node_id for node in nodes for slot in node.slot_variables}
-        waiting, seen = [0][: len(nodes)], {0}
-        while waiting:
-            for attribute, child in children[waiting.pop()].items():
-                optimizer = attribute in _TO_OPTIMIZER or _OF_OPTIMIZER & children[child].keys()
-                if not optimizer and child not in seen:
-                    seen.add(child)
-                    waiting.append(child)
-        variables = {
-            number: (key, attribute.full_name.removesuffix(":0"))
-            for number, node in enumerate(nodes)
-            for attribute in node.attributes
-            if attribute.name == "VARIABLE_VALUE" and number in seen - slots
-            if (key := attribute.checkpoint_key.removeprefix("module/")) in stored  # like `bundle`
-        }
-        counters = ("global_step", "do_lower_case", "save_counter")
-        aside = [variables.pop(children[0].get(name, -1), ("", ""))[0] for name in counters] if nodes else ["", ""]
-        self.global_step, self.do_lower_case = aside[:2]
-        self.full_names = dict(variables.values())
+    nodes = bundle_index.parse("Graph", graph).nodes
+    children = [{child.local_name: child.node_id for child in node.children} for node in nodes]
+    if not nodes or any(not 0 <= number < len(nodes) for named in children for number in named.values()):
+        raise ValueError("it speaks of objects that are not in it")
+    slots = {slot.slot_variable_node_id for node in nodes for slot in node.slot_variables}
+    waiting, seen = [0], {0}
+    while waiting:
+        for attribute, child in children[waiting.pop()].items():
+            optimizer = attribute in _TO_OPTIMIZER or _OF_OPTIMIZER & children[child].keys()
+            if not optimizer and child not in seen:
+                seen.add(child)
+                waiting.append(child)
+    variables = {
+        number: (key, attribute.full_name.removesuffix(":0"))
+        for number, node in enumerate(nodes)
+        for attribute in node.attributes
+        if attribute.name == "VARIABLE_VALUE" and number in seen - slots
+        if (key := attribute.checkpoint_key.removeprefix("module/")) in stored  # like `bundle`
+    }
+    counters = ("global_step", "do_lower_case", "save_counter")
+    step, lower, _ = (variables.pop(children[0].get(name, -1), ("", ""))[0] for name in counters)
+    return dict(variables.values()), step, lower

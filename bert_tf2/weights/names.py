@@ -128,7 +128,6 @@ def of_heads(heads: Iterable[str]) -> list[Variable]:
 
 
 def known(num_hidden_layers: int) -> list[Variable]:
-    """Returns every variable in this table for an encoder and all heads."""
     return [*encoder(num_hidden_layers), *of_heads(HEADS)]
 
 
@@ -159,7 +158,7 @@ def shapes_of(rows: Iterable[Variable], config: BertConfig, num_labels: int | No
 
 
 def num_labels(shapes: Mapping[str, Sequence[int]]) -> int | None:
-    """Returns the number of outputs of a classifier or tagger, or None if the weights have no such head."""
+    """The number of outputs of a classifier or tagger, or None if the weights have no such head."""
     return next(iter(shapes.get(LABELS[0].reference, ())), None)
 
 

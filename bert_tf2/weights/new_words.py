@@ -1,8 +1,7 @@
 """Adds entries to the vocabulary of a trained model, for words that it would split into pieces, or rows for positions.
 
-A new entry needs a row in the word embeddings and a bias in the masked-LM head. These start as the mean over the pieces
-that represented the word before, so that the model initially reads the word about as before, and pretraining on the new
-text continues from there.
+The row and the bias of a new entry start as the mean over the pieces that represented the word before, so that the
+model initially reads it about as before.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ class Extension:
     words: list[str]  # all words, those that were entries already too
 
     def describe(self, old_size: int) -> str:
-        """Returns a one-sentence summary for the user."""
         appended = len(self.vocabulary) - old_size
         return (
             f"Vocabulary: {len(self.pieces)} new entries, {len(self.pieces) - appended} of them in [unused] places,"
@@ -69,8 +67,7 @@ def extend(
             raise UserError(
                 f"{where}: {word!r} would never be found, because text is split into {' '.join(words) or 'nothing'!r}"
                 f" before words are looked up, and one of more than {wordpiece.max_input_chars_per_word} characters is"
-                f" {_UNKNOWN}; give each part a line of its own, or leave the line out (the file of --never_split has"
-                " what is to stay whole)"
+                f" {_UNKNOWN}; give each part a line of its own, or the word in the file of --never_split"
             )
         if word not in ids:
             index = next(free, len(entries))
@@ -80,10 +77,9 @@ def extend(
 
 
 class LongerTables(Weights):
-    """Weights of which some tables have more rows."""
+    """Weights of which some tables have `size` rows, as `config` says; fill(new, old) sets the new ones."""
 
     def __init__(self, source: Weights, tables: tuple[str, ...], config: BertConfig, size: int, fill: Callable):
-        """`config` has `size`, the number of rows of `tables`; fill(new, old) sets the new rows from the old ones."""
         super().__init__(source.path)
         self.config, self._source, self._tables, self._fill = config, source, tables, fill
         self.shapes = {
@@ -113,10 +109,7 @@ def with_new_words(source: Weights, config: BertConfig, extension: Extension) ->
 
 
 def with_more_positions(source: Weights, config: BertConfig, count: int) -> LongerTables:
-    """Weights with `count` positions: copies of the first ones, over and over, as in Longformer.
-
-    (Beltagy, Peters and Cohan, 2020, section 5: a start from which a training learns soon, better than random rows.)
-    """
+    """Weights with `count` positions: copies of the first ones, over and over, as in Longformer (2020, section 5)."""
 
     def fill(new: np.ndarray, old: np.ndarray) -> None:
         new[len(old) :] = np.resize(old, new.shape)[len(old) :]

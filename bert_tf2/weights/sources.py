@@ -77,7 +77,7 @@ def open_weights(path: str) -> Weights:
     file; a TensorFlow 2 checkpoint or SavedModel of Model Garden's encoder; a Keras file of this project's models, or a
     folder with one of them.
     """
-    if keras_files.recognizes(path):
+    if path.endswith(keras_files.ENDING) and not files.is_directory(path):
         return keras_files.KerasFile(path)
     if from_huggingface := huggingface.recognizes(path):
         if files.is_directory(path) and (prefixes := bundle.prefixes_in(path)):

@@ -135,15 +135,6 @@ def test_bert_config_beside_it(tmp_path):
     assert "bert_config.json: says num_attention_heads 4" in message and "have 2" in message
 
 
-@pytest.mark.parametrize(("said", "expected"), [("gelu", "gelu"), ('"relu"', "relu"), ("identity", "linear")])
-def test_params_of_the_trainer_beside_it(tmp_path, said, expected):
-    prefix = save(tmp_path, random_arrays(ENCODER))
-    lines = ["task:", "  model:", "    encoder:", "      bert:", f"        hidden_activation: {said}"]
-    (tmp_path / "params.yaml").write_text("\n".join([*lines, "        norm_first: false", ""]))
-    source = open_weights(prefix)
-    assert source.config.hidden_act == expected and source.remarks == []
-
-
 # What is no BERT, or damaged.
 
 
