@@ -57,33 +57,22 @@ def encode(columns: Mapping[str, np.ndarray | Ragged]) -> list[bytes]:
     """Serializes B rows, each to the bytes of `Example.SerializeToString(deterministic=True)`.
 
     `columns`: feature name -> array [B, L] of integers or of float32, or Ragged. L >= 1 may differ between features.
-
-    Raises:
-      ValueError: an array has another shape or type, or a ragged row is empty.
     """
-    rows = _Rows(len(next(iter(columns.values()))))
+    count = len(next(iter(columns.values())))
+    rows = _Rows(count)
     for name in sorted(columns, key=str.encode):  # by the bytes of the name, as protobuf sorts
-        values, used = columns[name], None
+        values, used = columns[name], None  # `used` tells integers from padding
         if isinstance(values, Ragged):
-            if len(values) and values.lengths.min() < 1:
-                raise ValueError(f"{name}: a row has no values")
             values, used = values.values, values.used
-        if values.ndim != 2 or len(values) != rows.count or not values.shape[1]:
-            raise ValueError(f"{name}: an array of shape {values.shape} is not [{rows.count}, L] with L >= 1")
-        rows = rows.followed_by(_entry(name, values, used))
+        if np.issubdtype(values.dtype, np.integer):
+            kind, content = _INTEGERS, _Rows(count, *encode_varints(values, used))
+        elif values.dtype == np.float32 and used is None:
+            kind, content = _FLOATS, _Rows(count, np.ascontiguousarray(values, "<f4").view(np.uint8))
+        else:
+            raise ValueError(f"{name}: values of type {values.dtype} are neither integers nor float32")
+        key = _constant(count, name.encode()).within(1)
+        rows = rows.followed_by(key.followed_by(content.within(1).within(kind).within(2)).within(1))
     return rows.within(1).split()
-
-
-def _entry(name: str, values: np.ndarray, used: np.ndarray | None) -> _Rows:
-    """The entries of one feature; `used`: bool [B, L] for integers of which some are padding, otherwise None."""
-    if np.issubdtype(values.dtype, np.integer):
-        kind, content = _INTEGERS, _Rows(len(values), *encode_varints(values, used))
-    elif values.dtype == np.float32 and used is None:
-        kind, content = _FLOATS, _Rows(len(values), np.ascontiguousarray(values, "<f4").view(np.uint8))
-    else:
-        raise ValueError(f"{name}: values of type {values.dtype} are neither integers nor float32")
-    key = _constant(len(values), name.encode()).within(1)
-    return key.followed_by(content.within(1).within(kind).within(2)).within(1)
 
 
 class _Rows:

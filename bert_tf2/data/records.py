@@ -294,7 +294,11 @@ def _problems(found: Values, kind: RecordKind, sizes: Sizes, inspects: bool) -> 
             if not fits.all():
                 yield f"{name} holds {found[name][~fits][0]}, which is not {_allowed(feature, limit, inspects)}"
     if kind in (UNMASKED, UNMASKED_WORDS):
-        yield from _problems_of_lengths(found["segment_lengths"], len(found["input_ids"]))
+        segments, tokens = found["segment_lengths"], len(found["input_ids"])
+        if len(segments) > MOST_SEGMENTS:
+            yield f"has {len(segments)} segments, at most {MOST_SEGMENTS} are possible"
+        if segments.sum() != tokens:
+            yield f"the sum of segment_lengths is {segments.sum()}, and the record has {tokens} tokens"
     elif inspects:
         yield from _problems_of_masks(found)
 
@@ -319,13 +323,6 @@ def _allowed(feature: Feature, limit: float | None, inspects: bool) -> str:
     if size in _SIZES_OF_MODEL and not inspects:
         meaning = f" ({size} {limit} in the model's configuration; are the records for another model?)"
     return f"in {least}..{limit - 1}{meaning}"
-
-
-def _problems_of_lengths(segments: np.ndarray, num_tokens: int) -> Iterator[str]:
-    if len(segments) > MOST_SEGMENTS:
-        yield f"has {len(segments)} segments, at most {MOST_SEGMENTS} are possible"
-    if segments.sum() != num_tokens:
-        yield f"the sum of segment_lengths is {segments.sum()}, and the record has {num_tokens} tokens"
 
 
 def _problems_of_masks(values: Values) -> Iterator[str]:

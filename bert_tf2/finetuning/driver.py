@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2.data import length_buckets, record_index, record_order, records
+from bert_tf2.data import record_index, record_order, records
 from bert_tf2.fast.encoder import accelerate
 from bert_tf2.finetuning.options import FineTuneOptions
 from bert_tf2.finetuning.task import Scores, Task, flag_of_weights
@@ -169,7 +169,7 @@ class PartRecords:
         what = "Evaluating" if evaluating else "Predicting"
         batches = progress.track(batches, what, count, task.unit, size=lambda batch: len(batch["input_ids"]))
         if not options.pads_batches:
-            batches = length_buckets.put_back(batches, batch_size, MASKED_SCORE)
+            batches = record_order.put_back(batches, batch_size, MASKED_SCORE)
         return task.answers(part, batches)
 
     def find_fault(self, part: str) -> UserError | None:

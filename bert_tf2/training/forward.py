@@ -5,7 +5,7 @@
     on_replicas: a batch -> equal parts -> one function on every replica -> results of the batch
 
 The rows of `in_order` come one by one, perhaps from someone who types them, and nothing is read ahead of its window.
-For data sets, `data.length_buckets` makes batches of like length within the pipeline.
+For data sets, `data.record_order` makes batches of like length within the pipeline.
 """
 
 from __future__ import annotations

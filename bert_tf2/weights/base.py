@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import ml_dtypes
+import ml_dtypes  # noqa: F401 - with it, numpy knows bfloat16
 import numpy as np
 
 from bert_tf2 import tokenization
@@ -98,11 +98,6 @@ class Weights:
     def global_step(self) -> int:
         """The number of training steps, or 0 if the source does not contain it."""
         return int(self.get(names.GLOBAL_STEP)) if self.shapes.get(names.GLOBAL_STEP) == [] else 0
-
-
-def numpy_dtype(name: str) -> np.dtype:
-    """Returns the dtype with this name; numpy itself has no bfloat16."""
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
 def bytes_of(value: np.ndarray) -> np.ndarray:

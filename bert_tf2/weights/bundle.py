@@ -1,9 +1,9 @@
 """TensorFlow checkpoint files, `PREFIX.index` and `PREFIX.data-0000N-of-0000M`, and checkpoint folders.
 
 A data file contains the bytes of the tensors, one after the other; the index is a table of their offsets, shapes and
-checksums (`bundle_index`). This module reads and writes both without TensorFlow, whose import alone takes longer than
-the conversion of BERT-Large. TensorFlow 1 and 2 use the same container. In the reference's checkpoints the keys are
-variable names, in TensorFlow 2's they are paths through Python objects (`model_garden`).
+checksums (`bundle_index`). Both are read and written without TensorFlow, whose import alone takes longer than the
+conversion of BERT-Large. In the reference's checkpoints the keys are variable names, in TensorFlow 2's paths through
+Python objects (`model_garden`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from absl import logging
 from bert_tf2.support import file_kinds, files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import bundle_index, names
-from bert_tf2.weights.base import Place, Weights, numpy_dtype
+from bert_tf2.weights.base import Place, Weights, bytes_of
 from bert_tf2.weights.bundle_index import DamagedTable, Entry
 
 if TYPE_CHECKING:
@@ -58,7 +58,6 @@ def find_prefix(path: str) -> str:
 
 
 def prefixes_in(folder: str) -> list[str]:
-    """Returns the prefixes of the checkpoints in a folder."""
     found = files.list_directory(folder)
     return [os.path.join(folder, name.removesuffix(".index")) for name in found if name.endswith(".index")]
 
@@ -70,12 +69,11 @@ def _files_of(prefix: str) -> list[str]:
 
 
 class Checkpoint(Weights):
-    """A checkpoint that is open for reading, by the variable names in the file."""
+    """A checkpoint, by the variable names in the file; `path` is its prefix, one of its files, or its folder."""
 
     kind = "TensorFlow 1 checkpoint"
 
     def __init__(self, path: str):
-        """Opens a checkpoint. `path`: its prefix, one of its files, or its folder."""
         super().__init__(find_prefix(path))
         path = self.path + ".index"
         with self._explained(), files.open_binary(path) as stream:  # once, as each reading may be a round trip
@@ -107,7 +105,7 @@ class Checkpoint(Weights):
             size = sizes[file] if file in sizes else sizes.setdefault(file, files.size(file))
             asked = entry.size
             if entry.dtype != "string":
-                asked = math.prod(entry.shape) * numpy_dtype(entry.dtype).itemsize
+                asked = math.prod(entry.shape) * np.dtype(entry.dtype).itemsize
             if asked != entry.size or entry.offset + entry.size > size:
                 raise self._damaged(
                     f"{file}: the tensor {name} cannot be read: it should be {asked} bytes at {entry.offset}, and the"
@@ -145,15 +143,14 @@ class Checkpoint(Weights):
                 return bundle_index.decode_strings(data, entry.shape, entry.checksum)
             if bundle_index.mask(google_crc32c.value(data)) != entry.checksum:
                 raise DamagedTable("its bytes do not match their checksum")
-            return np.frombuffer(data, numpy_dtype(entry.dtype)).reshape(entry.shape)
+            return np.frombuffer(data, np.dtype(entry.dtype)).reshape(entry.shape)
 
 
 def save(prefix: str, variables: Mapping[str, tf.Variable | np.ndarray], global_step: int | None = None) -> None:
     """Writes values as a checkpoint for TensorFlow 1 and 2; see `write`."""
-    values = (
-        dict(variables) if global_step is None else {**variables, names.GLOBAL_STEP: np.array(global_step, np.int64)}
-    )
-    write(prefix, ((name, v if isinstance(v, np.ndarray) else v.numpy()) for name, v in values.items()))
+    step = {} if global_step is None else {names.GLOBAL_STEP: np.array(global_step, np.int64)}
+    values = {**variables, **step}.items()
+    write(prefix, ((name, v if isinstance(v, np.ndarray) else v.numpy()) for name, v in values))
 
 
 def write(prefix: str, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
@@ -161,19 +158,19 @@ def write(prefix: str, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
 
     Writes temporary files and renames them, the index last: a checkpoint that has an index is complete.
     """
-    data, index = f"{prefix}.data-00000-of-00001", f"{prefix}.index"
     header = bundle_index.new("Header", num_shards=1, version=bundle_index.new("Version", producer=1))
     entries = {b"": header.SerializeToString()}
-    with files.complete_or_absent(data, index, durable=True) as (beside_data, beside_index):
-        with files.open_binary(beside_data, "wb") as stream:
+    with files.complete_or_absent(f"{prefix}.data-00000-of-00001", f"{prefix}.index", durable=True) as beside:
+        with files.open_binary(beside[0], "wb") as stream:
             offset = 0
             for name, value in arrays:
-                dtype, data_bytes, checksum = bundle_index.encode_array(value)
-                entry = Entry(dtype, [*value.shape], 0, offset, len(data_bytes), checksum)
+                data = bytes_of(value)
+                checksum = bundle_index.mask(google_crc32c.value(data))
+                entry = Entry(value.dtype.name, [*value.shape], 0, offset, len(data), checksum)
                 entries[name.encode()] = entry.encode()
-                stream.write(memoryview(data_bytes))
-                offset += len(data_bytes)
-        with files.open_binary(beside_index, "wb") as stream:
+                stream.write(data.data)
+                offset += len(data)
+        with files.open_binary(beside[1], "wb") as stream:
             stream.write(bundle_index.write_table(entries))
 
 
@@ -237,9 +234,7 @@ def recover(output_dir: str) -> None:
 
     A kill can come between the first checkpoint of a training and the file `checkpoint`. Without that file, a single
     checkpoint is therefore taken for the newest one; several are not, because someone must have removed the file.
-
-    If the newest one is damaged, a warning names it; its files stay, until the training comes to its step again. If
-    none is intact, nothing is changed: `latest_checkpoint`, or whoever reads the checkpoint, says so.
+    Damaged files stay, until the training comes to their step again. If none is intact, nothing is changed.
     """
     state = os.path.join(output_dir, _STATE_FILE)
     folder = CheckpointFolder(output_dir, keep_checkpoint_max=sys.maxsize)  # nothing is dropped here
@@ -268,7 +263,6 @@ class CheckpointFolder:
         self._keep = keep_checkpoint_max
 
     def prefix(self, global_step: int) -> str:
-        """Returns the path of the checkpoint of a step, without the endings of its files."""
         return os.path.join(self._output_dir, f"model.ckpt-{global_step}")
 
     def save(self, variables: Mapping[str, tf.Variable | np.ndarray], global_step: int) -> str:

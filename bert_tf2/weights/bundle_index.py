@@ -21,7 +21,6 @@ import numpy as np
 
 from bert_tf2.data import example
 from bert_tf2.data.tfrecords import mask  # TFRecord files have the same checksums
-from bert_tf2.weights.base import bytes_of
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48
@@ -197,33 +196,12 @@ def _append_block(table: bytearray, entries: list[tuple[bytes, bytes]]) -> bytes
     return handle
 
 
-# The tensors
-
-
-def _layout_of_strings(lengths: list[int], content: bytes) -> tuple[bytes, int]:
-    """Returns the checksum of the lengths that lies between them and the strings, and that of everything."""
-    checksum = google_crc32c.value(struct.pack(f"<{len(lengths)}I", *lengths))
-    middle = struct.pack("<I", mask(checksum))
-    return middle, mask(google_crc32c.extend(google_crc32c.extend(checksum, middle), content))
-
-
 def decode_strings(data: bytes, shape: list[int], checksum: int) -> np.ndarray:
     """Decodes lengths, their checksum, and the concatenated strings. `checksum` covers all of these."""
     lengths, place = _read_varints(data, 0, math.prod(shape))
-    content = data[place + 4 :]
-    if _layout_of_strings(lengths, content)[1] != checksum:
+    of_lengths = google_crc32c.value(struct.pack(f"<{len(lengths)}I", *lengths))
+    if mask(google_crc32c.extend(of_lengths, data[place:])) != checksum:
         raise DamagedTable("its bytes do not match their checksum")
-    strings, ends = np.empty(len(lengths), object), np.cumsum([0, *lengths])
-    strings[:] = [content[start:end] for start, end in itertools.pairwise(ends)]
+    strings, ends = np.empty(len(lengths), object), np.cumsum([place + 4, *lengths])
+    strings[:] = [data[start:end] for start, end in itertools.pairwise(ends)]
     return strings.reshape(shape)
-
-
-def encode_array(value: np.ndarray) -> tuple[str, np.ndarray | bytes, int]:
-    """Returns the dtype, bytes and checksum for a checkpoint. Encodes arrays of bytes objects for `decode_strings`."""
-    if value.dtype != object:
-        data = bytes_of(value)
-        return value.dtype.name, data, mask(google_crc32c.value(data))
-    strings = value.reshape(-1).tolist()
-    content = b"".join(strings)
-    middle, checksum = _layout_of_strings([*map(len, strings)], content)
-    return "string", b"".join(varint(len(text)) for text in strings) + middle + content, checksum

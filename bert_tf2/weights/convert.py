@@ -186,8 +186,8 @@ class _Conversion:
     @property
     def task(self) -> dict[str, Any]:
         """The task.json of the input, made for the configuration that is written; empty if there is none."""
-        found = task_file.read(self.folder)
-        return found and task_file.made_with(found, sources.decisive(self.config))
+        found, made_with = task_file.read(self.folder), task_file.MADE_WITH
+        return found and {**found, made_with: {**found.get(made_with, {}), **sources.decisive(self.config)}}
 
     @property
     def _weights(self) -> list[str]:
@@ -235,7 +235,8 @@ class _Conversion:
 
     def _write_tf1(self) -> None:
         prefix = os.path.join(self.options.output, "bert_model.ckpt")
-        chosen = dict.fromkeys([*self._weights, *([] if self.options.weights_only else self.source.shapes)])
+        others = [] if self.options.weights_only else self.source.dtypes.items()
+        chosen = dict.fromkeys([*self._weights, *(name for name, dtype in others if dtype != "string")])
         bundle.write(prefix, self._arrays(chosen))
         self._write_companions()
         self.report.append(f"Wrote {prefix}: {len(chosen)} variables.")

@@ -114,8 +114,8 @@ class HuggingFaceFolder(Weights):
             usual = name.removeprefix(prefix)
             usual = usual.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
             usual = f"bert.{usual}" if usual.startswith(("embeddings.", "encoder.", "pooler.")) else usual
-            if not _BUFFERS.search(usual) and found.setdefault(usual, name) != name:
-                raise UserError(f"{self.path}: {name} and {found[usual]} are two names for one variable; remove one")
+            if not _BUFFERS.search(usual):
+                found[usual] = name
         for copy, original in TIED.items():
             duplicate = found.pop(copy, None)
             first = found.setdefault(original, duplicate) if duplicate else None

@@ -82,6 +82,7 @@ class LongerTables(Weights):
     def __init__(self, source: Weights, tables: tuple[str, ...], config: BertConfig, size: int, fill: Callable):
         super().__init__(source.path)
         self.config, self._source, self._tables, self._fill = config, source, tables, fill
+        self.dtypes = source.dtypes
         self.shapes = {
             name: [size, *shape[1:]] if name.startswith(tables) else shape for name, shape in source.shapes.items()
         }

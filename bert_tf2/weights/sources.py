@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from absl import logging
@@ -43,31 +43,26 @@ _KINDS = (
 )
 
 
-# Files of other kinds of weights, by patterns of names in a folder: what they are, and the remedy.
-_OTHERS = (
-    (r"adapter_(config\.json|model\.\w+)", "an adapter (LoRA), which changes other weights", "merge them with peft"
-     " (merge_and_unload) and save the result (save_pretrained)"),
-    (r"(pytorch_model\.bin|model\.safetensors)\.index\.json", "the index of weights in several files",
-     "let transformers save them in one: BertModel.from_pretrained(FOLDER).save_pretrained(OTHER)"),
-    (r"(pytorch_)?model\.\w+\.(safetensors|bin)", "a variant of the weights", "give the name of that file"),
-    (r"\d_(BERT|Transformer)", "the parts of a sentence-transformers model", "give the name of that folder"),
-    (r"tf_model\.h5", "weights of transformers for Keras 2", "let transformers 4 save them again:"
-     " BertModel.from_pretrained(FOLDER, from_tf=True).save_pretrained(OTHER)"),
-    (r"flax_model\.msgpack", "weights of transformers for Flax", "let transformers 4 save them again:"
-     " BertModel.from_pretrained(FOLDER, from_flax=True).save_pretrained(OTHER)"),
-    (r"\d+", "a version of an exported model", "give the checkpoint that it was made from, or use it with"
-     " bert_tf2.exporting.load"),
-    (r"snapshots|models--.+", "the cache of Hugging Face's hub", "give the name of a folder in its snapshots"),
-)  # fmt: skip
+# Files of other kinds of weights, by patterns of names in a folder: what they are, with the remedy.
+_OTHERS = {
+    r"adapter_(config\.json|model\.\w+)": "an adapter (LoRA), which changes other weights; merge them with peft"
+    " (merge_and_unload) and save the result (save_pretrained)",
+    r"(pytorch_model\.bin|model\.safetensors)\.index\.json": "the index of weights in several files; let transformers"
+    " save them in one: BertModel.from_pretrained(FOLDER).save_pretrained(OTHER)",
+    r"(pytorch_)?model\.\w+\.(safetensors|bin)": "a variant of the weights; give the name of that file",
+    r"\d_(BERT|Transformer)": "the parts of a sentence-transformers model; give the name of that folder",
+    r"tf_model\.h5": "weights of transformers for Keras 2; let transformers 4 save them again (from_tf=True)",
+    r"flax_model\.msgpack": "weights of transformers for Flax; let transformers 4 save them again (from_flax=True)",
+    r"\d+": "a version of an exported model; give the checkpoint that it was made from, or use bert_tf2.exporting.load",
+    r"snapshots|models--.+": "the cache of Hugging Face's hub; give the name of a folder in its snapshots",
+}
 
 
 def _of_another_kind(folder: str) -> str:
     """Returns what a folder holds in place of weights that can be read, with the remedy; "" if that is not known."""
     present = [name.strip("/") for name in files.list_directory(folder)]
-    for pattern, what, remedy in _OTHERS:
-        if found := [name for name in present if re.fullmatch(pattern, name)]:
-            return f"holds {found[0]}, {what}; {remedy}"
-    return ""
+    found = (f"holds {name}, {what}" for kind, what in _OTHERS.items() for name in present if re.fullmatch(kind, name))
+    return next(found, "")
 
 
 def open_weights(path: str) -> Weights:
@@ -117,16 +112,12 @@ def open_weights(path: str) -> Weights:
 def despite_saving(path: str, read: Callable[[], Model]) -> Model:
     """`read` of weights in a folder, again if a training saves there meanwhile and deletes the checkpoint it reads."""
     state = os.path.join(path, "checkpoint")
-
-    def newest() -> str | None:
-        return files.read_text(state) if files.is_directory(path) and files.exists(state) else None
-
     while True:
-        before = newest()
+        before = files.read_text(state) if files.exists(state) else None
         try:
             return read()
         except UserError:
-            if newest() == before:
+            if not files.exists(state) or files.read_text(state) == before:
                 raise
 
 
@@ -184,31 +175,19 @@ def check_config(source: Weights, config: BertConfig) -> list[str]:
 
     Returns messages about differences that may be intentional: fewer layers, or one of Weights.other_activations.
     """
-    found = stated_config(source)
-    if found is None:
-        return []
-    stated, path = found
-    allowed = {}
-    if config.hidden_act.lower() in source.other_activations:
-        allowed["hidden_act"] = "the outputs differ, and which is right is not certain"
-    if config.num_hidden_layers < stated.num_hidden_layers:  # with more layers, weights would be missing
-        allowed["num_hidden_layers"] = "only the first layers are used"
-    different = [name for name in decisive_differences(stated, config) if name not in _SHOWN_BY_SHAPES]
-    if refused := [name for name in different if name not in allowed]:
-        remedy = f"give --bert_config_file={path}" if path.endswith(".json") else "correct --bert_config_file"
-        raise UserError(
-            f"{path}: states {_listed(stated, refused)} for the weights {source.path}, but the configuration in use"
-            f" says {_listed(config, refused)}, with which they compute something else; {remedy}"
-        )
-    return [
-        f"{path}: states {_listed(stated, [name])} for the weights {source.path}, the configuration in use says"
-        f" {_listed(config, [name])}: {allowed[name]}."
-        for name in different
-    ]
-
-
-def _listed(config: BertConfig, fields: Sequence[str]) -> str:
-    return " and ".join(f"{name} {config_value(config, name)}" for name in fields)
+    stated, path = stated_config(source) or (config, "")
+    remarks = []
+    for name in decisive_differences(stated, config):
+        then, now = config_value(stated, name), config_value(config, name)
+        said = f"{path}: states {name} {then} for the weights {source.path}, the configuration in use says {now}"
+        if name == "num_hidden_layers" and now < then:  # with more layers, weights would be missing
+            remarks.append(f"{said}: only the first layers are used.")
+        elif name == "hidden_act" and now in source.other_activations:
+            remarks.append(f"{said}: the outputs differ, and which is right is not certain.")
+        elif name not in _SHOWN_BY_SHAPES:
+            remedy = f"give --bert_config_file={path}" if path.endswith(".json") else "correct --bert_config_file"
+            raise UserError(f"{said}, with which they compute something else; {remedy}")
+    return remarks
 
 
 def check_task(source: Weights, task: Mapping[str, str | bool], flag: str, other_task: bool = False) -> None:
@@ -237,9 +216,9 @@ def check_output_dir(output_dir: str, config: BertConfig, vocab_file: str | None
     if not files.exists(path) or bundle.latest_checkpoint(output_dir):  # check_config compares that of a training run
         return
     stated = BertConfig.from_json_file(path)
-    if different := decisive_differences(stated, config):
-        ours = _listed(config, different)
-        raise UserError(f"{path}: states {_listed(stated, different)}, but --bert_config_file says {ours}, {problem}")
+    for name in decisive_differences(stated, config):
+        said = f"states {name} {config_value(stated, name)}, and --bert_config_file {config_value(config, name)}"
+        raise UserError(f"{path}: {said}, {problem}")
 
 
 def write_companions(

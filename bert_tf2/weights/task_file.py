@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LABEL_MAP_FILE = "label_map.json"
 NAME = "task.json"
-_SETTINGS, _MADE_WITH = "settings", "made_with"
+_SETTINGS, MADE_WITH = "settings", "made_with"
 THRESHOLD = 0.5
 """A multi-label model predicts the labels whose probability is at least this."""
 TAGGING_TASK = "ner"
@@ -114,17 +114,12 @@ def label_map_of(source: Weights) -> LabelMap | None:
 
 def content(purpose: Mapping[str, Any], kept: Mapping[str, Any], made_with: Mapping[str, Any]) -> dict[str, Any]:
     """What a training writes: facts for sources.check_task, settings by their flags' names, and what `check` gets."""
-    return {**purpose, _SETTINGS: dict(kept), _MADE_WITH: dict(made_with)}
-
-
-def made_with(content: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """The content for weights that go with other files: `now` is what these say."""
-    return {**content, _MADE_WITH: {**content.get(_MADE_WITH, {}), **now}}
+    return {**purpose, _SETTINGS: dict(kept), MADE_WITH: dict(made_with)}
 
 
 def check(path: str, now: Mapping[str, Any]) -> None:
     """Compares what a file beside the weights says with what it said when they were trained."""
-    then = read(os.path.dirname(path)).get(_MADE_WITH, {})
+    then = read(os.path.dirname(path)).get(MADE_WITH, {})
     for name, value in now.items():
         if (before := then.get(name, value)) != value:
             raise UserError(
@@ -137,7 +132,7 @@ def read(folder: str) -> dict[str, Any]:
     """The content of the task.json in a folder; empty if there is none."""
     path = files.companion(folder, NAME)
     stated = files.read_json(path) if path else {}
-    if not all(isinstance(stated.get(part, {}), dict) for part in (_SETTINGS, _MADE_WITH)):
+    if not all(isinstance(stated.get(part, {}), dict) for part in (_SETTINGS, MADE_WITH)):
         raise UserError(f"{path}: is no task.json of a training; put a copy back, or remove it")
     return stated
 

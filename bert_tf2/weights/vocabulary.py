@@ -42,14 +42,13 @@ def check_special_tokens(vocab: Mapping[str, int], vocab_file: str, tokens: Sequ
 
 def _look_alike(vocab: Mapping[str, int]) -> str:
     """The entry that shows what else the file may be."""
-    first = next(iter(vocab))
-    if re.fullmatch(r".*\t-?\d[\d.e-]*", first):
+    if re.fullmatch(r".*\t-?\d[\d.e-]*", next(iter(vocab))):
         return " but SentencePiece's, whose lines have scores"
     for entry, index in vocab.items():
         word = re.match(r"\W+(pad|unk|cls|sep|mask)\b", entry, re.IGNORECASE)
         if word and entry not in SPECIAL_TOKENS:
             return f" (line {index + 1} is {entry[:20]!r}, not {f'[{word[1].upper()}]'!r})"
-    return "" if first in SPECIAL_TOKENS else f" (line {vocab[first] + 1} is {first[:20]!r})"
+    return ""
 
 
 def unreachable_in_lower_case(vocab: Iterable[str]) -> list[str]:

@@ -73,38 +73,23 @@ def test_rows_of_different_lengths(seed):
         assert [record] == reference(own)
 
 
-def test_ragged_rows_that_cannot_be_written():
-    with pytest.raises(ValueError, match="x: a row has no values"):
-        example.encode({"x": Ragged(np.zeros((2, 3), np.int64), np.array([3, 0]))})
-
-
 def test_rows_of_a_kind():
     """No fraction becomes a whole number."""
     kind = records.RecordKind("x", {"a": records.Feature("int64", 3), "b": records.Feature("float32", 1)})
     rows = [{"a": [1, 300], "b": [1]}, {"a": [-1, 2], "b": [0.5]}]
     found = example.encode(records.columns(kind, rows))
     assert found == [message(a=row["a"], b=[float(row["b"][0])]).SerializeToString(deterministic=True) for row in rows]
-    for wrong, error in (({"a": [0.5], "b": [1.0]}, TypeError), ({"a": [1], "b": []}, ValueError)):
-        with pytest.raises(error):
-            records.encode(kind, wrong)
+    with pytest.raises(TypeError):
+        records.encode(kind, {"a": [0.5], "b": [1.0]})
 
 
 def test_no_rows():
     assert example.encode({"x": np.zeros((0, 3), np.int64), "y": np.zeros((0, 1), np.float32)}) == []
 
 
-@pytest.mark.parametrize(
-    ("columns", "words"),
-    [
-        ({"x": np.zeros((2, 3), int), "y": np.zeros((3, 3), int)}, r"y: an array of shape \(3, 3\) is not \[2, L\]"),
-        ({"x": np.zeros((2, 0), int)}, "x: an array of shape"),
-        ({"x": np.zeros(2, int)}, "x: an array of shape"),
-        ({"x": np.zeros((2, 3))}, "x: values of type float64"),
-    ],
-)
-def test_other_arrays_are_refused(columns, words):
-    with pytest.raises(ValueError, match=words):
-        example.encode(columns)
+def test_other_arrays_are_refused():
+    with pytest.raises(ValueError, match="x: values of type float64"):
+        example.encode({"x": np.zeros((2, 3))})
 
 
 # Reading

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf2.data import length_buckets
+from bert_tf2.data import record_order
 from bert_tf2.layers import MASKED_SCORE
 
 BATCH, WIDTH = 4, 32
@@ -24,8 +24,8 @@ def rows(count: int) -> dict[str, np.ndarray]:
 
 
 def divided(values: dict[str, np.ndarray], batch_size: int = BATCH) -> list[dict[str, np.ndarray]]:
-    windows = tf.data.Dataset.from_tensor_slices(values).batch(length_buckets.rows_of_window(batch_size))
-    return [*length_buckets.batches(windows, batch_size).as_numpy_iterator()]
+    windows = tf.data.Dataset.from_tensor_slices(values).batch(record_order.rows_of_window(batch_size))
+    return [*record_order.of_like_length(windows, batch_size).as_numpy_iterator()]
 
 
 def cut(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -38,7 +38,7 @@ def cut(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("count", [2 * 128 * BATCH + 13, 3, 1])
 def test_the_order_of_the_file_comes_back(count):
     values = rows(count)
-    found = [*length_buckets.put_back(map(cut, divided(values)), BATCH, MASKED_SCORE)]
+    found = [*record_order.put_back(map(cut, divided(values)), BATCH, MASKED_SCORE)]
     assert [len(batch["label_ids"]) for batch in found] == [BATCH] * (count // BATCH) + [count % BATCH] * bool(
         count % BATCH
     )
@@ -68,16 +68,16 @@ def test_the_batches_are_as_large_as_a_padded_one_and_have_little_padding():
 @pytest.mark.parametrize("batch_size", [2**31 - 1, 10**12])
 def test_a_batch_may_be_larger_than_the_file(batch_size):
     values = rows(20)
-    (batch,) = length_buckets.put_back(divided(values, batch_size), batch_size, MASKED_SCORE)
+    (batch,) = record_order.put_back(divided(values, batch_size), batch_size, MASKED_SCORE)
     np.testing.assert_array_equal(batch["label_ids"], values["label_ids"])
 
 
 def test_a_window_has_whole_batches_and_fits_into_memory():
     sizes = (1, 7, 8, 32, 129, 1000, 16384, 50_000)
-    assert [length_buckets.rows_of_window(size) % size for size in sizes] == [0] * len(sizes)
-    assert length_buckets.rows_of_window(8) == 1024
-    assert max(length_buckets.rows_of_window(size) for size in sizes[:-1]) <= 16384
-    assert length_buckets.rows_of_window(50_000) == 50_000
+    assert [record_order.rows_of_window(size) % size for size in sizes] == [0] * len(sizes)
+    assert record_order.rows_of_window(8) == 1024
+    assert max(record_order.rows_of_window(size) for size in sizes[:-1]) <= 16384
+    assert record_order.rows_of_window(50_000) == 50_000
 
 
 def test_what_was_not_computed_is_no_answer():
@@ -90,6 +90,6 @@ def test_what_was_not_computed_is_no_answer():
         },
         {"places": np.array([[0, 0]]), "logits": np.array([[4.0]], np.float32), "tags": np.array([[4]])},
     ]
-    (batch,) = length_buckets.put_back(found, 2, MASKED_SCORE)
+    (batch,) = record_order.put_back(found, 2, MASKED_SCORE)
     assert batch["logits"].tolist() == [[4.0, MASKED_SCORE, MASKED_SCORE], [1.0, 2.0, 3.0]]
     assert batch["tags"].tolist() == [[4, 0, 0], [1, 2, 3]]

@@ -53,13 +53,6 @@ def test_what_variants_the_names_have(tmp_path):
     assert source.get("temperature") == 3.0
 
 
-def test_one_variable_under_two_names(tmp_path):
-    tensors = tensors_of("BertForPreTraining")
-    tensors["bert.embeddings.LayerNorm.gamma"] = tensors["bert.embeddings.LayerNorm.weight"]
-    message = message_of(huggingface.HuggingFaceFolder, make_folder(tmp_path, tensors))
-    assert "bert.embeddings.LayerNorm.gamma" in message and "bert.embeddings.LayerNorm.weight" in message
-
-
 def test_the_decoder_is_the_table_of_embeddings(tmp_path):
     tensors = tensors_of("BertForPreTraining")
     bias = tensors["cls.predictions.bias"]

@@ -144,7 +144,7 @@ def test_going_on_without_files_of_the_model(trained):
         (
             "bert_config.json",
             toy_data.config(num_attention_heads=4).to_json_string(),
-            "states num_hidden_layers 2 and num_attention_heads 4",
+            "states num_hidden_layers 2, and",
         ),
     ],
 )

@@ -33,14 +33,10 @@ def encoder(tmp_path) -> pathlib.Path:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"num_attention_heads": 4}, "num_attention_heads 2 .* says num_attention_heads 4"),
-        ({"hidden_act": "relu"}, "hidden_act gelu .* says hidden_act relu"),
-        ({"hidden_act": "gelu_erf"}, "hidden_act gelu .* says hidden_act gelu_erf"),
-        ({"layer_norm_eps": 1e-5}, "layer_norm_eps 1e-12 .* says layer_norm_eps 1e-05"),
-        (
-            {"num_attention_heads": 1, "layer_norm_eps": 1e-6},
-            "num_attention_heads 2 and layer_norm_eps 1e-12 .* num_attention_heads 1 and layer_norm_eps 1e-06",
-        ),
+        ({"num_attention_heads": 4}, "num_attention_heads 2 .* says 4"),
+        ({"hidden_act": "relu"}, "hidden_act gelu .* says relu"),
+        ({"hidden_act": "gelu_erf"}, "hidden_act gelu .* says gelu_erf"),
+        ({"layer_norm_eps": 1e-5}, "layer_norm_eps 1e-12 .* says 1e-05"),
     ],
 )
 def test_what_changes_the_function_is_refused(encoder, changes, words):
@@ -58,7 +54,7 @@ def test_what_does_not_change_the_function_may_differ(encoder, log_lines):
 
 def test_the_first_layers_of_a_model_may_be_used_and_it_is_said(encoder, log_lines):
     checkpoint.initialize(modeling.BertModel(small_config(num_hidden_layers=1)), str(encoder))
-    assert [line for line in log_lines if "says num_hidden_layers 1: only the first layers are used" in line]
+    assert [line for line in log_lines if "says 1: only the first layers are used" in line]
 
 
 @pytest.fixture
