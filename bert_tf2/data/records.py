@@ -243,15 +243,12 @@ def check_first_records(paths: Sequence[str], kind: RecordKind, sizes: Sizes, mu
 
 def find_fault(paths: Sequence[str], kind: RecordKind, sizes: Sizes) -> UserError | None:
     """An error that names the first invalid record and the reason, or None if all are valid; reads them all."""
-    some = False
+    blocks = (block for path in paths for block in tfrecords.read_blocks(path))
     try:
-        for path in paths:
-            for block in tfrecords.read_blocks(path):
-                for row in range(len(block)):
-                    some = bool(check(block, row, kind, sizes))
+        count = sum(1 for block in blocks for row in range(len(block)) if check(block, row, kind, sizes))
     except UserError as error:
         return error
-    return None if some else _no_records(paths)
+    return None if count else _no_records(paths)
 
 
 def _no_records(paths: Sequence[str]) -> UserError:

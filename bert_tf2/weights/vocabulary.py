@@ -150,30 +150,25 @@ def load_tokenizer(
     check_never_split(stated.rules.get("never_split", ()), vocab_file)
     tokenizer = tokenization.FullTokenizer(vocab_file, lower, **stated.rules)
     check_special_tokens(tokenizer.vocab, vocab_file)
-    _check_rows(tokenizer, vocab_file, vocab_size)
-    if stated.do_lower_case is None:
-        _check_case(tokenizer.vocab, vocab_file, do_lower_case)
-    if source:
-        check_vocabulary(source, vocab_file, tokenizer.entries)
-    return tokenizer
-
-
-def _check_rows(tokenizer: tokenization.FullTokenizer, vocab_file: str, vocab_size: int | None) -> None:
     if tokenizer.vocab["[PAD]"] != 0:
         logging.warning(
             "%s: [PAD] is on line %d, but padding has the id 0, as in the reference: that of %r here. It is masked",
             vocab_file, tokenizer.vocab["[PAD]"] + 1, tokenizer.inv_vocab.get(0),
         )  # fmt: skip
-    if vocab_size is None:
-        return
-    entries = max(tokenizer.vocab.values()) + 1
-    check_vocab_size(vocab_file, entries, vocab_size)
-    if vocab_size - entries >= _MOST_ROUNDED_UP + entries // 100:
-        logging.warning(
-            "%s: only %d entries, but the model has vocab_size %d; make sure that the file is complete and the model's"
-            " own, since words that are not in it become [UNK]",
-            vocab_file, entries, vocab_size,
-        )  # fmt: skip
+    if vocab_size is not None:
+        entries = max(tokenizer.vocab.values()) + 1
+        check_vocab_size(vocab_file, entries, vocab_size)
+        if vocab_size - entries >= _MOST_ROUNDED_UP + entries // 100:
+            logging.warning(
+                "%s: only %d entries, but the model has vocab_size %d; make sure that the file is complete and the"
+                " model's own, since words that are not in it become [UNK]",
+                vocab_file, entries, vocab_size,
+            )  # fmt: skip
+    if stated.do_lower_case is None:
+        _check_case(tokenizer.vocab, vocab_file, do_lower_case)
+    if source:
+        check_vocabulary(source, vocab_file, tokenizer.entries)
+    return tokenizer
 
 
 def check_vocabulary(source: Weights, vocab_file: str, ours: Sequence[str] | None = None) -> None:
