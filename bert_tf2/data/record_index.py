@@ -13,7 +13,6 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -31,6 +30,7 @@ SMALLEST = 100_000_000
 _READERS = 8
 _STATE_READERS = 32  # a store of objects answers slowly
 _VERSION = 4
+_DAMAGE = (UserError, OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,27 +62,9 @@ class RecordIndex:
         return f"{self.total} records in {len(self.paths)} files ({checksum:08x})"
 
 
-class _Runs(NamedTuple):
-    """The runs of a file."""
-
-    counts: np.ndarray  # int64 [R], the records of each
-    sizes: np.ndarray  # int64 [R], their bytes
-    form: int  # of the first record, see `records.form_of`
-    checksum: int  # of the checksums that stand behind the records
-    packed: bool  # whether it is an archive of gzip
-
-    def as_numbers(self) -> list[int]:
-        return [int(self.counts.sum()), self.form, self.checksum, int(self.packed), *self.sizes.tolist()]
-
-    @classmethod
-    def of_numbers(cls, numbers: Sequence[int]) -> _Runs:
-        total, form, checksum, packed, *sizes = numbers
-        counts = np.full(len(sizes), RUN)
-        counts[-1:] += total - counts.sum()
-        return cls(counts, np.array(sizes, np.int64), form, checksum, bool(packed))
-
-
-_DAMAGE = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
+Runs = Sequence[int]
+"""The runs of a file, as they are kept: its records, the form of the first one (`records.form_of`), a checksum of the
+checksums that stand behind the records, whether it is an archive of gzip, and the bytes of each run."""
 
 _State = tuple[int, float]
 """The size of a file and its time of change, 0 where that is unknown, which makes the file unknown."""
@@ -97,15 +79,15 @@ def find_change(index: RecordIndex) -> UserError | None:
     """The first file that does not hold the records of the index any more; or None. Reads them all."""
     for number, path in enumerate(index.paths):
         of_file = index.files == number
+        before = int(index.counts[of_file].sum()), index.checksums[number], index.sizes[of_file].tolist()
         try:
-            runs = runs_of(path)
+            count, _, checksum, _, *sizes = runs_of(path)
         except UserError as error:
             return error
-        before = index.counts[of_file], index.sizes[of_file], index.checksums[number]
-        if not all(map(np.array_equal, (runs.counts, runs.sizes, runs.checksum), before)):
+        if (count, checksum, sizes) != before:
             return UserError(
-                f"{path}: changed while it was read: {runs.counts.sum()} records now, {before[0].sum()} when the"
-                " training began; put the records back, then the same command continues"
+                f"{path}: changed while it was read: {count} records now, {before[0]} when the training began; put the"
+                " records back, then the same command continues"
             )
     return None
 
@@ -132,7 +114,7 @@ def read(
     paths = tuple(sorted(paths))
     places = [os.path.join(folder, NAME) for folder in (os.path.dirname(paths[0]), output_dir)]
     states = _states(paths)
-    stored: dict[str, tuple[_State, _Runs]] = {}
+    stored: dict[str, tuple[_State, Runs]] = {}
     for place in () if anew else places:
         stored |= _load(place)
     kept = {path: stored.get(_key(path), (None, None)) for path in paths}
@@ -142,22 +124,23 @@ def read(
         logging.info("The index of %d record files is known, %d are read for it", len(known), len(fresh))
     known |= _read(fresh)
     if check:
-        unlike = {known[path].form: path for path in reversed(paths)}
-        check({path: int(known[path].counts.sum()) for path in fresh}, [*unlike.values()])
+        unlike = {known[path][1]: path for path in reversed(paths)}
+        check({path: known[path][0] for path in fresh}, [*unlike.values()])
     if fresh and keep:
         _save({path: (states[path], runs) for path, runs in known.items()}, places)
     return _assemble(paths, known), fresh
 
 
-def keep(known: Mapping[str, list[int]]) -> None:
-    """Keeps the index of new records, if their folder allows it; `known`: path -> `runs_of(path).as_numbers()`."""
-    with contextlib.suppress(UserError, OSError, *_DAMAGE):
+def keep(known: Mapping[str, Runs]) -> None:
+    """Keeps the index of new records, path -> `runs_of`, if their folder allows it."""
+    with contextlib.suppress(*_DAMAGE):
+        _assemble([*known], known)  # fails if they make no sense
         states = _states([*known])
-        rows = {path: (states[path], _Runs.of_numbers(row)) for path, row in known.items()}
-        _save(rows, [os.path.join(os.path.dirname(next(iter(known))), NAME)])
+        place = os.path.join(os.path.dirname(next(iter(known))), NAME)
+        _save({path: (states[path], runs) for path, runs in known.items()}, [place])
 
 
-def runs_of(path: str) -> _Runs:
+def runs_of(path: str) -> Runs:
     """Reads a file for its runs."""
     begins: list[int] = []  # byte offsets of the records RUN * 0, RUN * 1, ...
     count, size, form, checksum = 0, 0, 0, 0
@@ -171,7 +154,7 @@ def runs_of(path: str) -> _Runs:
         count, size = count + len(block), int(ends[-1])
     if packed:
         begins = begins[:1]
-    return _Runs.of_numbers([count, form, checksum, packed, *np.diff([*begins, size])])
+    return [count, form, checksum, int(packed), *np.diff([*begins, size]).tolist()]
 
 
 def _key(path: str) -> str:
@@ -184,30 +167,32 @@ def _states(paths: Sequence[str]) -> dict[str, _State]:
         return dict(zip(paths, zip(readers.map(files.size, paths), times, strict=True), strict=True))
 
 
-def _read(paths: Iterable[str]) -> dict[str, _Runs]:
-    found: dict[str, _Runs] = {}
+def _read(paths: Iterable[str]) -> dict[str, Runs]:
+    found: dict[str, Runs] = {}
     with progress.Progress("Checking the records", unit="records") as line, ThreadPoolExecutor(_READERS) as readers:
         try:
             for path, runs in zip(paths, readers.map(runs_of, paths), strict=True):
                 found[path] = runs
-                line.advance(int(runs.counts.sum()))
+                line.advance(runs[0])
         except BaseException:
             readers.shutdown(wait=False, cancel_futures=True)
             raise
     return found
 
 
-def _assemble(paths: Sequence[str], known: dict[str, _Runs]) -> RecordIndex:
+def _assemble(paths: Sequence[str], known: Mapping[str, Runs]) -> RecordIndex:
     table = [np.zeros((5, 0), np.int64)]
     for number, path in enumerate(paths):
-        counts, sizes, *_ = known[path]
-        places = np.arange(len(counts))
+        total, _, _, _, *sizes = known[path]
+        sizes, places = np.array(sizes, np.int64), np.arange(len(sizes))
+        counts = np.full_like(places, RUN)
+        counts[-1:] += total - counts.sum()
         table.append(np.stack([np.full_like(places, number), np.cumsum(sizes) - sizes, places * RUN, counts, sizes]))
-    checksums, packed = zip(*((known[path].checksum, known[path].packed) for path in paths), strict=True)
+    checksums, packed = zip(*((known[path][2], bool(known[path][3])) for path in paths), strict=True)
     return RecordIndex(tuple(paths), *np.concatenate(table, axis=1), checksums, packed)
 
 
-def _load(place: str) -> dict[str, tuple[_State, _Runs]]:
+def _load(place: str) -> dict[str, tuple[_State, Runs]]:
     """What a file knows; nothing if it is damaged or of another version."""
     try:
         if not files.exists(place):
@@ -215,8 +200,8 @@ def _load(place: str) -> dict[str, tuple[_State, _Runs]]:
         with files.open_binary(place) as stream:
             head, rows = stream.readline(), stream.read()
         known = json.loads(rows) if head == _head(rows) else {}
-        return {name: ((size, time), _Runs.of_numbers(row)) for name, (size, time, *row) in known.items()}
-    except (UserError, OSError, *_DAMAGE):
+        return {name: ((size, time), runs) for name, (size, time, *runs) in known.items()}
+    except _DAMAGE:
         return {}
 
 
@@ -224,7 +209,7 @@ def _head(rows: bytes) -> bytes:
     return f"{_VERSION} {google_crc32c.value(rows)}\n".encode()
 
 
-def _save(known: dict[str, tuple[_State, _Runs]], places: Sequence[str]) -> None:
+def _save(known: dict[str, tuple[_State, Runs]], places: Sequence[str]) -> None:
     """Adds what is known to the first place that can be written, unless the files are small."""
     if sum(size for (size, _), _ in known.values()) < SMALLEST:
         return
@@ -234,7 +219,7 @@ def _save(known: dict[str, tuple[_State, _Runs]], places: Sequence[str]) -> None
             files.make_directory(os.path.dirname(place))
             # Other records of the folder are known there; those that are gone would stay forever.
             others = {name: row for name, row in _load(place).items() if files.is_remote(name) or os.path.exists(name)}
-            every = {name: [*state, *runs.as_numbers()] for name, (state, runs) in (others | mine).items()}
+            every = {name: [*state, *runs] for name, (state, runs) in (others | mine).items()}
             rows = json.dumps(every).encode()
             with files.complete_or_absent(place) as (beside,), files.open_binary(beside, "wb") as stream:
                 stream.write(_head(rows) + rows)

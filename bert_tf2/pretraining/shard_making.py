@@ -106,7 +106,7 @@ def make_shard(shard: Shard, tokenizer: FullTokenizer, options: CreatePretrainin
         "bytes": files.size(shard.output),
         "sha256": manifest.sha256(shard.output, durable=True),
         "text_sha256": shards.text_sha256(shard.pieces),
-        "index": record_index.runs_of(shard.output).as_numbers(),
+        "index": record_index.runs_of(shard.output),
     }
 
 
