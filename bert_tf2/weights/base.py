@@ -49,7 +49,6 @@ class Weights:
         self.config_file: str | None = None  # the file beside the weights that `config` was read from, if any
         self.other_activations: Collection[str] = ()  # other possible hidden_act, if that of `config` is uncertain
         self.remarks: list[str] = []  # messages for the user about the weights
-        self.do_lower_case: bool | None = None  # whether text is lower-cased, if the source contains it
 
     def _hold(self, places: Mapping[str, Place]) -> None:
         self._places = dict(places)

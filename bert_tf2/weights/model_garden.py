@@ -26,6 +26,7 @@ from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import bundle, bundle_index, names
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Place, Weights
 from bert_tf2.weights.bundle_index import DamagedTable
+from bert_tf2.weights.text_rules import Stated
 
 _SAVED_MODEL = "saved_model.pb"
 
@@ -84,7 +85,8 @@ class ObjectCheckpoint(Weights):
             ) from error
         self._hold({name: self._place(name, key) for name, key in self._find().items()})
         self.config = self._read_config()
-        self.do_lower_case = bool(opened.get(lower)) if lower else None  # a variable in TF-Hub's SavedModels
+        if lower:  # a variable in TF-Hub's SavedModels
+            self.text = Stated(self.path, bool(opened.get(lower)), {})
 
     def _find(self) -> dict[str, str]:
         """Returns reference name -> key of all weights; variables without a reference name keep their key."""

@@ -107,12 +107,10 @@ def stated_text(source: Weights | None, vocab_file: str | None = None) -> Stated
     theirs = source.text if source else None
     is_beside = vocab_file is None or (source and os.path.dirname(vocab_file) == source.folder)
     ours = theirs if is_beside else stated_in(os.path.dirname(vocab_file))
-    cases = [(found.do_lower_case, found.path) for found in (theirs, ours) if found]
-    if source:
-        cases.insert(theirs is not None, (source.do_lower_case, source.path))
-    lower, path = next(((lower, path) for lower, path in cases if lower is not None), (None, ""))
+    cases = [(found.path, found.do_lower_case) for found in (theirs, ours) if found]
+    case = next(((path, lower) for path, lower in cases if lower is not None), ("", None))
     rules = ours or theirs
-    return Stated(path, lower, dict(rules.rules), rules.remark) if rules else Stated(path, lower, {})
+    return Stated(*case, dict(rules.rules), rules.remark) if rules else Stated(*case, {})
 
 
 def find_case(vocab_file: str, source: Weights | None = None) -> tuple[bool, bool]:

@@ -38,7 +38,7 @@ def test_arrays(tmp_path, layout):
     source = open_weights(prefix)
     assert_holds(source, as_reference(arrays))
     assert {*source.dtypes.values()} == {"float32"}
-    assert source.global_step == 0 and source.do_lower_case is None and source.vocabulary() is None
+    assert source.global_step == 0 and source.text is None and source.vocabulary() is None
 
 
 def loaded(model, source):
@@ -197,7 +197,7 @@ def test_saved_model(tmp_path):
         source = open_weights(given)
         assert_holds(source, as_reference(arrays))
         assert source.path == source.folder == path and "SavedModel" in source.kind
-        assert source.do_lower_case is True
+        assert source.text.do_lower_case is True
         assert source.vocabulary() == ["[PAD]", "vocab.txt"]
 
 
@@ -205,7 +205,7 @@ def test_cased_saved_model_whose_vocabulary_has_another_name(tmp_path):
     attributes = {"do_lower_case": tf.Variable(False, trainable=False)}
     path = saved_model(tmp_path / "hub", random_arrays(ENCODER), assets=("vocab_cased.txt", "x.txt"), **attributes)
     source = open_weights(path)
-    assert source.do_lower_case is False
+    assert source.text.do_lower_case is False
     assert source.vocabulary() == ["[PAD]", "vocab_cased.txt"]
 
 
