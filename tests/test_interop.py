@@ -17,7 +17,7 @@ from small_models import LABELS, MAKERS, randomize, small_batch, small_config
 
 from bert_tf2 import modeling
 from bert_tf2.config import BertConfig
-from bert_tf2.weights import checkpoint, huggingface, tensor_files, text_rules, vocabulary
+from bert_tf2.weights import checkpoint, huggingface, tensor_files, text_rules
 from bert_tf2.weights.task_file import LabelMap
 
 pytestmark = pytest.mark.extra
@@ -212,7 +212,7 @@ def test_the_rules_of_a_tokenizer_in_both_directions(tmp_path, lower, rules):
         small_config(num_hidden_layers=1), vocabulary=entries, do_lower_case=lower, rules=rules,
     )  # fmt: skip
     there = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
-    here = vocabulary.load_tokenizer(str(tmp_path / "ours" / "vocab.txt"), lower)
+    here = text_rules.load_tokenizer(str(tmp_path / "ours" / "vocab.txt"), lower)
     for text in ("the[E1]foxes \u5317\u5317", "\u00dcber\u00fcber [E1] [e1]", "The FOXes, fox!"):
         assert there.tokenize(text) == here.tokenize(text)
     there.save_pretrained(tmp_path / "theirs")

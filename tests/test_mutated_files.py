@@ -24,7 +24,7 @@ from bert_tf2.pretraining import sentences
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.forward import explained
-from bert_tf2.weights import huggingface, task_file, text_rules, vocabulary
+from bert_tf2.weights import huggingface, task_file, text_rules
 
 VOCABULARY = "".join(f"{word}\n" for word in toy_data.VOCAB).encode()
 TEXT = b"one film was good .\na book ||| the play\n\nit lives in Oslo now . Is it ?\n"
@@ -81,7 +81,7 @@ def _tokenizer(path) -> None:
     folder = str(path.parent)
     with contextlib.suppress(UserError):
         text_rules.vocabulary(folder)
-    vocabulary.stated_text(None, str(path.parent / "vocab.txt"))
+    text_rules.stated_text(None, str(path.parent / "vocab.txt"))
 
 
 class Reader(NamedTuple):
@@ -93,7 +93,7 @@ class Reader(NamedTuple):
 
 
 READERS = {
-    "vocabulary": Reader("vocab.txt", damaged(VOCABULARY), lambda path: vocabulary.load_tokenizer(str(path), True, 40)),
+    "vocabulary": Reader("vocab.txt", damaged(VOCABULARY), lambda path: text_rules.load_tokenizer(str(path), True, 40)),
     "bert_config": Reader("bert_config.json", damaged_json(toy_data.config().to_dict()), _config),
     "huggingface_config": Reader("config.json", damaged_json(CONFIG), _config),
     "table": Reader("train.tsv", damaged(TABLE), _tables),

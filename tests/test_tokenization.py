@@ -14,7 +14,7 @@ from golden_data import GOLDEN
 
 from bert_tf2 import tokenization
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights.vocabulary import check_special_tokens, load_tokenizer
+from bert_tf2.weights.text_rules import check_special_tokens, load_tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 

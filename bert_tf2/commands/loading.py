@@ -31,7 +31,7 @@ from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.forward import check_process
 from bert_tf2.training.options import DeviceOptions
 from bert_tf2.training.precision import PRECISIONS
-from bert_tf2.weights import checkpoint, sentence_folders, sources, task_file, vocabulary
+from bert_tf2.weights import checkpoint, sentence_folders, sources, task_file, text_rules
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.sentence_folders import SentenceVectors
 from bert_tf2.weights.task_file import LabelMap
@@ -347,7 +347,7 @@ def load(
     def read() -> Bert:
         source = checkpoint.open_weights(path)
         config = sources.find_config(source, bert_config_file)
-        tokenizer = vocabulary.find_tokenizer(source, config, vocab_file, do_lower_case)
+        tokenizer = text_rules.find_tokenizer(source, config, vocab_file, do_lower_case)
         labels = task_file.label_map_of(source)
         dtype = PRECISIONS[precision].policy
         model = build_model(

@@ -18,7 +18,7 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type, settings_of
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.training.forward import check_process
-from bert_tf2.weights import checkpoint, sources, task_file, vocabulary
+from bert_tf2.weights import checkpoint, sources, task_file, text_rules
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.task_file import LabelMap
 
@@ -35,7 +35,7 @@ class Parts:
         check_process()
         self.source = checkpoint.open_weights(hub.fetched(os.path.expanduser(os.fspath(weights))))
         self.config = sources.find_config(self.source, bert_config_file)
-        tokenizer = vocabulary.find_tokenizer(self.source, self.config, vocab_file, do_lower_case)
+        tokenizer = text_rules.find_tokenizer(self.source, self.config, vocab_file, do_lower_case)
         longest = self.config.max_position_embeddings
         kept = task_file.settings(self.source.folder, {"max_seq_length": int}).get("max_seq_length")
         length = max_seq_length or kept or min(usual, longest)

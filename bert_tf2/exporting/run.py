@@ -31,7 +31,7 @@ from bert_tf2.layers import initial_weights_from
 from bert_tf2.support import environment, files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.training.precision import PRECISIONS
-from bert_tf2.weights import checkpoint, names, sources, task_file, vocabulary
+from bert_tf2.weights import checkpoint, names, sources, task_file, text_rules
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.task_file import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, read_label_map, save_label_map
 
@@ -197,13 +197,13 @@ class _Call:
 
 
 def _load_tokenizer(options: ExportOptions, config: BertConfig, source: Weights) -> tokenization.FullTokenizer:
-    stated = vocabulary.stated_text(source)
+    stated = text_rules.stated_text(source)
     if stated.do_lower_case is not None and options.do_lower_case not in (None, stated.do_lower_case):
         raise UserError(
             f"{stated.path}: says do_lower_case {str(stated.do_lower_case).lower()}, so the exported model would read"
             f" other tokens than the weights know; give --do_lower_case={stated.do_lower_case}, or correct the file"
         )
-    tokenizer = vocabulary.load_tokenizer(
+    tokenizer = text_rules.load_tokenizer(
         options.vocab_file, options.do_lower_case, config.vocab_size, source, options.init_checkpoint
     )
     entries = max(tokenizer.vocab.values()) + 1

@@ -36,7 +36,7 @@ from bert_tf2.training.options import MOST_STEPS, TrainOptions
 from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.saver import Best, best_folder, folder_of_weights
 from bert_tf2.training.workers import Team, is_chief
-from bert_tf2.weights import checkpoint, sources, task_file, vocabulary
+from bert_tf2.weights import checkpoint, sources, task_file, text_rules
 from bert_tf2.weights.task_file import save_label_map
 
 Export = Callable[..., str]
@@ -87,7 +87,7 @@ def _prepare(task: Task) -> Team:
     flag = flag_of_weights(options)
     if source is not None and flag is not None:
         sources.check_task(source, task.purpose, flag, options.other_task)
-    task.tokenizer = vocabulary.load_tokenizer(
+    task.tokenizer = text_rules.load_tokenizer(
         options.vocab_file, options.do_lower_case, task.config.vocab_size, source, options.init_checkpoint
     )
     if options.do_train:

@@ -28,7 +28,7 @@ from bert_tf2.support.settings import check_texts, check_type
 from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.precision import PRECISIONS
-from bert_tf2.weights import checkpoint, vocabulary
+from bert_tf2.weights import checkpoint, text_rules
 
 # Hidden states that are in memory until those of all lines before them are known.
 _WINDOW_BYTES = 1 << 27
@@ -62,7 +62,7 @@ def run(options: FeatureOptions) -> int:
     config, layers = options.config, options.numbers_of_layers
     config.check_sequence_length(options.max_seq_length)
     source = checkpoint.open_weights(options.init_checkpoint)
-    tokenizer = vocabulary.load_tokenizer(
+    tokenizer = text_rules.load_tokenizer(
         options.vocab_file, options.do_lower_case, config.vocab_size, source, options.init_checkpoint
     )
     examples = _lines(options.input_file, config)
@@ -93,7 +93,7 @@ def _features(
         unknown += feature.tokens.count("[UNK]")
         count += sum(token not in ("[CLS]", "[SEP]") for token in feature.tokens)
         yield feature
-    vocabulary.check_unknown(options.input_file, unknown, count)
+    text_rules.check_unknown(options.input_file, unknown, count)
 
 
 def _write(options: FeatureOptions, layers: Sequence[int], states: Iterable[tuple[InputFeatures, np.ndarray]]) -> int:

@@ -21,7 +21,7 @@ from bert_tf2.pretraining.instances import TrainingInstance
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingDataOptions
 from bert_tf2.support import console, files, outputs, progress
 from bert_tf2.support.errors import and_more
-from bert_tf2.weights import vocabulary
+from bert_tf2.weights import text_rules
 
 _Batch = Mapping[str, np.ndarray | Ragged]
 _LOGGED_EXAMPLES = 20
@@ -154,7 +154,7 @@ def prepare(
         {name: getattr(options, name) for name in ("input_file", "vocab_file")},
         [outputs.Output("output_file", name) for name in output_files],
     )
-    tokenizer = vocabulary.load_tokenizer(options.vocab_file, options.do_lower_case)
+    tokenizer = text_rules.load_tokenizer(options.vocab_file, options.do_lower_case)
     _warn_of_settings(options)
     return input_files, tokenizer
 
@@ -199,7 +199,7 @@ def make_files(
     text = corpus.read(texts, tokenizer, options)
     examples = drawn_examples.make(text, tokenizer, options, BufferedDraws(random.Random(seed)), folder)
     unknown = np.count_nonzero(text.tokens == tokenizer.vocab.get("[UNK]", -1))
-    vocabulary.check_unknown(and_more(texts, 3), unknown, len(text.tokens))
+    text_rules.check_unknown(and_more(texts, 3), unknown, len(text.tokens))
     _warn_of_documents(and_more(texts, 3), text, options)
     size = _rows_per_batch(options.max_seq_length, options.max_predictions_per_seq)
     batches = functools.partial(drawn_examples.batches, examples, text, tokenizer, options)

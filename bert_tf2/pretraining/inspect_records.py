@@ -14,7 +14,7 @@ from bert_tf2.pretraining import manifest
 from bert_tf2.pretraining.options import InspectRecordsOptions
 from bert_tf2.support import environment, files, progress
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights.vocabulary import check_special_tokens
+from bert_tf2.weights.text_rules import check_special_tokens
 
 _MOST_BARS = 16
 _BAR = 40  # characters of the longest bar

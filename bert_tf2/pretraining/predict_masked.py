@@ -29,7 +29,7 @@ from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.options import DeviceOptions
 from bert_tf2.training.precision import PRECISIONS
-from bert_tf2.weights import checkpoint, names, vocabulary
+from bert_tf2.weights import checkpoint, names, text_rules
 from bert_tf2.weights.base import Weights
 
 _STANDARD_INPUT = "standard input"
@@ -83,7 +83,7 @@ def run(options: MaskedLMOptions) -> None:
     """
     config = BertConfig.from_json_file(options.bert_config_file)
     source = checkpoint.open_weights(options.init_checkpoint)
-    tokenizer = vocabulary.load_tokenizer(options.vocab_file, options.do_lower_case, source=source)
+    tokenizer = text_rules.load_tokenizer(options.vocab_file, options.do_lower_case, source=source)
     _check_size(tokenizer, config, options.vocab_file)
     name, lines = _open(options)
     model = load_model(config, source, options.precision)

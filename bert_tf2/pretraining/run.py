@@ -29,7 +29,7 @@ from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.saver import Best, best_folder
 from bert_tf2.training.workers import Team, is_chief
-from bert_tf2.weights import checkpoint, names, task_file, vocabulary
+from bert_tf2.weights import checkpoint, names, task_file, text_rules
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.sources import check_output_dir, decisive, write_companions
 
@@ -86,7 +86,7 @@ def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
     _check_objective(options, weights)
     tokenizer = None
     if options.vocab_file:  # only the export and dynamic masking need it, but one that does not match is told now
-        tokenizer = vocabulary.load_tokenizer(
+        tokenizer = text_rules.load_tokenizer(
             options.vocab_file, options.do_lower_case, config.vocab_size, weights, options.init_checkpoint
         )
     if options.do_train:

@@ -60,12 +60,12 @@ class ModelOptions(Options):
         """Takes the configuration and the vocabulary from the folder of the weights, and with it do_lower_case."""
         if all(getattr(self, name, "") is not None for name in ("bert_config_file", "vocab_file")):
             return
-        from bert_tf2.weights import sources, vocabulary  # late: it needs numpy
+        from bert_tf2.weights import sources, text_rules  # late: it needs numpy
 
         found = sources.files_in_use(getattr(self, "output_dir", None), self.init_checkpoint)
         taken = {name: path for name, path in found.items() if getattr(self, name, "") is None}
         if "vocab_file" in taken and self.do_lower_case is None:
-            taken["do_lower_case"], is_stated = vocabulary.find_case(taken["vocab_file"])
+            taken["do_lower_case"], is_stated = text_rules.find_case(taken["vocab_file"])
         for name, value in taken.items():
             is_guess = name == "do_lower_case" and not is_stated
             what = "guessed from the vocabulary" if is_guess else "taken from the folder of the weights"

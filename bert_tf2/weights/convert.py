@@ -21,7 +21,7 @@ from bert_tf2.support import files, hub, outputs
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.quiet import load_tensorflow
 from bert_tf2.support.settings import CONVERSION, MODEL, TO_DO, Options, options, setting
-from bert_tf2.weights import bundle, huggingface, keras_files, names, sources, task_file, vocabulary
+from bert_tf2.weights import bundle, huggingface, keras_files, names, sources, task_file, text_rules
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, check_finite
 from bert_tf2.weights.new_words import extend, with_more_positions, with_new_words
 from bert_tf2.weights.sources import find_config, open_weights
@@ -128,9 +128,9 @@ class _Conversion:
             self.config = dataclasses.replace(self.config, hidden_act=options.hidden_act)
         path = options.vocab_file
         if path:
-            vocabulary.check_vocabulary(source, path)
+            text_rules.check_vocabulary(source, path)
         self.vocabulary = tokenization.read_entries(path) if path else source.vocabulary()
-        stated = vocabulary.stated_text(source, options.vocab_file)
+        stated = text_rules.stated_text(source, options.vocab_file)
         self.do_lower_case, self.case_is_stated = self._find_case(stated)
         self.rules = stated.rules
         self.report += [stated.remark] if stated.remark else []
@@ -158,7 +158,7 @@ class _Conversion:
         lower = stated.do_lower_case if lower is None else lower
         if lower is not None or self.vocabulary is None:
             return lower is not False, lower is not None
-        cased = vocabulary.is_cased([entry.strip() for entry in self.vocabulary])
+        cased = text_rules.is_cased([entry.strip() for entry in self.vocabulary])
         what = "a cased model: the vocabulary has" if cased else "an uncased model: almost no entry has"
         self.report.append(f"Taken for {what} capitals or accents (--do_lower_case).")
         return not cased, False

@@ -74,13 +74,11 @@ class HuggingFaceFolder(Weights):
     def __init__(self, path: str):
         super().__init__(path)
         weights = recognizes(path)
-        if not weights:
-            raise UserError(f"{path}: holds none of {', '.join(WEIGHTS)}")
-        if files.is_remote(weights):
+        if files.is_remote(path):
             raise UserError(f"{path}: this layout is read from local folders only; copy it to one")
         folder = self.folder or "."
-        there = [*filter(None, (files.companion(folder, name) for name in _CONFIGS))]
-        self.config_file = there[0] if there else os.path.join(folder, _CONFIGS[0])
+        there = filter(None, (files.companion(folder, name) for name in _CONFIGS))
+        self.config_file = next(there, os.path.join(folder, _CONFIGS[0]))
         self._values = files.read_json(self.config_file)
         try:
             self.config = BertConfig.from_huggingface(self._values)

@@ -18,7 +18,7 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import names
 from bert_tf2.weights.base import Weights
-from bert_tf2.weights.vocabulary import check_never_split
+from bert_tf2.weights.text_rules import check_never_split
 
 _UNUSED = re.compile(r"\[unused\d+\]")
 _UNKNOWN = "[UNK]"

@@ -4,7 +4,7 @@ The number of attention heads and the activation function do not affect any shap
 silently compute something else. Files beside the weights state them, and the text that they were trained with:
 
     bert_config.json, config.json                       the configuration
-    vocab.txt, tokenization.json, tokenizer*.json       see `vocabulary` and `text_rules`
+    vocab.txt, tokenization.json, tokenizer*.json       see `text_rules`
     label_map.json, task.json                           see `task_file`
 
 Training writes them beside its checkpoints (`write_companions`), scripts that get no other files take these
@@ -27,8 +27,7 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import bundle, huggingface, keras_files, model_garden, task_file
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
-from bert_tf2.weights.text_rules import TOKENIZATION_FILE, record_of
-from bert_tf2.weights.vocabulary import entries_of
+from bert_tf2.weights.text_rules import TOKENIZATION_FILE, entries_of, record_of
 
 Model = TypeVar("Model")
 

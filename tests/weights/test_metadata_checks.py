@@ -14,10 +14,10 @@ from small_models import small_config
 
 from bert_tf2 import modeling
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import checkpoint, convert, vocabulary
+from bert_tf2.weights import checkpoint, convert, text_rules
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.convert import ConversionOptions
-from bert_tf2.weights.vocabulary import is_cased
+from bert_tf2.weights.text_rules import is_cased
 
 # The configuration
 
@@ -106,13 +106,13 @@ THEIRS = ["[PAD]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "film", "bo
     ],
 )
 def test_vocabularies_that_agree_on_every_word(tmp_path, ours):
-    vocabulary.check_vocabulary(source_with(tmp_path / "in", THEIRS), write_vocab(tmp_path / "vocab.txt", ours))
+    text_rules.check_vocabulary(source_with(tmp_path / "in", THEIRS), write_vocab(tmp_path / "vocab.txt", ours))
 
 
 def test_a_vocabulary_of_equal_length_and_other_content(tmp_path):
     source = source_with(tmp_path / "in", THEIRS)
     ours = write_vocab(tmp_path / "vocab.txt", [*THEIRS[:6], "book", "film"])
-    message = message_of(vocabulary.check_vocabulary, source, ours)
+    message = message_of(text_rules.check_vocabulary, source, ours)
     assert "2 entries differ, the first on line 7, 'book' here and 'film' there; give that vocabulary" in message
 
 
@@ -128,7 +128,7 @@ def test_a_broken_record_is_named(tmp_path, content):
 
 
 def case(given, vocab_file, source=None):
-    return vocabulary.load_tokenizer(vocab_file, given, source=source).basic_tokenizer.do_lower_case
+    return text_rules.load_tokenizer(vocab_file, given, source=source).basic_tokenizer.do_lower_case
 
 
 @pytest.mark.parametrize(
@@ -179,14 +179,14 @@ def test_the_weights_word_comes_before_that_of_the_vocabulary_s_folder(tmp_path)
 )
 def test_the_vocabulary_warns_where_nobody_states_the_case(tmp_path, entries, given, warning, log_lines):
     vocab_file = write_vocab(tmp_path / "vocab.txt", entries)
-    tokenizer = vocabulary.load_tokenizer(vocab_file, given)
+    tokenizer = text_rules.load_tokenizer(vocab_file, given)
     assert tokenizer.basic_tokenizer.do_lower_case is (given is not False)
     assert bool(log_lines) == bool(warning)
     if warning:
         assert re.search(warning, log_lines[0]), log_lines
     log_lines.clear()
     write_json(tmp_path / "tokenizer_config.json", {"do_lower_case": given is not False})
-    vocabulary.load_tokenizer(vocab_file, given)
+    text_rules.load_tokenizer(vocab_file, given)
     assert not log_lines  # now it is stated
 
 

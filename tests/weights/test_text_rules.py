@@ -11,7 +11,7 @@ from huggingface_folders import make_folder, write_json
 from refused import message_of
 
 import bert_tf2
-from bert_tf2.weights import convert, huggingface, sources, text_rules, vocabulary
+from bert_tf2.weights import convert, huggingface, sources, text_rules
 from bert_tf2.weights.convert import ConversionOptions
 from bert_tf2.weights.task_file import load_label_map
 
@@ -92,10 +92,10 @@ def test_added_tokens_stay_whole(tmp_path, kind, log_lines):
     assert entries == [*WORDS, "[E1]"]
     if len(words) < len(entries):  # a script reads vocab.txt alone
         assert "vocab.txt: lacks '[E1]', which is among" in message_of(
-            vocabulary.load_tokenizer, str(tmp_path / "vocab.txt"), True
+            text_rules.load_tokenizer, str(tmp_path / "vocab.txt"), True
         )
         written(tmp_path, entries)
-    tokenizer = vocabulary.load_tokenizer(str(tmp_path / "vocab.txt"), True)
+    tokenizer = text_rules.load_tokenizer(str(tmp_path / "vocab.txt"), True)
     assert tokenizer.tokenize("The[E1]film [e1] [SEP]") == [*("the", "[E1]", "film", "[", "e1", "]", "["), "[UNK]", "]"]
     assert any("added tokens [E1] are found in lower" in line for line in log_lines) == (kind == "added_tokens.json")
 
@@ -162,7 +162,7 @@ def test_another_tokenizer_is_refused_everywhere(tmp_path, contents, part):
     written(tmp_path / "in", [*SPECIAL, "the", "film"], **contents)
     calls = (
         (bert_tf2.load, folder),
-        (vocabulary.load_tokenizer, f"{folder}/vocab.txt", True),
+        (text_rules.load_tokenizer, f"{folder}/vocab.txt", True),
         (convert_to, "hf", tmp_path / "in", tmp_path / "out"),
     )
     (message,) = {message_of(*call) for call in calls}
@@ -178,7 +178,7 @@ def test_a_pipe_beside_weights_is_not_waited_for(tmp_path, name):
 
     def read() -> None:
         sources.model_files(str(tmp_path))
-        vocabulary.stated_text(None, str(tmp_path / "vocab.txt"))
+        text_rules.stated_text(None, str(tmp_path / "vocab.txt"))
         load_label_map(str(tmp_path))
 
     assert message_of(read) == f"{tmp_path / name}: is a pipe or a device, where a file is expected; remove it"
