@@ -31,10 +31,9 @@ from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.forward import check_process
 from bert_tf2.training.options import DeviceOptions
 from bert_tf2.training.precision import PRECISIONS
-from bert_tf2.weights import checkpoint, sentence_folders, sources, task_file, text_rules
+from bert_tf2.weights import checkpoint, sources, task_file, text_rules
 from bert_tf2.weights.base import Weights
-from bert_tf2.weights.sentence_folders import SentenceVectors
-from bert_tf2.weights.task_file import LabelMap
+from bert_tf2.weights.task_file import LabelMap, SentenceVectors
 
 
 class Bert:
@@ -127,7 +126,7 @@ class Bert:
 
     @functools.cached_property
     def _sentence_vectors(self) -> SentenceVectors:
-        found = sentence_folders.read(self._folder)
+        found = task_file.read_sentence_vectors(self._folder)
         if found:
             logging.info("%s: vectors as sentence-transformers makes them, %s", self._folder, found)
         return found or SentenceVectors()

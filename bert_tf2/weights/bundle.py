@@ -62,12 +62,6 @@ def prefixes_in(folder: str) -> list[str]:
     return [os.path.join(folder, name.removesuffix(".index")) for name in found if name.endswith(".index")]
 
 
-def _files_of(prefix: str) -> list[str]:
-    """Returns the names of a checkpoint's files, without the folder."""
-    stem = re.escape(os.path.basename(prefix))
-    return [name for name in files.list_directory(os.path.dirname(prefix) or ".") if re.fullmatch(stem + _FILE, name)]
-
-
 class Checkpoint(Weights):
     """A checkpoint, by the variable names in the file; `path` is its prefix, one of its files, or its folder."""
 
@@ -103,9 +97,8 @@ class Checkpoint(Weights):
             if file not in sizes and not files.exists(file):
                 raise self._damaged(f"{file}: no such file, so the checkpoint is damaged or incomplete")
             size = sizes[file] if file in sizes else sizes.setdefault(file, files.size(file))
-            asked = entry.size
-            if entry.dtype != "string":
-                asked = math.prod(entry.shape) * np.dtype(entry.dtype).itemsize
+            is_text = entry.dtype == "string"
+            asked = entry.size if is_text else math.prod(entry.shape) * np.dtype(entry.dtype).itemsize
             if asked != entry.size or entry.offset + entry.size > size:
                 raise self._damaged(
                     f"{file}: the tensor {name} cannot be read: it should be {asked} bytes at {entry.offset}, and the"
@@ -271,8 +264,10 @@ class CheckpointFolder:
         name = os.path.basename(prefix)
         save(prefix, variables, global_step)
         for old in self.set_newest(name):
-            for file in _files_of(os.path.join(self._output_dir, os.path.basename(old))):
-                files.remove(os.path.join(self._output_dir, file))
+            stem = re.escape(os.path.basename(old))
+            for file in files.list_directory(self._output_dir):
+                if re.fullmatch(stem + _FILE, file):
+                    files.remove(os.path.join(self._output_dir, file))
         logging.info("Saved %s", prefix)
         return prefix
 

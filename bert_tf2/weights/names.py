@@ -137,9 +137,7 @@ def of_model(model: keras.Model, config: BertConfig) -> list[Variable]:
 
 
 def tf1_variables(model: keras.Model) -> dict[str, Any]:
-    """Returns the reference name -> the tf.Variable for every variable of a model."""
-    if not hasattr(model, "heads"):
-        raise TypeError(f"no names are known for the variables of {type(model).__name__}")
+    """Returns the reference name -> the tf.Variable for every variable of a BertModel or a model of `heads`."""
     own = "" if hasattr(model, "bert") else "bert."  # a BertModel is what the other models have as `bert`
     return {row.reference: _attribute(model, row.attribute.removeprefix(own)) for row in of_model(model, model.config)}
 

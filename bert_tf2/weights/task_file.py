@@ -1,4 +1,4 @@
-"""What a model was fine-tuned for, in two files beside its weights.
+"""What a model was fine-tuned for, in files beside its weights.
 
 label_map.json is the meaning of a classifier's or tagger's outputs. task.json says what the model is for, and the
 settings that decide its answers:
@@ -7,6 +7,8 @@ settings that decide its answers:
 
 "made_with" repeats what other files beside the weights say and no shape shows: heads, the order of labels. If such a
 file is changed later, the same weights answer something else.
+
+modules.json and others say how a folder of sentence-transformers makes one vector of a text.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import logging
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 LABEL_MAP_FILE = "label_map.json"
 NAME = "task.json"
 _SETTINGS, MADE_WITH = "settings", "made_with"
+# The names of poolings in sentence-transformers, old and new -> those of Bert.embed.
+_POOLINGS = {"cls_token": "cls", "cls": "cls", "mean_tokens": "mean", "mean": "mean", "max_tokens": "max", "max": "max"}
 THRESHOLD = 0.5
 """A multi-label model predicts the labels whose probability is at least this."""
 TAGGING_TASK = "ner"
@@ -177,3 +181,48 @@ def take(
                 logging.info("--%s=%s: as in the training, from %s beside the weights", name, then, NAME)
         elif value is not None and name in stated and value != then:
             logging.warning("--%s=%s: the model was trained with %s; it may answer otherwise", name, value, then)
+
+
+# sentence-transformers
+
+
+class SentenceVectors(NamedTuple):
+    """How a folder of sentence-transformers makes one vector of a text."""
+
+    pooling: str = "mean"  # of Bert.embed
+    normalize: bool = False  # whether vectors get length 1
+    max_seq_length: int | None = None  # tokens of a text; None if that of the model
+
+
+def read_sentence_vectors(folder: str) -> SentenceVectors | None:
+    """Returns how the folder of weights makes vectors, or None if sentence-transformers did not write it."""
+    for root, inner in ((folder, ""), os.path.split(folder.rstrip("/"))):  # weights lie in the root or in 0_BERT
+        path = files.companion(root, "modules.json")
+        if path is None:
+            continue
+        steps = [step for step in files.read_json(path, list) if isinstance(step, dict)]
+        kinds = [str(step.get("type")).rpartition(".")[2] for step in steps]
+        if steps and steps[0].get("path", "") == inner and kinds[0] == "Transformer":
+            return _vectors(path, kinds[1:], [os.path.join(root, str(step.get("path"))) for step in steps[1:]], folder)
+    return None
+
+
+def _vectors(path: str, kinds: list[str], places: list[str], folder: str) -> SentenceVectors:
+    chosen, settings = [], {}
+    if kinds in (["Pooling"], ["Pooling", "Normalize"]):
+        pooling = files.read_json(os.path.join(places[0], "config.json"))
+        chosen = [name.removeprefix("pooling_mode_") for name, value in pooling.items() if value is True]
+        chosen = [name for name in [*chosen, pooling.get("pooling_mode")] if name not in ("include_prompt", None)]
+        settings = files.read_json(beside) if (beside := files.companion(folder, "sentence_bert_config.json")) else {}
+        problem = f"has the pooling {' and '.join(map(str, chosen)) or 'none'}"
+    else:
+        problem = f"has the steps {', '.join(kinds) or 'none'} behind the encoder"
+    if settings.get("do_lower_case"):
+        problem = "lower-cases text before the tokenizer does"
+    elif len(chosen) == 1 and chosen[0] in _POOLINGS:
+        longest = settings.get("max_seq_length")
+        return SentenceVectors(_POOLINGS[chosen[0]], len(kinds) == 2, longest if type(longest) is int else None)
+    raise UserError(
+        f"{path}: {problem}, which is not known here, so vectors would be others than those of sentence-transformers;"
+        " give pooling, normalize and max_seq_length to get them all the same"
+    )

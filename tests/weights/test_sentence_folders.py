@@ -10,8 +10,7 @@ from huggingface_folders import make_folder, write_json
 from refused import message_of
 
 import bert_tf2
-from bert_tf2.weights import sentence_folders
-from bert_tf2.weights.sentence_folders import SentenceVectors
+from bert_tf2.weights.task_file import SentenceVectors, read_sentence_vectors
 
 LONG = "the film the film"
 MEAN = {"word_embedding_dimension": 4, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
@@ -56,8 +55,8 @@ def test_embed_does_what_the_folder_says(tmp_path, log_lines, inner):
     ],
 )
 def test_old_and_new_names(tmp_path, pooling, more, wanted):
-    assert sentence_folders.read(str(written(tmp_path / "st", pooling, *more))) == wanted
-    assert sentence_folders.read(make_folder(tmp_path / "plain")) is None
+    assert read_sentence_vectors(str(written(tmp_path / "st", pooling, *more))) == wanted
+    assert read_sentence_vectors(make_folder(tmp_path / "plain")) is None
 
 
 @pytest.mark.parametrize(
