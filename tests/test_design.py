@@ -33,7 +33,7 @@ RULES = {
 WITHOUT_TENSORFLOW = [
     *(name for name in MODULES if name.startswith("support.")),
     *("config", "tokenization", "pretraining.build_vocab"),
-    *(name for name in MODULES if name.startswith("data.")),
+    *(name for name in MODULES if name.startswith("data.") and name != "data.record_order"),
     *(name for name in MODULES if name.startswith("weights.") and name != "weights.checkpoint"),
     *(f"pretraining.{name}" for name in ("examples", "instances", "masking", "example_files")),
     *(f"pretraining.{name}" for name in ("corpus", "draws", "drawn_examples", "sentences")),

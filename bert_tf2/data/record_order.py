@@ -17,17 +17,15 @@ import functools
 import itertools
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 from bert_tf2.data.record_index import RUN, RecordIndex, read_index
 from bert_tf2.data.records import RecordKind, Sizes, check_first_records
 from bert_tf2.support import gzip_files
 from bert_tf2.support.errors import and_more
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 WINDOW = 16 * RUN
 """The records that are shuffled together; they are in memory at the same time."""
@@ -44,8 +42,6 @@ PLACES = "places"
 
 def _opened(path, compression, offset=0):
     """The records of a file from a byte on; the arguments are tensors. Within a dataset."""
-    import tensorflow as tf
-
     # tf.data.TFRecordDataset has no argument for the offset. This operation works only within a function of another
     # dataset: TensorFlow 2.21 cannot serialize one that stands alone.
     records = tf.raw_ops.TFRecordDatasetV2(
@@ -59,8 +55,6 @@ def _opened(path, compression, offset=0):
 
 def unshuffled(paths: Sequence[str]):
     """The records in the order of the files, once; as `shuffled` gives them, with epoch 0."""
-    import tensorflow as tf
-
     ranks = {path: rank for rank, path in enumerate(sorted(paths))}
     with ThreadPoolExecutor(_READERS) as readers:
         compressions = [_COMPRESSIONS[packed] for packed in readers.map(gzip_files.is_archive, paths)]
@@ -71,7 +65,6 @@ def unshuffled(paths: Sequence[str]):
 
 def _end_of_file():
     """A dataset that fails when it is read: without it, an order that finds no record would have no end."""
-    import tensorflow as tf
 
     def fail(nothing):
         with tf.control_dependencies([tf.debugging.Assert(nothing != "", ["a file holds fewer records than before"])]):
@@ -82,7 +75,6 @@ def _end_of_file():
 
 def _numbered(records, epoch, file, start):
     """Several records of a file at a time, with their origins; the first one has the number `start`."""
-    import tensorflow as tf
 
     def number(part, data):
         numbers = start + part * RUN + tf.range(tf.size(data, tf.int64))
@@ -106,8 +98,6 @@ def shuffled(index: RecordIndex, seed: int, first: int = 0, *, endless: bool = T
       the record in the file. All count from 0. A file with fewer records than in the index ends the iteration with an
       InvalidArgumentError; `record_index.find_change` names it.
     """
-    import tensorflow as tf
-
     paths, compressions = tf.constant(index.paths), tf.constant([_COMPRESSIONS[packed] for packed in index.packed])
     files, offsets, starts, counts = map(tf.constant, (index.files, index.offsets, index.starts, index.counts))
     first_epoch, position = divmod(first, index.total)
@@ -153,8 +143,6 @@ class Share(NamedTuple):
 
     def take(self, batches, batch_size: int):
         """A dataset of this share's parts of the elements of a dataset, each of which has B rows, B >= `count`."""
-        import tensorflow as tf
-
         ends = [batch_size * number // self.count for number in range(self.first, self.first + self.parts + 1)]
 
         def cut(*batch):
@@ -179,15 +167,11 @@ def where(index: RecordIndex, seed: int, first: int, count: int) -> str:
 
 def _fold(seed, number):
     """Another seed, int64 [2], for each number."""
-    import tensorflow as tf
-
     return tf.random.experimental.stateless_fold_in(seed, tf.cast(number, tf.int64), alg="philox")
 
 
 def _permutation(count, seed):
     """The numbers below `count` in an order that the seed decides, int64."""
-    import tensorflow as tf
-
     drawn = tf.random.stateless_uniform([count], seed, None, None, tf.int64, alg="philox")
     return tf.cast(tf.argsort(drawn, stable=True), tf.int64)
 
@@ -200,8 +184,6 @@ def cut_to_longest(batch: Mapping[str, Any], wide: Container[str], multiple: int
 
     Attention gives padding no weight, so outputs do not change.
     """
-    import tensorflow as tf
-
     used = tf.where(tf.reduce_any(batch["input_mask"] > 0, axis=0))  # columns with a token in any row
     length = tf.maximum(tf.reduce_max(tf.concat([used, [[0]]], 0)) + 1, 1)
     length = -(-length // multiple) * multiple  # a slice ends at the last column in any case
@@ -223,7 +205,6 @@ def of_like_length(windows, batch_size: int):
     Returns:
       A dataset of dicts with the further feature PLACES.
     """
-    import tensorflow as tf
 
     def divided(number, window):
         mask = window["input_mask"]
@@ -317,8 +298,6 @@ def read_records(
       A tf.data.Dataset of dicts: features of length 1 as [B], the others as [B, length]; int32 or float32. An invalid
         record stops the iteration with a TensorFlow error; `find_fault` then finds the record.
     """
-    import tensorflow as tf
-
     check_first_records(paths, kind, sizes, must_have_some=repeat)
 
     def parse(serialized, origin):
@@ -345,8 +324,6 @@ def read_records(
 
 def _parse(serialized, kind: RecordKind, sizes: Sizes) -> dict:
     """Parses serialized Examples [B] into a batch, and checks every value against its limits."""
-    import tensorflow as tf
-
     spec = {
         name: tf.io.RaggedFeature(feature.dtype, row_splits_dtype=tf.int64)
         if feature.varies
