@@ -36,11 +36,6 @@ _AGAIN = "make it again or copy it again"
 _FROM_TEXT = "create_pretraining_data.py makes records of text, to be given here"
 
 
-def is_compressed(path: str) -> bool:
-    """Whether a file of records is written compressed by gzip."""
-    return path.endswith(gzip_files.ENDING)
-
-
 def mask(checksum: int) -> int:
     """TensorFlow stores checksums rotated and offset, so that a checksum of stored checksums stays useful."""
     return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
@@ -73,15 +68,12 @@ def writing(*paths: str) -> Iterator[list[Callable[[Iterable[bytes]], None]]]:
 
     Yields for each file a function that appends records to it.
     """
-
-    def append(stream: BinaryIO, records: Iterable[bytes]) -> None:
-        stream.write(frames(records))
-
     with files.complete_or_absent(*paths) as beside, contextlib.ExitStack() as stack:
-        yield [
-            functools.partial(append, stack.enter_context(gzip_files.open_writing(name, packed=is_compressed(path))))
+        streams = [
+            stack.enter_context(gzip_files.open_writing(name, packed=path.endswith(gzip_files.ENDING)))
             for name, path in zip(beside, paths, strict=True)
         ]
+        yield [lambda records, stream=stream: stream.write(frames(records)) for stream in streams]
 
 
 # Reading

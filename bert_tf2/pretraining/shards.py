@@ -20,7 +20,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bert_tf2.data import tfrecords
 from bert_tf2.pretraining import sentences
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions
 from bert_tf2.pretraining.sentences import Piece, Source
@@ -94,7 +93,7 @@ def seed_of(random_seed: int, number: int) -> int:
 
 def name_of(output_file: str, number: int | None, count: int) -> str:
     """The file of a shard: NAME-00000-of-01000, or NAME-00000-of-01000.gz for NAME.gz; the pattern of all for None."""
-    ending = gzip_files.ENDING if tfrecords.is_compressed(output_file) else ""
+    ending = gzip_files.ENDING if output_file.endswith(gzip_files.ENDING) else ""
     which = "*" if number is None else f"{number:05d}"
     return f"{output_file.removesuffix(ending)}-{which}-of-{count:05d}{ending}"
 
