@@ -135,7 +135,7 @@ class HuggingFaceFolder(Weights):
             )
         kernel = found.get(names.LABELS[0].huggingface)
         tuned = {row.huggingface for head in ("labels", "span") for row in names.HEADS[head]} & {*found}
-        several = kernel and self._file.tensors[kernel].shape[:1] > (1,)
+        several = kernel and self._file.tensors[kernel].shape[:1] > [1]
         if self.architecture and self.architecture not in ARCHITECTURES:
             problem = f"There is no {self.architecture} here"
         elif tuned and others:
