@@ -15,7 +15,7 @@ import workload
 
 from bert_tf2.support import flags
 from bert_tf2.support.settings import DATA, MODEL, TRAINING, options, setting
-from bert_tf2.training.options import UNPAD, PrecisionOptions, VocabularyOptions
+from bert_tf2.training.options import PrecisionOptions, VocabularyOptions
 
 
 @options
@@ -26,7 +26,7 @@ class BenchmarkOptions(PrecisionOptions, VocabularyOptions):
     bert_config_file: str = setting("Configuration of the model.", group=MODEL, reads=True)
     max_seq_length: int = setting("Tokens per row; longer rows are cut.", 64, group=MODEL, low=5)
     batch_size: int = setting("Rows per step.", 32, group=TRAINING, low=1)
-    unpad: str = setting("As in run_classifier.py; none computes the padding.", "groups", group=TRAINING, choices=UNPAD)
+    unpad: str = setting("As in run_classifier.py.", "groups", group=TRAINING, choices=("none", "groups"))
     steps: int = setting("Steps to time.", 10, group=TRAINING, low=1)
 
 

@@ -61,8 +61,7 @@ def write(flags: argparse.Namespace) -> None:
     from bert_tf2.config import BertConfig
     from bert_tf2.fast.encoder import Plan, accelerate
     from bert_tf2.training.loop import Trainer
-    from bert_tf2.training.options import TrainOptions
-    from bert_tf2.training.precision import PRECISIONS
+    from bert_tf2.training.options import PRECISIONS, TrainOptions
     from bert_tf2.weights.checkpoint import tf1_variables
 
     os.makedirs(flags.write, exist_ok=True)

@@ -28,7 +28,7 @@ import workload
 from bert_tf2.support import flags
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import DATA, MODEL, TO_DO, TRAINING, options, setting
-from bert_tf2.training.options import PrecisionOptions
+from bert_tf2.training.options import PRECISIONS, PrecisionOptions
 
 _COMPARED = ("precision", "all_reduce_dtype")
 
@@ -67,7 +67,6 @@ def losses(options: BenchmarkOptions) -> list[float]:
     from bert_tf2.training.devices import build_model
     from bert_tf2.training.loop import Trainer
     from bert_tf2.training.options import TrainOptions
-    from bert_tf2.training.precision import PRECISIONS
 
     strategy = tf.distribute.get_strategy()
     if options.compare == "all_reduce_dtype":

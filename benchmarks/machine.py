@@ -18,7 +18,7 @@ _UNITS = ("amx_bf16", "avx512_bf16")
 def describe() -> str:
     """One line: processor, its units for bfloat16, cores, Python, date."""
     name = platform.processor() or platform.machine()
-    try:  # not as in training.precision: peers' programs run this without the package
+    try:  # not as in training.options: peers' programs run this without the package
         text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
         name = next(
             (line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("model name")), name

@@ -22,7 +22,7 @@ import workload
 
 from bert_tf2.support import flags, settings
 from bert_tf2.support.settings import MODEL, TO_DO, TRAINING, options, setting
-from bert_tf2.training.options import UNPAD, PrecisionOptions
+from bert_tf2.training.options import PrecisionOptions
 
 
 @options
@@ -34,7 +34,7 @@ class BenchmarkOptions(PrecisionOptions):
     max_seq_length: int = setting("Tokens per example.", 128, group=TRAINING, low=5)
     max_predictions_per_seq: int = setting("Masked words per example.", 20, group=TRAINING, low=1)
     mean_length: int = setting("Mean length of the rows; 0: all are full.", 0, group=TRAINING, low=0)
-    unpad: str = setting("As in run_pretraining.py.", "groups", group=TRAINING, choices=UNPAD)
+    unpad: str = setting("As in run_pretraining.py.", "groups", group=TRAINING, choices=("none", "groups"))
     gradient_accumulation_steps: int = setting("Parts of a batch, one after the other.", 1, group=TRAINING, low=1)
     recompute: bool = setting("As in run_pretraining.py.", False, group=TRAINING)
     xla: bool = setting("Compile the whole step with XLA; needs --unpad=none.", False, group=TRAINING)

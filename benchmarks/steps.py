@@ -66,8 +66,7 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
     from bert_tf2.fast.encoder import Plan, accelerate
     from bert_tf2.training.devices import build_model, computes_on
     from bert_tf2.training.loop import Trainer
-    from bert_tf2.training.options import TrainOptions
-    from bert_tf2.training.precision import PRECISIONS
+    from bert_tf2.training.options import PRECISIONS, TrainOptions
 
     precision, (rows, length) = PRECISIONS[options.precision], batches[0]["input_mask"].shape
     rate = product_rate(config, rows * length, precision.exported)

@@ -3,7 +3,7 @@
 import tensorflow as tf
 from small_models import MAKERS, batch_for, randomize, small_config
 
-from bert_tf2.training.precision import PRECISIONS
+from bert_tf2.training.options import PRECISIONS
 from bert_tf2.training.step import local_gradients, reduce_gradients
 from bert_tf2.weights import checkpoint
 

@@ -9,8 +9,7 @@ from small_models import MAKERS, tiny_config
 from bert_tf2.fast.encoder import Plan, accelerate
 from bert_tf2.training.devices import build_model
 from bert_tf2.training.loop import Trainer
-from bert_tf2.training.options import TrainOptions
-from bert_tf2.training.precision import PRECISIONS
+from bert_tf2.training.options import PRECISIONS, TrainOptions
 from bert_tf2.weights import checkpoint
 
 ONE = tf.distribute.get_strategy()

@@ -22,8 +22,7 @@ from bert_tf2.support import process
 from bert_tf2.training import devices
 from bert_tf2.training.devices import build_model
 from bert_tf2.training.loop import Trainer
-from bert_tf2.training.options import DeviceOptions, TrainOptions
-from bert_tf2.training.precision import PRECISIONS
+from bert_tf2.training.options import PRECISIONS, DeviceOptions, TrainOptions
 from bert_tf2.weights import checkpoint
 
 pytestmark = pytest.mark.compiled

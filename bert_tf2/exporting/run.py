@@ -30,7 +30,7 @@ from bert_tf2.exporting.request_checks import SpecialIds
 from bert_tf2.layers import initial_weights_from
 from bert_tf2.support import environment, files
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.training.precision import PRECISIONS
+from bert_tf2.training.options import PRECISIONS
 from bert_tf2.weights import checkpoint, names, sources, task_file, text_rules
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.task_file import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, read_label_map, save_label_map

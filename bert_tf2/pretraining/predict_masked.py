@@ -27,8 +27,7 @@ from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.settings import check_texts, check_type
 from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy
-from bert_tf2.training.options import DeviceOptions
-from bert_tf2.training.precision import PRECISIONS
+from bert_tf2.training.options import PRECISIONS, DeviceOptions
 from bert_tf2.weights import checkpoint, names, text_rules
 from bert_tf2.weights.base import Weights
 
@@ -109,7 +108,7 @@ def _check_size(tokenizer: tokenization.FullTokenizer, config: BertConfig, name:
 def load_model(
     config: BertConfig, init_checkpoint: str | Weights, precision: str = "float32"
 ) -> heads.PretrainingModel:
-    """Returns a model with the weights of a checkpoint; `precision` is a key of training.precision.PRECISIONS."""
+    """Returns a model with the weights of a checkpoint; `precision` is a key of training.options.PRECISIONS."""
     source = checkpoint.open_weights(init_checkpoint) if isinstance(init_checkpoint, str) else init_checkpoint
     check_head(source.path, source.shapes)
     strategy = create_strategy(DeviceOptions(precision=precision))

@@ -25,8 +25,7 @@ from bert_tf2.training.devices import build_model, create_strategy, join, plan_f
 from bert_tf2.training.forward import Runner
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import write_eval_results, write_scalars
-from bert_tf2.training.options import TrainOptions
-from bert_tf2.training.precision import PRECISIONS
+from bert_tf2.training.options import PRECISIONS, TrainOptions
 from bert_tf2.training.saver import Best, best_folder
 from bert_tf2.training.workers import Team, is_chief
 from bert_tf2.weights import checkpoint, names, task_file, text_rules

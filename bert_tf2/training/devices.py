@@ -19,8 +19,7 @@ from bert_tf2.support import process
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import Options
 from bert_tf2.training import forward, workers
-from bert_tf2.training.options import DeviceOptions, OptimizerOptions, TrainingOptions
-from bert_tf2.training.precision import PRECISIONS
+from bert_tf2.training.options import PRECISIONS, DeviceOptions, OptimizerOptions, TrainingOptions
 from bert_tf2.training.workers import ALONE, Team, workers_of
 
 _HERE = DeviceOptions()
@@ -62,9 +61,9 @@ def check_batch(options: OptimizerOptions, replicas: int, workers: int = 1) -> N
 def create_strategy(
     options: DeviceOptions = _HERE, *, several: bool = True, team: Team = ALONE
 ) -> tf.distribute.Strategy:
-    """Returns the distribution strategy: that of the team, a TPU if requested, else all visible GPUs, else the CPU.
+    """The strategy of the team, of a TPU if requested, else of all visible GPUs, else of the CPU; logs which.
 
-    Logs what they are. `several` is False for a model that is called directly, which uses the first of several GPUs.
+    `several` is False for a model that is called directly, which uses the first of several GPUs.
     """
     forward.check_process()
     gpus = tf.config.list_physical_devices("GPU")
@@ -94,27 +93,22 @@ def computes_on(strategy: tf.distribute.Strategy) -> str:
     return "GPU" if tf.config.list_logical_devices("GPU") else "CPU"  # the default strategy places nothing
 
 
-# In narrower models, the operations themselves take longer than what they compute.
-_WORTH_GROUPS = 128
-
-
 def plan_for(
     options: TrainingOptions, strategy: tf.distribute.Strategy, hidden_size: int, padded: bool = False
 ) -> Plan:
     """How a model is accelerated; `padded`: whether padding is computed whatever the options say.
 
-    On a GPU, many small operations and sizes that the host must know first can cost more than the padding. The program
-    of a TPU, or of --xla, has fixed shapes.
+    On a GPU, many small operations and sizes that the host must know first can cost more than the padding.
     """
     kind, unpad = computes_on(strategy), options.unpad
     on_cpu = kind == "CPU" and not options.xla
     if padded:
         unpad = "none"
     elif unpad == "auto":
-        unpad = "groups" if on_cpu and hidden_size >= _WORTH_GROUPS else "none"
+        # In narrower models, the operations themselves take longer than what they compute.
+        unpad = "groups" if on_cpu and hidden_size >= 128 else "none"
     elif unpad != "none" and (kind == "TPU" or options.xla):
-        what = "with --xla, the step has" if options.xla else "a TPU's program has"
-        raise UserError(f"--unpad={unpad}: {what} fixed shapes, padding included; use --unpad=none")
+        raise UserError(f"--unpad={unpad}: a TPU and --xla compute fixed shapes, padding included; use --unpad=none")
     return Plan(unpad, recompute=options.recompute, share_graph=on_cpu)
 
 
@@ -161,7 +155,7 @@ def _has_unused_gpus() -> bool:
 
 
 def _tpu_strategy(options: DeviceOptions) -> tf.distribute.Strategy:
-    """Connects to a TPU. Raises UserError if it cannot be reached, or has another number of cores."""
+    """Connects to a TPU. Raises UserError if it cannot be reached."""
     address = options.tpu_name or options.master
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
@@ -171,18 +165,13 @@ def _tpu_strategy(options: DeviceOptions) -> tf.distribute.Strategy:
             _check_answers(endpoint)
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
-        strategy = tf.distribute.TPUStrategy(resolver)
+        return tf.distribute.TPUStrategy(resolver)
     except (ValueError, RuntimeError, OSError, tf.errors.OpError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
         raise UserError(
             f"--use_tpu: no TPU can be reached ({reason}); check --tpu_name, --tpu_zone and --gcp_project, or leave"
             " --use_tpu out"
         ) from error
-    if strategy.num_replicas_in_sync != options.num_tpu_cores:
-        raise UserError(
-            f"--num_tpu_cores={options.num_tpu_cores}, but this TPU has {strategy.num_replicas_in_sync} cores"
-        )
-    return strategy
 
 
 def _check_answers(endpoint: str) -> None:

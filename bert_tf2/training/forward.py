@@ -58,6 +58,8 @@ class Runner:
 
     def __init__(self, model, strategy: tf.distribute.Strategy):
         self._strategy = strategy
+        # Only the chief of several workers evaluates. Each of its devices computes the whole batch, without the others.
+        self._is_chief = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
         @tf.function(reduce_retracing=True, autograph=False)
         def step(batch):
@@ -69,35 +71,17 @@ class Runner:
         self, dataset: tf.data.Dataset, *, explain: Callable[[], UserError | None] = lambda: None
     ) -> Iterator[dict[str, np.ndarray]]:
         """Yields for every batch its features and the model's `outputs`, as arrays with a row per example, in order."""
-        iterator = iter(self._distribute(dataset))
+        iterator = iter(dataset if self._is_chief else self._strategy.experimental_distribute_dataset(dataset))
         while True:
             with explained(explain):
                 batch = next(iterator, None)
             if batch is None:
                 return
+            found = {name: self._strategy.experimental_local_results(v) for name, v in self._step(batch).items()}
             yield {
-                name: np.concatenate([part.numpy() for part in self._strategy.experimental_local_results(value)])
-                for name, value in self._step(batch).items()
+                name: np.concatenate([part.numpy() for part in (parts[:1] if self._is_chief else parts)])
+                for name, parts in found.items()
             }
-
-    def _distribute(self, dataset: tf.data.Dataset):
-        """The dataset for the replicas; under a strategy of several workers, for those of this process alone."""
-        if not isinstance(self._strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            return self._strategy.experimental_distribute_dataset(dataset)
-        devices = len(self._strategy.extended.worker_devices)
-        return dataset if devices == 1 else (divided(self._strategy, batch, devices) for batch in dataset)
-
-
-def divided(strategy: tf.distribute.Strategy, batch: Mapping[str, tf.Tensor], devices: int):
-    """A batch of [B, ...] in parts, perhaps empty, for the devices of this process, without asking other workers."""
-    rows = next(iter(batch.values())).shape[0]
-    ends = [rows * number // devices for number in range(devices + 1)]
-
-    def part(context: tf.distribute.ValueContext) -> dict[str, tf.Tensor]:
-        number = context.replica_id_in_sync_group % devices
-        return {name: values[ends[number] : ends[number + 1]] for name, values in batch.items()}
-
-    return strategy.experimental_distribute_values_from_function(part)
 
 
 def in_order(

@@ -95,6 +95,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
                 raise UserError(
                     "gradient_accumulation_steps: Keras cannot do that on several devices; use a smaller batch"
                 )
+            if other := {keras.backend.standardize_dtype(variable.dtype) for variable in variables} - {"float32"}:
+                raise UserError(f"a variable is {other.pop()}: small updates need float32, as under mixed_bfloat16")
             super().build(variables)
             self._m, self._v = self.add_optimizer_variables(variables, ("adam_m", "adam_v"))
             rate = self._settings["weight_decay"]
@@ -126,7 +128,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         how = (gradient, 1.0, learning_rate, self._decays[number], *self._rule.corrections(self.iterations))
         how = [tf.convert_to_tensor(value) for value in how]
         alone = self._distribution_strategy.num_replicas_in_sync == 1
-        if alone and variable.dtype == "float32" and compiled.can_compile():
+        if alone and compiled.can_compile():
             owned = (one if isinstance(one, tf.Variable) else one.value for one in targets)  # Keras gives either
             self._rule.fused_step([one.handle for one in owned], *how)
             return

@@ -37,17 +37,10 @@ from bert_tf2.weights import checkpoint
 from bert_tf2.weights.base import Weights
 
 
-def start_from(
-    model,
-    output_dir: str,
-    init_checkpoint: str | None,
-    *,
-    will_train: bool = False,
-    opened: Weights | None = None,
-) -> int:
-    """Loads the newest weights in output_dir, or else init_checkpoint, and returns their global step, there 0.
+def start_from(model, output_dir: str, init_checkpoint: str | None, opened: Weights | None = None) -> int:
+    """Loads trained weights, the newest in output_dir or else init_checkpoint; returns their global step, there 0.
 
-    They may be random if the model `will_train`; `opened`: these weights, or others in output_dir, if they are open.
+    `opened`: these weights, or others in output_dir, if they are open.
     """
     latest = checkpoint.latest_checkpoint(output_dir)
     if latest:
@@ -55,12 +48,8 @@ def start_from(
         step = checkpoint.restore(source, checkpoint.tf1_variables(model), model.config)
         logging.info("Using %s", latest)
         return step
-    source = opened or checkpoint.weights_in_use(output_dir, init_checkpoint, will_train)
-    if source is None:
-        logging.info("No checkpoint in %s and no --init_checkpoint: the weights are random", output_dir)
-        return 0
-    if not will_train:
-        checkpoint.check_trained(model, source)
+    source = opened or checkpoint.weights_in_use(output_dir, init_checkpoint)
+    checkpoint.check_trained(model, source)
     logging.info(checkpoint.initialize(model, source))
     return 0
 
@@ -102,7 +91,7 @@ class Trainer:
         elif init_checkpoint:
             logging.info(checkpoint.initialize(self._model, opened or init_checkpoint))
         else:
-            logging.info("Starting from random weights")
+            logging.info("Starting from random weights: there is no checkpoint, and no --init_checkpoint")
         return self.global_step
 
     def is_done(self, eval_steps: int = 0, evaluated: int = 0) -> bool:
@@ -129,22 +118,20 @@ class Trainer:
         """
         options, team = self._options, self._team
         self._check_team(records, evaluated)
-        evaluation = Interval(eval_steps if evaluate else 0, self.global_step)
+        save_steps, eval_steps = options.save_checkpoints_steps, eval_steps if evaluate else 0
         over = self.global_step >= options.num_train_steps
-        missed = evaluation.was_due(self.global_step, over) and evaluated < self.global_step
-        if (missed and self._ends(evaluate)) or over:
+        was_due = eval_steps and self.global_step and (over or self.global_step % eval_steps == 0)
+        if (was_due and evaluated < self.global_step and self._ends(evaluate)) or over:
             return self.global_step
         self._prepare(records)
         iterator = iter(team.distribute(self._strategy, dataset))
         steps = self.step.several()
         monitor = TrainingMonitor(options, self.global_step, writes=team.is_chief)
-        save = Interval(options.save_checkpoints_steps or options.num_train_steps, self.global_step)
         with StopRequest() as stop, monitor, self._saver:
-            if options.save_checkpoints_steps and not self.global_step:
+            if save_steps and not self.global_step:
                 self._save(records)
             while self.global_step < options.num_train_steps:
-                next_stop = min(save.next, evaluation.next)
-                count = team.broadcast_from_chief(monitor.steps_to_run(self.global_step, next_stop))
+                count = team.broadcast_from_chief(monitor.steps_to_run(self.global_step, save_steps, eval_steps))
                 with team.watched(), explained(explain):
                     sums, bad = steps(iterator, tf.constant(self.global_step, tf.int64), tf.constant(count))
                 self._check_finite(int(bad), where)
@@ -154,8 +141,9 @@ class Trainer:
                 last = self.global_step >= options.num_train_steps
                 signals = team.gather(stop.signal)
                 stopping = any(signals)  # all of them after the same step
-                evaluating = evaluation.take(self.global_step, last)
-                if save.take(self.global_step, last or stopping or evaluating):  # an evaluated step survives a kill
+                evaluating = eval_steps and (last or self.global_step % eval_steps == 0)
+                saving = save_steps and self.global_step % save_steps == 0
+                if saving or last or stopping or evaluating:  # an evaluated step survives a kill
                     self._save(records)
                 self._saver.check()
                 if evaluating or stopping:
@@ -228,29 +216,6 @@ class Trainer:
     def _deciding(self, records: str | None) -> dict[str, tuple[Any, str]]:
         replicas, padding = self._strategy.num_replicas_in_sync, self._model.encoder.computes_padding
         return deciding(self._options, self._model.config, records, replicas, padding)
-
-
-class Interval:
-    """An action that is due at all multiples of `steps`, wherever a training begins; never if `steps` is 0."""
-
-    def __init__(self, steps: int, first: int):
-        self._steps = steps
-        self._last = first
-
-    @property
-    def next(self) -> float:
-        return (self._last // self._steps + 1) * self._steps if self._steps else math.inf
-
-    def was_due(self, step: int, in_any_case: bool) -> bool:
-        """Whether the action was due at a step that an earlier training reached."""
-        return bool(self._steps and step and (in_any_case or step % self._steps == 0))
-
-    def take(self, step: int, in_any_case: bool) -> bool:
-        """Whether the action is due; it is not again at this step."""
-        if not self._steps or not (step >= self.next or in_any_case):
-            return False
-        self._last = step
-        return True
 
 
 # Ctrl-C in a shell and `timeout` send the same signal twice within milliseconds, which counts as one request.

@@ -15,13 +15,6 @@ from bert_tf2.support import console, files, progress
 from bert_tf2.training.options import TrainOptions
 
 
-def _tell_start(writer: tf.summary.SummaryWriter, step: int) -> None:
-    """Tells TensorBoard to forget the points behind `step`, which a killed run may have left; as TensorFlow 1."""
-    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-    event = event_pb2.Event(wall_time=time.time(), step=step + 1, session_log=start)
-    tf.raw_ops.ImportEvent(writer=writer._resource, event=event.SerializeToString())
-
-
 class TrainingMonitor:
     """Decides after how many steps to report, and writes the reports to the log and to TensorBoard."""
 
@@ -32,8 +25,10 @@ class TrainingMonitor:
         self._options = options
         self._first = step
         self._writer = tf.summary.create_file_writer(options.output_dir) if writes else tf.summary.create_noop_writer()
-        if writes:
-            _tell_start(self._writer, step)
+        if writes:  # TensorBoard forgets the points behind `step`, which a killed run may have left; as TensorFlow 1
+            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            event = event_pb2.Event(wall_time=time.time(), step=step + 1, session_log=start)
+            tf.raw_ops.ImportEvent(writer=self._writer._resource, event=event.SerializeToString())
         self._reported_at = time.monotonic()
         self._seconds_per_step: float | None = None
         self._sums: dict[str, float] = {}
@@ -51,13 +46,13 @@ class TrainingMonitor:
         self._progress.close(complete=kind is None)
         self._writer.close()
 
-    def steps_to_run(self, step: int, next_stop: float) -> int:
-        """The number of steps to run now: up to the next stop, point or end, and for at most a few seconds."""
+    def steps_to_run(self, step: int, *intervals: int) -> int:
+        """The number of steps to run now: to a multiple of an interval, to a point or the end, for a few seconds."""
         options = self._options
-        next_point = step + 1 if step == self._first else (step // options.log_steps + 1) * options.log_steps
-        count = int(min(options.num_train_steps, next_stop, next_point)) - step
         if self._seconds_per_step is None:  # the speed is not known yet: one step at a time
             return 1
+        stops = ((step // every + 1) * every for every in (*intervals, options.log_steps) if every)
+        count = min(options.num_train_steps, *stops) - step
         seconds = 0.5 if progress.on_terminal() else self._SECONDS_BETWEEN_REPORTS
         count = min(count, max(1, int(seconds / self._seconds_per_step)))
         return min(count, options.iterations_per_loop)

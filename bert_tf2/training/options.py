@@ -22,15 +22,11 @@ from bert_tf2.support.settings import (
     options,
     setting,
 )
-from bert_tf2.training.precision import PRECISIONS
 
 # The settings of a group; see support.settings.setting.
 of_data, of_devices, of_evaluation, of_model, of_to_do, of_training = (
     functools.partial(setting, group=group) for group in (DATA, DEVICES, EVALUATION, MODEL, TO_DO, TRAINING)
 )
-
-UNPAD = ("none", "groups")
-"""The values of --unpad besides auto; see fast.unpadding."""
 
 MOST_STEPS = 2**31
 """The maximum of a number of steps; a larger one is a typing error."""
@@ -41,15 +37,10 @@ class ModelOptions(Options):
     """The model."""
 
     bert_config_file: str | None = of_model(
-        "JSON file with the model's sizes; defaults to the one beside the weights.",
-        None,
-        reads=True,
-        beside_weights="bert_config.json",
+        "The model's sizes; by default beside the weights.", None, reads=True, beside_weights="bert_config.json"
     )
     init_checkpoint: str | None = of_model(
-        "Weights to start from: a TensorFlow 1 or Model Garden checkpoint, a Hugging Face folder, or a Keras file.",
-        None,
-        reads="weights",
+        "Weights to start from: of TensorFlow 1, Model Garden, Hugging Face (a folder) or Keras.", None, reads="weights"
     )
 
     @functools.cached_property
@@ -78,9 +69,7 @@ class CaseOptions(Options):
     """Whether to lower-case the text: None means True, and is an error if a file specifies a cased model."""
 
     do_lower_case: bool | None = of_model(
-        "Lower-case the text and strip accents: True for uncased models, False for cased models.",
-        None,
-        flag_default=True,
+        "Lower-case the text and strip accents: True for uncased models, False for cased.", None, flag_default=True
     )
 
 
@@ -89,12 +78,29 @@ class VocabularyOptions(CaseOptions):
     """The vocabulary of a model."""
 
     vocab_file: str | None = of_model(
-        "The vocabulary of the model; defaults to the one beside the weights, then with its case.",
-        None,
-        reads=True,
-        beside_weights="vocab.txt",
+        "The vocabulary; by default beside the weights.", None, reads=True, beside_weights="vocab.txt"
     )
 
+
+@dataclasses.dataclass(frozen=True)
+class Precision:
+    """A type of the computations. Variables, statistics and losses are float32 in each."""
+
+    policy: str  # the Keras dtype policy of the model
+    exported: str  # the type of a SavedModel that a training writes; there are two, and float16 is for training
+    # whether products on GPUs that have it may round float32 to TF32. With 16-bit types, float32 products remain only
+    # in the heads, whose inputs have fewer bits anyway
+    allows_tf32: bool = True
+    scales_loss: bool = False  # whether small gradients would be 0 without a loss scale
+
+
+PRECISIONS = {
+    "float32": Precision("float32", "float32", allows_tf32=False),
+    "tf32": Precision("float32", "float32"),
+    "bfloat16": Precision("mixed_bfloat16", "bfloat16"),
+    "float16": Precision("mixed_float16", "float32", scales_loss=True),
+}
+"""By the values of --precision."""
 
 # What another value of a setting changes in a training that goes on; see Setting.decides.
 OTHER_DROPOUT = "the dropout changes from here on"
@@ -107,10 +113,7 @@ class PrecisionOptions(Options):
     """The floating-point precision."""
 
     precision: str = of_training(
-        "The type of the large products; variables, LayerNorm, softmax and logits stay float32.",
-        "float32",
-        decides=OTHER_ROUNDING,
-        choices=tuple(PRECISIONS),
+        "Of the large products; the rest stays float32.", "float32", decides=OTHER_ROUNDING, choices=tuple(PRECISIONS)
     )
 
 
@@ -123,10 +126,8 @@ class DeviceOptions(PrecisionOptions):
     tpu_zone: str | None = of_devices("Zone of the Cloud TPU, if it cannot be detected.", None)
     gcp_project: str | None = of_devices("Project of the Cloud TPU, if it cannot be detected.", None)
     master: str | None = of_devices("Address of the TPU's master, if it has no tpu_name.", None)
-    num_tpu_cores: int = of_devices("Number of TPU cores; only used with use_tpu.", 8, low=1)
-    deterministic: bool = of_devices(
-        "Use only operations that give the same bits in every run, also on GPUs; slower there.", False
-    )
+    num_tpu_cores: int = of_devices("Accepted and ignored: all cores of the TPU compute.", 8, low=1)
+    deterministic: bool = of_devices("Give the same bits in every run, also on GPUs; slower there.", False)
 
 
 @options
@@ -134,40 +135,25 @@ class OptimizerOptions(Options):
     """Training settings that do not depend on the task or the number of steps."""
 
     train_batch_size: int = of_training(
-        "Examples per training step, over all devices.",
-        32,
-        low=1,
-        decides="the larger or smaller batches begin behind the last example read",
+        "Examples per step, over all devices.", 32, low=1, decides="other batches begin behind the last example read"
     )
     gradient_accumulation_steps: int = of_training(
-        "Compute a batch in this many parts, one after the other, to save memory; the update is the same.",
-        1,
-        decides=OTHER_DROPOUT,
-        low=1,
+        "Compute a batch in this many parts, to save memory; the update is the same.", 1, decides=OTHER_DROPOUT, low=1
     )
-    recompute: bool = of_training(
-        "Compute the activations of blocks again in the backward pass: more time, less memory.", False
-    )
+    recompute: bool = of_training("Compute activations again in the backward pass: slower, less memory.", False)
     xla: bool = of_training("Compile the whole training step with XLA, for GPUs; on a CPU it gains nothing.", False)
-    learning_rate: float = of_training(
-        "The highest learning rate of the schedule.", 5e-5, decides=OTHER_SCHEDULE, low=0.0
-    )
+    learning_rate: float = of_training("The schedule's highest learning rate.", 5e-5, decides=OTHER_SCHEDULE, low=0.0)
     save_checkpoints_steps: int = of_training("Steps between checkpoints; 0 saves only at the end.", 1000, low=0)
     keep_checkpoint_max: int = of_training("Checkpoints to keep; older ones are deleted.", 5, low=1)
     all_reduce_dtype: str = of_training(
-        "The type in which gradients travel between devices; bfloat16 sends half as many bytes.",
-        "float32",
-        decides=OTHER_ROUNDING,
+        "The type in which gradients travel between devices.", "float32", decides=OTHER_ROUNDING,
         choices=("float32", "bfloat16"),
-    )
+    )  # fmt: skip
     iterations_per_loop: int = of_training("Most steps between two looks at the clock.", 1000, low=1)
     random_seed: int = of_training(
-        "Determines new weights, dropout and the order of examples.",
-        12345,
-        low=0,
-        high=2**31 - 1,
+        "Determines new weights, dropout and the order of examples.", 12345, low=0, high=2**31 - 1,
         decides="the order of the examples and the dropout change from here on",
-    )
+    )  # fmt: skip
     adam_bias_correction: bool = of_training(
         "Use Adam's bias correction, which the reference does not.", False, decides="the updates change from here on"
     )
@@ -189,12 +175,10 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
     do_train: bool = of_to_do("Train, up to the last step of the schedule.", False)
     do_export: bool = of_to_do("Write a SavedModel, as export_saved_model.py does.", False)
     unpad: str = of_training(
-        "Leave padding out of the computation, in groups of rows of similar length; auto does on CPUs.",
-        "auto",
-        choices=("auto", *UNPAD),
+        "Compute no padding, in groups of similar length; auto: on CPUs.", "auto", choices=("auto", "none", "groups")
     )
     export_dir: str | None = setting(
-        "Folder for exported versions; defaults to output_dir/export.", None, group=EXPORT, writes=()
+        "For exported versions; by default output_dir/export.", None, group=EXPORT, writes=()
     )
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import threading
 from collections.abc import Iterator, Mapping
+from concurrent import futures
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from bert_tf2.support import files, json_text, output_lock, process, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.monitor import write_scalars
 from bert_tf2.training.options import OTHER_DROPOUT, OTHER_SCHEDULE, TrainOptions
+from bert_tf2.training.workers import in_thread
 from bert_tf2.weights import checkpoint
 
 # Of the model's configuration: what `weights.sources` does not refuse, because it is a matter of the training.
@@ -73,11 +74,11 @@ class TrainingState:
         try:
             found = _read(path)
             if str(found["step"]) != step:
-                raise UserError(f"it is that of step {found['step']}, not of this checkpoint")
+                raise UserError(f"{path}: is that of step {found['step']}, not of this checkpoint")
         except UserError as error:
             raise UserError(
-                f"{path}: cannot be used: {error}; put back a copy, or remove it: the training then continues behind as"
-                " many examples as its steps read with this --train_batch_size"
+                f"{error}; put back a copy, or remove it: the training then continues behind as many examples as its"
+                " steps read with this --train_batch_size"
             ) from error
         return cls(found["examples"], found["settings"])
 
@@ -87,13 +88,10 @@ def _path_beside(prefix: str) -> str:
 
 
 def _read(path: str) -> dict[str, Any]:
-    """Reads a file with a checksum. Raises UserError, which leaves out the name of the file."""
-    try:
-        found = json_text.without_checksum(files.read_json(path))
-    except UserError as error:
-        raise UserError(str(error).removeprefix(f"{path}: ")) from error
+    """Reads a file with a checksum."""
+    found = json_text.without_checksum(files.read_json(path))
     if found is None:
-        raise UserError("it does not match its checksum")
+        raise UserError(f"{path}: does not match its checksum")
     return found
 
 
@@ -106,8 +104,7 @@ class Saver:
     def __init__(self, output_dir: str, keep_checkpoint_max: int):
         self._output_dir = output_dir
         self._folder = checkpoint.CheckpointFolder(output_dir, keep_checkpoint_max)
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._writing: futures.Future[None] | None = None
         self._place: tuple[int, int] | None = None
         # Kept from one checkpoint to the next: new memory costs more time than the copying.
         self._copies: dict[str, np.ndarray] = {}
@@ -118,7 +115,7 @@ class Saver:
 
     def __exit__(self, kind, error, traceback) -> None:
         if kind is None or not issubclass(kind, process.Stopped):
-            self._join()
+            futures.wait([self._writing] if self._writing else [])
         if kind is None:
             self.check()
 
@@ -133,40 +130,33 @@ class Saver:
             if name not in self._copies:
                 self._copies[name] = np.empty(variable.shape, variable.dtype.as_numpy_dtype)
             np.copyto(self._copies[name], variable.numpy())
-        self._thread = threading.Thread(target=self._write, args=(self._copies, step, beside), daemon=True)
-        self._thread.start()
+        self._writing = in_thread(lambda: self._write(step, beside))
 
     def wait(self) -> None:
         """Waits until the last checkpoint is written. Raises UserError if that was not possible."""
-        self._join()
+        futures.wait([self._writing] if self._writing else [])
         self.check()
 
     def check(self) -> None:
         """Raises UserError if a checkpoint could not be written; does not wait."""
-        error, self._error = self._error, None
-        if isinstance(error, UserError):
+        if self._writing is None or not self._writing.done():
+            return
+        writing, self._writing = self._writing, None
+        try:
+            writing.result()
+        except UserError as error:
             latest = checkpoint.latest_checkpoint(self._output_dir)
             way_back = f"; {latest} is there, the same command continues from it" if latest else ""
             raise UserError(f"{error}{way_back}") from error
-        if error is not None:
-            raise error
 
-    def _join(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-
-    def _write(self, copies: Mapping[str, np.ndarray], step: int, beside: TrainingState) -> None:
-        try:
-            if self._place and self._place != output_lock.place_of(self._output_dir):
-                raise UserError(
-                    f"{self._output_dir}: was moved or removed while the training ran, which ends here; put the folder"
-                    " back, then the same command continues from its newest checkpoint"
-                )
-            beside.write(self._folder.prefix(step))
-            self._folder.save(copies, step)
-        except BaseException as error:  # a thread has nobody to raise it to
-            self._error = error
+    def _write(self, step: int, beside: TrainingState) -> None:
+        if self._place and self._place != output_lock.place_of(self._output_dir):
+            raise UserError(
+                f"{self._output_dir}: was moved or removed while the training ran, which ends here; put the folder"
+                " back, then the same command continues from its newest checkpoint"
+            )
+        beside.write(self._folder.prefix(step))
+        self._folder.save(self._copies, step)
 
 
 def best_folder(output_dir: str) -> str:
@@ -198,12 +188,11 @@ class Best:
         try:
             seen = _read(self._file)
             if seen["measure"] is not None and checkpoint.latest_checkpoint(self.folder) is None:
-                raise UserError(f"it tells of weights of step {seen['step']}, which are not in {self.folder}")
+                raise UserError(f"{self._file}: its weights, of step {seen['step']}, are not in {self.folder}")
         except UserError as error:
             raise UserError(
-                f"{self._file}: tells which weights were the best, and cannot be used: {error}. Put back a copy of the"
-                f" file, or go on without it: mv {self.folder} {self.folder}.old (nothing is lost: the training itself"
-                f" is in {os.path.dirname(self.folder)}, and goes on from its newest checkpoint)"
+                f"{error}; put back a copy of this file, which tells the best weights, or let the training go on without"
+                f" it: mv {self.folder} {self.folder}.old"
             ) from error
         return {**seen, "value": -np.inf if seen["value"] is None else seen["value"]}
 

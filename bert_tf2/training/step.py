@@ -14,8 +14,7 @@ from bert_tf2.heads import Batch
 from bert_tf2.layers import fold_in
 from bert_tf2.shapes import get_shape_list
 from bert_tf2.training.devices import can_compile, compiles_whole_step
-from bert_tf2.training.options import TrainOptions
-from bert_tf2.training.precision import PRECISIONS
+from bert_tf2.training.options import PRECISIONS, TrainOptions
 from bert_tf2.weights import checkpoint
 
 # What a step returns in addition to the losses of the model.
@@ -89,7 +88,7 @@ class TrainingStep:
         replica = context.replica_id_in_sync_group
         seed = fold_in([self._options.random_seed, 0], step)
         seed = fold_in(seed, replica)
-        scale = self._loss_scale.value() if self._loss_scale else None
+        scale = tf.convert_to_tensor(self._loss_scale.scale) if self._loss_scale else None
         with compiled.few_sizes(self._has_few_sizes):
             values, gradients = local_gradients(
                 self._model, self._variables, batch, seed, scale, self._options.gradient_accumulation_steps
@@ -238,14 +237,10 @@ class LossScale:
     """
 
     def __init__(self):
-        self._scale = tf.Variable(_FIRST_SCALE, trainable=False, name="loss_scale")
+        self.scale = tf.Variable(_FIRST_SCALE, trainable=False, name="loss_scale")
         self._good_steps = tf.Variable(0.0, trainable=False, name="good_steps")
         # name -> variable; the contents of a checkpoint
-        self.state = dict(zip(LOSS_SCALE_NAMES, (self._scale, self._good_steps), strict=True))
-
-    def value(self) -> tf.Tensor:
-        """The factor for the loss, float32."""
-        return tf.convert_to_tensor(self._scale)
+        self.state = dict(zip(LOSS_SCALE_NAMES, (self.scale, self._good_steps), strict=True))
 
     def apply(self, norm: tf.Tensor, update: Callable[[], None]) -> tf.Tensor:
         """Calls `update` if the norm of all gradients is finite, and adapts the scale; 1 if it left out the step."""
@@ -256,13 +251,13 @@ class LossScale:
 
         good = tf.math.is_finite(norm)
         tf.cond(good, do, lambda: tf.constant(0))
-        scale, steps = tf.convert_to_tensor(self._scale), tf.convert_to_tensor(self._good_steps) + 1.0
+        scale, steps = tf.convert_to_tensor(self.scale), tf.convert_to_tensor(self._good_steps) + 1.0
         grows = steps >= _STEPS_BEFORE_GROWTH
         larger = tf.where(grows, tf.minimum(scale * 2.0, _LARGEST_SCALE), scale)
         smaller = tf.maximum(scale * 0.5, 1.0)
         # Every replica changes its own copy by the same rule; `assign` would require a rule to merge them.
         for variable, value in (
-            (self._scale, tf.where(good, larger, smaller)),
+            (self.scale, tf.where(good, larger, smaller)),
             (self._good_steps, tf.where(good & ~grows, steps, 0.0)),
         ):
             tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)

@@ -9,6 +9,11 @@ TF_CONFIG, as TensorFlow's users know it:
 
 The first worker, the chief, is the only one that writes files and evaluates; the others wait for it in `gather`. A
 worker that ends, or does not answer for 20 seconds, ends the others with a sentence that names it.
+
+TensorFlow waits for missing workers without a word and without an end, and Ctrl-C does not reach it. So the workers
+wait for each other first, at the address of the chief, which TensorFlow opens only later:
+
+    each other worker -> chief: its number, and what must be alike      all are there: chief -> each: go, or why not
 """
 
 from __future__ import annotations
@@ -17,9 +22,12 @@ import contextlib
 import json
 import os
 import re
+import select
+import socket
 import threading
+import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from typing import NamedTuple, TypeVar
 
@@ -30,13 +38,21 @@ from bert_tf2.data.record_order import Share
 from bert_tf2.support import settings
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.settings import Options
-from bert_tf2.training import rendezvous
 from bert_tf2.training.options import TrainingOptions
 
 VARIABLE = "TF_CONFIG"
 _EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 
 _SECONDS_OF_SILENCE = 20  # of a worker, after which the others take it for dead
+# Machines of a cluster start minutes apart, if a scheduler has to find or to prepare them; in Kubernetes, a pod's name
+# is known only when it runs.
+SECONDS = 600.0
+_SECONDS_BETWEEN_REMINDERS = 20.0
+_SECONDS_TO_ANSWER = 2.0
+_SECONDS_BETWEEN_LOOKS = 0.2
+_SECONDS_BETWEEN_QUERIES = 2.0
+_GO = b"go\n"
+_MOST_BYTES = 1 << 20
 
 
 Value = TypeVar("Value")
@@ -63,32 +79,21 @@ def find_cluster(variables: Mapping[str, str] = os.environ) -> Cluster | None:
         jobs, task = found.get("cluster"), found.get("task")
         if not jobs and not task:
             return None  # as some platforms set it for jobs on one machine
-        kind, index = task.get("type"), task.get("index")
         # The chief first, as TensorFlow counts them.
         listed = {f"{job} {n}": str(where) for job in ("chief", "worker") for n, where in enumerate(jobs.get(job, ()))}
-    except (ValueError, RecursionError) as error:
-        raise _wrong(f"is not JSON ({error})") from error
-    except (AttributeError, TypeError) as error:
-        raise _wrong('needs a "cluster" and a "task"') from error
-    for name, address in listed.items():
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-            raise _wrong(f"the address of {name}, {address!r}, is not HOST:PORT")
-    if f"{kind} {index}" not in listed:
-        raise _wrong(
-            f"its task is {kind!r} number {index}, and its cluster has {and_more([*listed], 8) or 'no worker'}"
-        )
-    if len(listed) == 1:
-        return None
-    names, addresses = tuple(listed), tuple(listed.values())
-    return Cluster(names, addresses, names.index(f"{kind} {index}"))
+        names, own = [*listed], f"{task['type']} {task['index']}"
+        if own not in names:
+            raise ValueError(f"the task {own} is none of the cluster: {and_more(names, 8)}")
+        for address in listed.values():
+            if not re.fullmatch(r".+:\d{1,5}", address) or int(address.rpartition(":")[2]) >= 2**16:
+                raise ValueError(f"{address!r} is not HOST:PORT")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = error if isinstance(error, ValueError) else 'needs a "cluster" and a "task"'
+        raise UserError(f"{VARIABLE}: {reason}; as an example: {VARIABLE}='{_EXAMPLE}'") from error
+    return Cluster(tuple(names), tuple(listed.values()), names.index(own)) if len(names) > 1 else None
 
 
 NOTHING_TO_DO = "Only the chief evaluates, predicts and exports: there is nothing to do for this worker"
-
-
-def _wrong(problem: str) -> UserError:
-    return UserError(f"{VARIABLE}: {problem}; as an example: {VARIABLE}='{_EXAMPLE}'")
 
 
 def workers_of(options: TrainingOptions) -> Cluster | None:
@@ -142,8 +147,10 @@ class Team:
             return [number]
         row = [number if index == self.index else 0 for index in range(self.size)]
         with self.watched():
-            result = _in_thread(lambda: self._sum(tf.constant(row, tf.float64)))
-            return [int(value) for value in self.strategy.experimental_local_results(result)[0].numpy()]
+            future = in_thread(lambda: self._sum(tf.constant(row, tf.float64)))
+            while not future.done():  # TensorFlow may wait long, and Python handles no signals then
+                futures.wait([future], timeout=0.5)
+            return [int(value) for value in self.strategy.experimental_local_results(future.result())[0].numpy()]
 
     def _sum_of_rows(self, row: tf.Tensor) -> tf.Tensor:
         """[N] -> [N], the sum over all workers; of the replicas of a worker, the first one counts."""
@@ -185,7 +192,7 @@ class Team:
     def _loss(self, message: str) -> str:
         others = [index for index in range(self.size) if index != self.index]
         named = {" ".join(found) for found in re.findall(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)", message)}
-        lost = [index for index in others if not rendezvous.listens(self._cluster.addresses[index])]
+        lost = [index for index in others if not listens(self._cluster.addresses[index])]
         lost = lost or [index for index in others if self._cluster.names[index] in named] or others
         return (
             f"{' or '.join(map(self.name, lost))} has ended or does not answer any more (see its log); start all"
@@ -204,8 +211,8 @@ _LOST = (
 ALONE = Team()
 
 
-def _in_thread(function: Callable[[], Value]) -> Value:
-    """The result of a function that may wait long in TensorFlow's code, where Python handles no signals."""
+def in_thread(function: Callable[[], Value]) -> futures.Future[Value]:
+    """Begins a function in a thread that ends with the process; that of an executor would be waited for."""
     future: futures.Future[Value] = futures.Future()
 
     def call() -> None:
@@ -214,19 +221,17 @@ def _in_thread(function: Callable[[], Value]) -> Value:
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=call, daemon=True).start()  # an executor would wait for it when the process ends
-    while not future.done():
-        futures.wait([future], timeout=0.5)
-    return future.result()
+    threading.Thread(target=call, daemon=True).start()
+    return future
 
 
 def connect(cluster: Cluster) -> Team:
     """Starts this worker and waits for the others, before any operation of TensorFlow."""
-    logging.info("This is %s of %d workers", cluster.name(cluster.index), len(cluster.names))
+    logging.info("This is %s of %d workers; waiting for the others", cluster.name(cluster.index), len(cluster.names))
     # TensorFlow waits forever for devices that a worker does not have.
     devices = len(tf.config.list_physical_devices("GPU"))
     alike = {"the number of GPUs": devices, "the version of TensorFlow": tf.__version__}
-    rendezvous.wait_for_workers(cluster.addresses, cluster.index, cluster.names, alike)
+    wait_for_workers(cluster.addresses, cluster.index, cluster.names, alike)
     # Only here does TensorFlow take the time after which a silent worker counts as dead.
     from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
     from tensorflow.python.eager import context
@@ -244,3 +249,136 @@ def connect(cluster: Cluster) -> Team:
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
         raise UserError(f"{VARIABLE}: the workers cannot be connected ({reason})") from error
+
+
+def wait_for_workers(
+    addresses: Sequence[str], index: int, names: Sequence[str], alike: Mapping[str, int | str]
+) -> None:
+    """Returns when all workers have called this, and no longer than a second apart.
+
+    `addresses`, HOST:PORT, begin with the chief's; `index` is this worker; `alike` must be the same for all, by name.
+    """
+    alike = {**alike, "the cluster in TF_CONFIG": " ".join(addresses)}
+    names = [f"{name} ({address})" for name, address in zip(names, addresses, strict=True)]
+    try:
+        listener = socket.create_server(("", _split(addresses[index])[1]), backlog=1024)
+    except OSError as error:
+        raise UserError(
+            f"TF_CONFIG: {names[index]}: its port cannot be opened ({error.strerror}); is another worker running there?"
+        ) from error
+    with listener:  # at the end, the port is free again, for TensorFlow
+        _wait_for_addresses({name: _split(address)[0] for name, address in zip(names, addresses, strict=True)})
+        if index == 0:
+            _gather(listener, alike, names)
+        else:
+            _report(addresses[0], {"index": index, "alike": alike}, names[0])
+
+
+def listens(address: str) -> bool:
+    """Whether a program accepts connections at HOST:PORT."""
+    with contextlib.suppress(OSError):
+        _call(address).close()
+        return True
+    return False
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _call(address: str) -> socket.socket:
+    return socket.create_connection(_split(address), timeout=_SECONDS_TO_ANSWER)
+
+
+def _wait_for_addresses(hosts: Mapping[str, str]) -> None:
+    """Returns when all hosts, by the names of their workers, have addresses, which TensorFlow needs."""
+    end, waiting = time.monotonic() + SECONDS, dict(hosts)
+    while waiting:
+        name, host = next(iter(waiting.items()))
+        try:
+            socket.getaddrinfo(host, None)
+            del waiting[name]
+        except (OSError, UnicodeError) as error:  # UnicodeError: no name can be like that
+            sentence = f"the host of {name} has no address ({error}); correct its name, the same for all workers"
+            if time.monotonic() >= end:
+                raise UserError(f"TF_CONFIG: {sentence}") from error
+            logging.log_first_n(logging.WARNING, "Waiting, because %s", 1, sentence)
+            time.sleep(_SECONDS_BETWEEN_QUERIES)
+
+
+class _Patience:
+    """Tells from time to time who is missing, and when the time is over."""
+
+    def __init__(self):
+        self._end = time.monotonic() + SECONDS
+        self._remind_at = time.monotonic() + _SECONDS_BETWEEN_REMINDERS
+
+    def check(self, missing: Sequence[str]) -> None:
+        """Raises UserError if the time is over for the missing workers."""
+        now, who = time.monotonic(), " and ".join(missing)
+        if now >= self._end:
+            raise UserError(
+                f"{who} did not come within {SECONDS / 60:.0f} minutes; start the same command there, with a TF_CONFIG"
+                " that differs only in its task, and see that the port can be reached"
+            )
+        if now >= self._remind_at:
+            self._remind_at = now + _SECONDS_BETWEEN_REMINDERS
+            logging.info("Waiting for %s", who)
+
+
+def _gather(listener: socket.socket, alike: Mapping[str, int | str], names: Sequence[str]) -> None:
+    """The chief's part: waits until all are there at the same time, then lets them go."""
+    there: dict[int, socket.socket] = {}
+    patience, answer = _Patience(), b""
+    with contextlib.ExitStack() as held:
+        try:
+            while missing := [name for number, name in enumerate(names) if number and number not in there]:
+                readable, _, _ = select.select([listener, *there.values()], [], [], _SECONDS_BETWEEN_LOOKS)
+                # A worker says nothing more, so one that can be read has ended.
+                there = {number: other for number, other in there.items() if other not in readable}
+                if listener not in readable:
+                    patience.check(missing)
+                    continue
+                connection = held.enter_context(listener.accept()[0])
+                if (found := _read(connection)) and found[0] in range(1, len(names)):
+                    worker, theirs = found
+                    there[worker] = connection
+                    for what, ours in alike.items():
+                        if ours != theirs.get(what):
+                            both = f"{names[0]} has {ours}, {names[worker]} has {theirs.get(what)}"
+                            raise UserError(f"{what} must be the same for all workers: {both}")
+            answer = _GO
+        except UserError as error:
+            answer = f"{error}\n".encode()
+            raise
+        finally:
+            for connection in there.values():
+                with contextlib.suppress(OSError):  # it has ended, which TensorFlow will notice
+                    connection.sendall(answer)
+
+
+def _read(connection: socket.socket) -> tuple[int, Mapping[str, int | str]] | None:
+    """The number of a worker that has connected, and its `alike`; None for whatever else connects to ports."""
+    connection.settimeout(_SECONDS_TO_ANSWER)
+    try:
+        with connection.makefile("rb") as stream:
+            found = json.loads(stream.readline(_MOST_BYTES))
+        return found["index"], dict(found["alike"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _report(chief: str, message: Mapping[str, object], name: str) -> None:
+    """The part of the others: calls the chief until it answers."""
+    patience, answer = _Patience(), b""
+    while not answer.endswith(b"\n"):
+        with contextlib.suppress(OSError), _call(chief) as connection:
+            connection.sendall(json.dumps(message).encode() + b"\n")
+            connection.settimeout(SECONDS)  # the chief answers when all are there, or when it has waited for so long
+            answer = connection.makefile("rb").readline(_MOST_BYTES)
+        if not answer.endswith(b"\n"):  # there is no chief yet, or it has ended
+            patience.check([name])
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+    if answer != _GO:
+        raise UserError(answer.decode(errors="replace").strip())

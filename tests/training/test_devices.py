@@ -6,8 +6,7 @@ import tensorflow as tf
 from bert_tf2.fast.encoder import Plan
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import devices
-from bert_tf2.training.options import DeviceOptions, PrecisionOptions, TrainingOptions
-from bert_tf2.training.precision import PRECISIONS
+from bert_tf2.training.options import PRECISIONS, DeviceOptions, PrecisionOptions, TrainingOptions
 
 REQUIRED = {"bert_config_file": "x", "output_dir": "x"}
 ONE = tf.distribute.get_strategy()
@@ -64,9 +63,9 @@ def test_a_model_is_accelerated_as_the_devices_gain_by_it(monkeypatch, kind, hid
 
 
 def test_fixed_shapes_keep_their_padding(monkeypatch):
-    with pytest.raises(UserError, match="--unpad=groups: with --xla, the step has fixed shapes"):
+    with pytest.raises(UserError, match="--unpad=groups: a TPU and --xla compute fixed shapes"):
         plan(unpad="groups", xla=True)
     monkeypatch.setattr(devices, "computes_on", lambda strategy: "TPU")
-    with pytest.raises(UserError, match="--unpad=groups: a TPU's program has fixed shapes"):
+    with pytest.raises(UserError, match="--unpad=groups: a TPU and --xla"):
         plan(unpad="groups")
     assert devices.plan_for(TrainingOptions(**REQUIRED, unpad="groups"), ONE, 128, padded=True).unpad == "none"

@@ -111,6 +111,7 @@ def test_devices_and_parts_of_an_update_make_the_same_step(two, policy, parts, j
         (lambda: AdamWeightDecay(1.0, weight_decay=float("nan")), "weight_decay=nan: must be"),
         (lambda: AdamWeightDecay(1.0, exclude_from_weight_decay="["), "must be regular expressions"),
         (lambda: AdamWeightDecay(1.0, loss_scale_factor=1024.0), "loss_scale_factor: not here"),
+        (lambda: AdamWeightDecay(1.0).build([keras.Variable([1.0], dtype="bfloat16")]), "is bfloat16: small updates"),
     ],
 )
 def test_settings_that_make_no_sense(make, message):

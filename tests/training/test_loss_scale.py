@@ -39,7 +39,7 @@ def test_the_scale_grows_after_many_good_steps(monkeypatch):
     seen = []
     for norm in (1.0, 1.0, 1.0, 1.0, float("inf"), 1.0, float("nan"), 1.0, 1.0, 1.0):
         left_out = scale.apply(tf.constant(norm), lambda: applied.assign_add(1))
-        seen.append((float(left_out), float(scale.value()) / 2**15))
+        seen.append((float(left_out), float(scale.scale) / 2**15))
     expected = [(0, 1), (0, 1), (0, 2), (0, 2), (1, 1), (0, 1), (1, 0.5), (0, 0.5), (0, 0.5), (0, 1)]
     assert seen == expected and int(applied) == 8
 
@@ -51,8 +51,8 @@ def test_a_checkpoint_keeps_the_scale_and_one_of_float32_has_none(tmp_path, monk
     assert found["loss_scale"] == 2.0**15 and found["loss_scale_good_steps"] == 4.0
     monkeypatch.setattr(training_step, "_FIRST_SCALE", 8.0)
     trainer = train(tmp_path / "half", 8)
-    assert float(trainer.step._loss_scale.value()) == 2.0**15 and float(trainer.step._loss_scale._good_steps) == 8.0
+    assert float(trainer.step._loss_scale.scale) == 2.0**15 and float(trainer.step._loss_scale._good_steps) == 8.0
     train(tmp_path / "wide", 4, "float32")
     trainer = train(tmp_path / "wide", 8)  # continues in another precision
-    assert trainer.global_step == 8 and float(trainer.step._loss_scale.value()) == 8.0
+    assert trainer.global_step == 8 and float(trainer.step._loss_scale.scale) == 8.0
     train(tmp_path / "half", 12, "float32")  # and back

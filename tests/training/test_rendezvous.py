@@ -12,7 +12,7 @@ import pytest
 from refused import message_of
 from worker_processes import free_ports
 
-from bert_tf2.training import rendezvous
+from bert_tf2.training import workers as rendezvous
 
 
 def addresses(count: int) -> list[str]:

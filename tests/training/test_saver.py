@@ -123,8 +123,8 @@ def test_what_is_written_is_read(tmp_path):
     ("change", "problem"),
     [
         *((lambda text, wrong=wrong: wrong, "") for wrong in ("", "[]", "{}", "null", '{"examples": 1', "\x00")),
-        (lambda text: text.replace('"examples": 12', '"examples": 13'), "it does not match its checksum"),
-        (None, "it is that of step 3, not of this checkpoint"),
+        (lambda text: text.replace('"examples": 12', '"examples": 13'), "does not match its checksum"),
+        (None, "is that of step 3, not of this checkpoint"),
     ],
 )
 def test_a_damaged_file_and_that_of_another_step_are_named(tmp_path, change, problem):
@@ -135,7 +135,7 @@ def test_a_damaged_file_and_that_of_another_step_are_named(tmp_path, change, pro
         path.write_text(change(path.read_text()))
     else:
         (tmp_path / "model.ckpt-3.training.json").rename(path)
-    with pytest.raises(UserError, match=rf"training\.json: cannot be used: .*{problem}.*or remove it: the training"):
+    with pytest.raises(UserError, match=rf"training\.json: .*{problem}.*or remove it: the training"):
         TrainingState.read(prefix)
 
 
@@ -144,7 +144,7 @@ def settings_now() -> dict:
 
 
 CHANGES = [
-    ("train_batch_size", 8, "4 before, 8 now: the larger or smaller batches begin behind"),
+    ("train_batch_size", 8, "4 before, 8 now: other batches begin behind"),
     ("num_train_steps", 20, "10 before, 20 now: the learning rate of the steps to come is"),
     ("learning_rate", 1e-3, "5e-05 before, 0.001 now: the learning rate of the steps to come is"),
     ("gradient_accumulation_steps", 2, "1 before, 2 now: the dropout changes"),
@@ -219,10 +219,10 @@ def best(out, text: str) -> Best:
         ("{", "not valid JSON"),
         ("[]", "an object"),
         ("[" * 10000, "nested too deep"),
-        ("{}", "it does not match its checksum"),
-        (json.dumps(SEEN), "it does not match its checksum"),
-        (json.dumps({**json_text.with_checksum(SEEN), "value": 0.9}), "it does not match its checksum"),
-        (json.dumps(json_text.with_checksum(SEEN)), "it tells of weights of step 4, which are not in"),
+        ("{}", "does not match its checksum"),
+        (json.dumps(SEEN), "does not match its checksum"),
+        (json.dumps({**json_text.with_checksum(SEEN), "value": 0.9}), "does not match its checksum"),
+        (json.dumps(json_text.with_checksum(SEEN)), "its weights, of step 4, are not in"),
     ],
 )
 def test_a_broken_measure_says_how_to_go_on_without_loss(text, reason, tmp_path):

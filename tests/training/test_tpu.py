@@ -45,23 +45,18 @@ def calls(monkeypatch) -> list[tuple]:
 
 
 def test_the_flags_reach_the_resolver(calls, log_lines):
-    options = DeviceOptions(tpu_name="mine", tpu_zone="zone", gcp_project="project", num_tpu_cores=1, use_tpu=True)
+    options = DeviceOptions(tpu_name="mine", tpu_zone="zone", gcp_project="project", use_tpu=True)
     strategy = devices.create_strategy(options)
     assert calls == [("resolve", "mine", "zone", "project"), ("connect",), ("initialize",)]
     assert isinstance(strategy, OnCpu) and devices.computes_on(strategy) == "TPU"
     assert "Computing on 1 TPU cores, precision float32" in log_lines
     calls.clear()
-    devices.create_strategy(DeviceOptions(master="grpc", num_tpu_cores=1, use_tpu=True))
+    devices.create_strategy(DeviceOptions(master="grpc", use_tpu=True))
     assert calls[0] == ("resolve", "grpc", None, None)
 
 
-def test_another_number_of_cores_is_refused(calls):
-    message = message_of(devices.create_strategy, DeviceOptions(use_tpu=True))
-    assert message == "--num_tpu_cores=8, but this TPU has 1 cores"
-
-
 def test_nothing_depends_on_shapes_that_are_not_known(calls, log_lines):
-    strategy = devices.create_strategy(DeviceOptions(use_tpu=True, num_tpu_cores=1))
+    strategy = devices.create_strategy(DeviceOptions(use_tpu=True))
     assert devices.plan_for(TrainingOptions(bert_config_file="x", output_dir="x"), strategy, 768) == Plan("none")
     assert not devices.can_compile(strategy)  # XLA compiles the program as a whole, not parts of it
     assert not devices.compiles_whole_step(strategy)

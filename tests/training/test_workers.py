@@ -37,13 +37,13 @@ def test_a_cluster_has_the_chief_first():
 
 
 WRONG = {
-    "no JSON": ({VARIABLE: "{'cluster'"}, "is not JSON"),
+    "no JSON": ({VARIABLE: "{'cluster'"}, "property name"),
     "no task": ({VARIABLE: json.dumps({"cluster": TWO})}, 'needs a "cluster" and a "task"'),
-    "index": (environment(TWO, index=2), "its task is 'worker' number 2, and its cluster has worker 0, worker 1"),
-    "evaluator": (environment({**TWO, "evaluator": ["c:1"]}, kind="evaluator"), "its task is 'evaluator' number 0"),
-    "no port": (environment({"worker": ["one", "two:1"]}), "the address of worker 0, 'one', is not HOST:PORT"),
-    "large port": (environment({"worker": ["one:70000", "two:1"]}), "'one:70000', is not HOST:PORT"),
-    "nobody": (environment({"worker": []}), "its cluster has no worker"),
+    "index": (environment(TWO, index=2), "the task worker 2 is none of the cluster: worker 0, worker 1"),
+    "evaluator": (environment({**TWO, "evaluator": ["c:1"]}, kind="evaluator"), "the task evaluator 0 is none"),
+    "no port": (environment({"worker": ["one", "two:1"]}), "'one' is not HOST:PORT"),
+    "large port": (environment({"worker": ["one:70000", "two:1"]}), "'one:70000' is not HOST:PORT"),
+    "nobody": (environment({"worker": []}), "the task worker 0 is none"),
 }
 
 
