@@ -40,11 +40,10 @@ WITHOUT_TENSORFLOW = [
     "pretraining.inspect_records",
     *(f"pretraining.{name}" for name in ("shards", "shard_making", "sharded", "manifest")),
     *(name for name in MODULES if name.endswith("options")),
-    "training.precision",
     *("commands", "finetuning.tables", "finetuning.classification.tasks"),
     "training.plots",
-    *(f"finetuning.{task}.{name}" for task in ("classification", "squad", "ner") for name in ("examples", "features")),
-    *(f"finetuning.{name}" for name in ("classification.results", "squad.answers", "squad.scores", "ner.scores")),
+    *(f"finetuning.{task}.{name}" for task in ("squad", "ner") for name in ("examples", "features")),
+    *(f"finetuning.{name}" for name in ("classification.examples", "classification.results", "squad.answers")),
 ]
 
 

@@ -29,8 +29,7 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_texts, check_type
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.forward import check_process
-from bert_tf2.training.options import DeviceOptions
-from bert_tf2.training.precision import PRECISIONS
+from bert_tf2.training.options import PRECISIONS, DeviceOptions
 from bert_tf2.weights import checkpoint, sources, task_file, text_rules
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.task_file import LabelMap, SentenceVectors
@@ -324,7 +323,7 @@ def load(
       bert_config_file, vocab_file: by default, those in the weights or beside them.
       do_lower_case: whether to lower-case text; defaults to the value in the files beside the weights, otherwise to
         False if the vocabulary has entries with capital letters.
-      precision: the type of the computations, a key of training.precision.PRECISIONS; by default that of Keras' policy.
+      precision: the type of the computations, a key of training.options.PRECISIONS; by default that of Keras' policy.
         TensorFloat-32 remains TensorFlow's setting of the process.
 
     Raises:

@@ -25,7 +25,7 @@ from bert_tf2.commands.text_parts import RANDOM_SEED, Parts, find_labels, write_
 from bert_tf2.exporting import run as exporting
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
 from bert_tf2.fast.encoder import accelerate
-from bert_tf2.finetuning.classification.features import log_cut
+from bert_tf2.finetuning.classification.examples import log_cut
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.settings import check_type

@@ -15,8 +15,7 @@ import tensorflow as tf
 from bert_tf2 import heads, tokenization
 from bert_tf2.fast.encoder import accelerated
 from bert_tf2.finetuning import ner, squad
-from bert_tf2.finetuning.classification.features import log_cut, pack_texts
-from bert_tf2.finetuning.extract_features import Text, as_example
+from bert_tf2.finetuning.extract_features import Text, as_example, convert_examples_to_features
 from bert_tf2.finetuning.options import NerOptions, SquadOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import settings_of
@@ -49,14 +48,8 @@ class SpanAnswer(NamedTuple):
 
 def pack(tokenizer: tokenization.FullTokenizer, texts: Sequence[Text], max_seq_length: int) -> list[Row]:
     """Makes `[CLS] a [SEP]` of a text, `[CLS] a [SEP] b [SEP]` of a pair; longer ones are cut. Raises UserError."""
-    rows, cut = [], 0
-    for number, text in enumerate(texts):
-        example = as_example(number, text)
-        tokens, ids, _, segments, is_cut = pack_texts(example.text_a, example.text_b, max_seq_length, tokenizer)
-        rows.append(Row(ids[: len(tokens)], segments[: len(tokens)]))
-        cut += is_cut
-    log_cut(cut, len(rows), max_seq_length)
-    return rows
+    found = convert_examples_to_features(map(as_example, itertools.count(), texts), max_seq_length, tokenizer)
+    return [Row(one.input_ids[: len(one.tokens)], one.input_type_ids[: len(one.tokens)]) for one in found]
 
 
 def windows(

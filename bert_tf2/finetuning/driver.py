@@ -1,4 +1,4 @@
-"""The way through a fine-tuning, the same for all tasks: read, train with optional evaluations, score, predict, export.
+"""What a fine-tuning task is, an object with few methods as in ELECTRA, and the way through it, the same for all tasks.
 
 prepare:  configuration, vocabulary, weights, examples -> everything that can be wrong shows here
 build:    devices -> the model with its weights
@@ -8,36 +8,154 @@ then:     records -> the model's answers -> scores, predictions; weights -> Save
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import functools
 import itertools
 import math
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf2.config import BertConfig
 from bert_tf2.data import record_index, record_order, records
 from bert_tf2.fast.encoder import accelerate
 from bert_tf2.finetuning.options import FineTuneOptions
-from bert_tf2.finetuning.task import Scores, Task, flag_of_weights
 from bert_tf2.layers import MASKED_SCORE
 from bert_tf2.support import console, files, output_lock, progress, settings
 from bert_tf2.support.errors import UserError
+from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.training import workers
-from bert_tf2.training.devices import build_model, check_batch, create_strategy, join, plan_for
+from bert_tf2.training.devices import build_model, create_strategy, join, plan_for
 from bert_tf2.training.forward import Runner
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import write_eval_results
-from bert_tf2.training.options import MOST_STEPS, TrainOptions
-from bert_tf2.training.precision import PRECISIONS
+from bert_tf2.training.options import PRECISIONS, TrainOptions
 from bert_tf2.training.saver import Best, best_folder, folder_of_weights
 from bert_tf2.training.workers import Team, is_chief
 from bert_tf2.weights import checkpoint, sources, task_file, text_rules
-from bert_tf2.weights.task_file import save_label_map
+from bert_tf2.weights.base import Weights
+from bert_tf2.weights.task_file import LABEL_MAP_FILE, TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered, save_label_map
+
+Batches = Iterator[Mapping[str, np.ndarray]]
+
+
+class Scores(NamedTuple):
+    """The scores of the answers."""
+
+    metrics: dict[str, Any]  # all metrics, for `eval_metrics.json`
+    main: str  # the key in `metrics` by which --eval_steps chooses the best weights; higher is better
+    figures: Sequence[str]  # the keys of the metrics in the summary at the end of a run
+    results: dict[str, float] | None = None  # for `eval_results.txt`, which the reference writes for some tasks
+    screen: str = ""  # a table for the log, or ""
+
+
+class Task(abc.ABC):
+    """A fine-tuning task: its data in the parts "train", "eval" and "predict", the model, its answers and their scores.
+
+    `run` sets the attributes before it calls the methods that need them: `examples` those of the parts that the call
+    needs, `label_map` None for a task without labels.
+    """
+
+    export_as: str  # the name of the task in export_saved_model.py
+    predicted_part = "predict"  # the part whose answers are written
+    config: BertConfig
+    tokenizer: FullTokenizer
+
+    def __init__(self, options: FineTuneOptions):
+        self.options = options
+        self.model = None
+        self.examples: dict[str, Sequence] = {}
+        self.label_map: LabelMap | None = None
+        opens = self.flag_of_weights == "--init_checkpoint"
+        self.source: Weights | None = sources.open_weights(options.init_checkpoint) if opens else None
+
+    @property
+    def flag_of_weights(self) -> str | None:
+        """The flag that names the fine-tuned weights that a call uses; None if it trains new ones."""
+        if checkpoint.latest_checkpoint(self.options.output_dir):
+            return "--output_dir"
+        return "--init_checkpoint" if self.options.init_checkpoint and not self.options.do_train else None
+
+    def known_labels(self, tagging: bool = False) -> LabelMap | None:
+        """The labels next to the weights in use, of words if `tagging`, else of texts; None for a new training."""
+        flag, source = self.flag_of_weights, self.source
+        if flag is None:
+            return None
+        if flag == "--output_dir":
+            folder, label_map = self.options.output_dir, task_file.load_label_map(self.options.output_dir)
+        else:
+            folder, label_map = source.folder, task_file.label_map_of(source)
+            own_file = files.exists(os.path.join(folder, LABEL_MAP_FILE))
+            nameless = label_map and label_map.labels == numbered(label_map.num_labels) and not label_map.multi_label
+            if nameless and not tagging and (label_map.task == UNKNOWN_TASK or not own_file):
+                return None  # Hugging Face's default names; the task has better ones
+        if label_map:
+            label_map.check_unique(folder)
+        if label_map and (label_map.task == TAGGING_TASK) != tagging:
+            raise UserError(
+                f"{os.path.join(folder, LABEL_MAP_FILE)}: the model there was trained for the task"
+                f" {label_map.task}, which this script does not do; give another {flag}"
+            )
+        return label_map
+
+    @property
+    def predicts(self) -> bool:
+        return self.options.do_predict
+
+    @property
+    @abc.abstractmethod
+    def purpose(self) -> dict[str, str | bool]:
+        """What the model is for: the name of the task, and facts about its data; see sources.check_task."""
+
+    @abc.abstractmethod
+    def read(self, part: str) -> Sequence:
+        """The examples of a part. Raises UserError if its file is missing or malformed."""
+
+    def find_labels(self) -> LabelMap | None:
+        """The labels, after all parts have been read. Raises UserError if they are not known."""
+        return None
+
+    @abc.abstractmethod
+    def make_model(self, dtype: str):
+        """Creates the model, one of `heads`; `dtype` is a Keras dtype policy."""
+
+    def epoch_size(self) -> int:
+        return len(self.examples["train"])
+
+    def kind(self, part: str) -> records.RecordKind:
+        """The kind of the records of a part; defaults to what the model is trained on."""
+        return self.model.record_kind
+
+    @abc.abstractmethod
+    def features(self, part: str) -> Iterable[Mapping[str, Sequence]]:
+        """The records of a part: its examples as the model reads them. Called once for each part."""
+
+    @abc.abstractmethod
+    def answers(self, part: str, batches: Batches) -> Any:
+        """Converts model outputs to answers; a batch contains the record's features and `model.outputs`."""
+
+    @abc.abstractmethod
+    def score(self, answers: Any) -> Scores:
+        """Scores the answers of the part "eval" against the right ones."""
+
+    @abc.abstractmethod
+    def write(self, answers: Any) -> Sequence[str]:
+        """Writes the answers of `predicted_part` into output_dir; returns the names of the files."""
+
+    def draw(self, metrics: Mapping[str, Any]) -> Sequence[str]:
+        """Draws the scores into output_dir; returns the names of the files."""
+        return ()
+
+    def export_settings(self) -> dict[str, Any]:
+        """Fields of exporting.options.ExportOptions that the task adds."""
+        return {"labels": self.label_map}
+
 
 Export = Callable[..., str]
 
@@ -56,10 +174,14 @@ def run(task: Task, export: Export | None = None) -> dict[str, Any] | None:
         return None
     with contextlib.ExitStack() as opened:
         team = _prepare(task)
-        strategy, global_step = _build(task, team, opened)
+        strategy = _build(task, team, opened)
         parts = PartRecords(task, strategy, opened)
         if options.do_train:
             global_step = _train(task, parts, strategy, team)
+        else:
+            folder = folder_of_weights(options.output_dir)
+            global_step = start_from(task.model, folder, options.init_checkpoint, task.source)
+            task.source = None
         if not team.is_chief:
             return None
         answers = functools.cache(parts.answers)  # those to questions are scored and written
@@ -84,36 +206,34 @@ def _prepare(task: Task) -> Team:
     if task.source is None:
         task.source = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
     source = task.source
-    flag = flag_of_weights(options)
-    if source is not None and flag is not None:
+    if source is not None and (flag := task.flag_of_weights):
         sources.check_task(source, task.purpose, flag, options.other_task)
     task.tokenizer = text_rules.load_tokenizer(
         options.vocab_file, options.do_lower_case, task.config.vocab_size, source, options.init_checkpoint
     )
     if options.do_train:
         sources.check_output_dir(options.output_dir, task.config, options.vocab_file)
-    task.read_all()
+    # All parts, so that an error in the last one does not appear after hours of training.
+    evaluates = options.do_eval or options.evaluates_during_training
+    parts = {"train": options.do_train, "eval": evaluates} | ({task.predicted_part: True} if task.predicts else {})
+    task.examples = {part: task.read(part) for part, is_needed in parts.items() if is_needed}
+    task.label_map = task.find_labels()
     if options.do_train:
         _num_train_steps(options, task.epoch_size())
     return team
 
 
-def _build(task: Task, team: Team, opened: contextlib.ExitStack) -> tuple[tf.distribute.Strategy, int]:
-    """Builds the model on the devices and loads its weights; returns the strategy and the weights' global step."""
+def _build(task: Task, team: Team, opened: contextlib.ExitStack) -> tf.distribute.Strategy:
+    """Makes the model on the devices, which the strategy names."""
     options = task.options
     files.make_directory(options.output_dir)
     if options.do_train and team.is_chief:
         opened.enter_context(output_lock.training_in(options.output_dir))
     strategy = create_strategy(options, team=team)
-    if options.do_train:
-        check_batch(options, strategy.num_replicas_in_sync)  # before the records of the training are written
     policy = PRECISIONS[options.precision].policy
     task.model = build_model(strategy, lambda: task.make_model(policy), options.random_seed)
     accelerate(task.model, plan_for(options, strategy, task.config.hidden_size, options.pads_batches))
-    folder = options.output_dir if options.do_train else folder_of_weights(options.output_dir)
-    how = {"will_train": options.do_train, "opened": task.source}
-    task.source = None  # Keras' and PyTorch's files are in memory
-    return strategy, start_from(task.model, folder, options.init_checkpoint, **how)
+    return strategy
 
 
 class PartRecords:
@@ -142,15 +262,11 @@ class PartRecords:
     def _write(self, part: str) -> int:
         rows = iter(self._task.features(part))
         if part == next(iter(self._task.examples)) and (first := next(rows, None)):
-            self._show(first)
+            tokens = self._task.tokenizer.convert_ids_to_tokens(first["input_ids"][: sum(first["input_mask"])])
+            numbers = {name: str(values[0]) for name, values in first.items() if len(values) == 1}
+            logging.info("%s", console.table("The first record:", {"tokens": " ".join(tokens), **numbers}))
             rows = itertools.chain([first], rows)
         return records.write_records(self.path(part), self._task.kind(part), rows)
-
-    def _show(self, record: Mapping[str, Sequence]) -> None:
-        """Logs a record: its tokens in words, and what has one number."""
-        tokens = self._task.tokenizer.convert_ids_to_tokens(record["input_ids"][: sum(record["input_mask"])])
-        numbers = {name: str(values[0]) for name, values in record.items() if len(values) == 1}
-        logging.info("%s", console.table("The first record:", {"tokens": " ".join(tokens), **numbers}))
 
     def read(self, part: str, batch_size: int, **how) -> tf.data.Dataset:
         """The batches of a part; `how`: arguments of record_order.read_records."""
@@ -167,7 +283,7 @@ class PartRecords:
         data = self.read(part, batch_size, like_lengths=not options.pads_batches)
         batches = self._runner.run(data, explain=lambda: self.find_fault(part))
         what = "Evaluating" if evaluating else "Predicting"
-        batches = progress.track(batches, what, count, task.unit, size=lambda batch: len(batch["input_ids"]))
+        batches = progress.track(batches, what, count, "records", size=lambda batch: len(batch["input_ids"]))
         if not options.pads_batches:
             batches = record_order.put_back(batches, batch_size, MASKED_SCORE)
         return task.answers(part, batches)
@@ -179,7 +295,7 @@ class PartRecords:
 def _num_train_steps(options: FineTuneOptions, num_examples: int) -> int:
     """The number of training steps, computed as in the reference."""
     steps = num_examples / options.train_batch_size * options.num_train_epochs
-    if not 1 <= steps < MOST_STEPS:
+    if not 1 <= steps < 2**31:
         raise UserError(
             f"{num_examples} examples, batches of {options.train_batch_size} and {options.num_train_epochs} epochs make"
             f" {'not a single training step' if steps < 1 else 'too many steps'}; change --num_train_epochs"
@@ -187,27 +303,24 @@ def _num_train_steps(options: FineTuneOptions, num_examples: int) -> int:
     return int(steps)
 
 
-_XLA_WIDTHS = 4  # of training batches with --xla, which compiles the step for each of them
-
-
 def _train(task: Task, parts: PartRecords, strategy: tf.distribute.Strategy, team: Team) -> int:
     """Trains the model; returns the global step of its weights, which are the best ones if there were evaluations."""
     options, size = task.options, task.epoch_size()
-    if team.is_chief:
-        parts.write("train")
-    team.wait()  # for the records of the chief
     steps = _num_train_steps(options, size)
-    logging.info("Training on %d examples in batches of %d: %d steps", size, options.train_batch_size, steps)
     train_options = TrainOptions(
         **settings.shared(options, TrainOptions),
         num_train_steps=steps,
         num_warmup_steps=int(steps * options.warmup_proportion),
         deciding=settings.deciding(options),
     )
-    trainer = Trainer(task.model, strategy, train_options, team)
+    trainer = Trainer(task.model, strategy, train_options, team)  # tells a wrong batch before records are written
     begun = checkpoint.latest_checkpoint(options.output_dir) is not None
-    if begun:
-        trainer.start()  # loads the weights again, with the optimizer's slots
+    trainer.start(options.init_checkpoint, task.source)
+    task.source = None  # Keras' and PyTorch's files are in memory
+    logging.info("Training on %d examples in batches of %d: %d steps", size, options.train_batch_size, steps)
+    if team.is_chief:
+        parts.write("train")
+    team.wait()  # for the records of the chief
     best = Best(options.output_dir, begun, options.patience) if options.evaluates_during_training else None
     if team.is_chief:
         made_with = sources.decisive(task.config) | ({"labels": task.label_map.labels} if task.label_map else {})
@@ -218,8 +331,8 @@ def _train(task: Task, parts: PartRecords, strategy: tf.distribute.Strategy, tea
                 save_label_map(folder, task.label_map)
     if best is None or not best.ends_training():
         index = record_index.read_index([parts.path("train")])
-        # Multiples of 8, as matrix units of GPUs like them.
-        multiple = 8 * math.ceil(options.max_seq_length / (8 * _XLA_WIDTHS)) if options.xla else 1
+        # With --xla, which compiles the step for each width, four of them; multiples of 8, as GPUs like them.
+        multiple = 8 * math.ceil(options.max_seq_length / 32) if options.xla else 1
         how = {"shuffle_seed": options.random_seed, "repeat": True, "drop_remainder": True, "width_multiple": multiple}
         trainer.train(
             parts.read("train", options.train_batch_size, index=index, first=trainer.examples, share=team.share, **how),

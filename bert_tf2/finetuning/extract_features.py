@@ -19,7 +19,7 @@ from absl import logging
 from bert_tf2 import modeling, tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.fast.encoder import Plan, faster
-from bert_tf2.finetuning.classification.features import log_cut, pack_texts
+from bert_tf2.finetuning.classification.examples import log_cut, pack_texts
 from bert_tf2.finetuning.options import FeatureOptions, check_layers, checked_length
 from bert_tf2.support import console, files, progress
 from bert_tf2.support.decimals import json_lists
@@ -27,7 +27,7 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_texts, check_type
 from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy
-from bert_tf2.training.precision import PRECISIONS
+from bert_tf2.training.options import PRECISIONS
 from bert_tf2.weights import checkpoint, text_rules
 
 # Hidden states that are in memory until those of all lines before them are known.
@@ -160,17 +160,9 @@ def embed(
     max_seq_length: int = 128,
     batch_size: int = 32,
 ) -> np.ndarray | list[np.ndarray]:
-    """Returns vectors for texts: the output of extract_features.py, as arrays.
+    """Returns vectors for texts: the output of extract_features.py, as arrays; for the arguments see `Bert.embed`.
 
-    Args:
-      texts: each a text, or a tuple of two.
-      pooling: see `pool`; "none" gives every token a vector.
-      layers: the indexes of layers, -1 for the last; their values are concatenated.
-      max_seq_length: the maximum number of tokens of a text, including [CLS] and [SEP]; longer texts are truncated.
-      batch_size: the number of texts per batch, which is padded to the longest of them.
-
-    Returns:
-      float32 [N, layers * D]; with "none" a list of N arrays [tokens, layers * D], including [CLS] and [SEP].
+    float32 [N, layers * D]; with pooling "none" a list of N arrays [tokens, layers * D], including [CLS] and [SEP].
     """
     config = model.config
     check_texts(texts)
@@ -181,8 +173,7 @@ def embed(
         raise UserError(f"pooling={pooling!r}: must be one of {', '.join(_POOLINGS)}")
     max_seq_length = checked_length(max_seq_length, config.max_position_embeddings)
     check_layers(layers, config.num_hidden_layers, f"layers={layers}")
-    examples = (as_example(number, text) for number, text in enumerate(texts))
-    features = _converted(examples, max_seq_length, tokenizer)
+    features = _converted(map(as_example, itertools.count(), texts), max_seq_length, tokenizer)
     states = extract(model, features, layers, batch_size, of_cls=pooling == "cls")
     vectors = [pool(values, pooling) for _, values in states]
     if pooling == "none":

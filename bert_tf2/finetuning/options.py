@@ -39,14 +39,7 @@ from bert_tf2.training.options import (
 )
 from bert_tf2.weights import task_file
 
-LEAST_LENGTH = 3
-"""The tokens of the shortest example that the model may read: [CLS], a piece of a word and [SEP]."""
-
-
-def check_least_length(max_seq_length: int) -> None:
-    """Raises UserError if not even the shortest example has that many tokens."""
-    if max_seq_length < LEAST_LENGTH:
-        raise WrongSetting(f"--max_seq_length={max_seq_length}: [CLS], a piece and [SEP] need {LEAST_LENGTH} at least")
+LEAST_LENGTH = 3  # of an example: [CLS], a piece of a word and [SEP]
 
 
 def checked_length(max_seq_length: int | None, longest: int) -> int:
@@ -88,9 +81,7 @@ class FineTuneOptions(VocabularyOptions, TrainingOptions):
     needs = (("patience", "eval_steps"),)
 
     max_seq_length: int | None = _length("Tokens per example, including special tokens; longer texts are cut.")
-    other_task: bool = of_model(
-        "Use weights that were fine-tuned for another task, which is an error otherwise.", False
-    )
+    other_task: bool = of_model("Use weights that were fine-tuned for another task, else an error.", False)
     num_train_epochs: float = of_training("Number of passes over the training data.", 3.0, low=0.0)
     warmup_proportion: float = of_training("Share of the training in which the rate rises.", 0.1, low=0.0, high=1.0)
     pad_to_max_length: bool = of_training("Pad batches to max_seq_length, not to their longest row.", False)
@@ -131,9 +122,7 @@ class ClassifierOptions(EvaluationOptions, FineTuneOptions):
     needs = (("class_weights", "do_train"),)
 
     data_dir: str = of_data("Folder of the tables: train.tsv, dev.tsv, test.tsv, or the task's names.")
-    task_name: str = of_data(
-        "cola, mnli, mrpc, xnli, sst-2, qqp, qnli, rte, wnli, sts-b, or tsv for tables of your own."
-    )
+    task_name: str = of_data("cola, mnli, mrpc, xnli, sst-2, qqp, qnli, rte, wnli, sts-b, or tsv for your own tables.")
     output_dir: str = output_folder(
         *("*.tf_record", "eval_metrics.json", "label_map.json", "confusion_matrix.png"),
         *("test_results.tsv", "predictions.tsv"),
@@ -148,11 +137,9 @@ class ClassifierOptions(EvaluationOptions, FineTuneOptions):
     multi_label: bool = of_data("Task tsv: a text may have several labels, or none.", False)
     label_separator: str = of_data("With multi_label: what separates the labels in a cell.", ",")
     class_weights: str | None = of_training(
-        "balanced: every class counts equally in the training loss.",
-        None,
+        "balanced: every class counts equally in the training loss.", None, choices=("balanced",),
         decides="classes count otherwise from here on",
-        choices=("balanced",),
-    )
+    )  # fmt: skip
 
     def check(self) -> None:
         own_tables = self.task_name.lower() == "tsv"
@@ -162,10 +149,8 @@ class ClassifierOptions(EvaluationOptions, FineTuneOptions):
             raise WrongSetting(f"--label_column={self.label_column}: is --{flag} as well")
         if self.class_weights and task.regression:
             raise WrongSetting(f"--class_weights: {self.task_name} has no classes")
-        if self.multi_label and not own_tables:
-            raise WrongSetting("--multi_label is for tables of your own: it needs --task_name=tsv")
-        if self.multi_label and not self.label_separator:
-            raise WrongSetting("--multi_label needs --label_separator, one character or more")
+        if self.multi_label and not (own_tables and self.label_separator):
+            raise WrongSetting("--multi_label needs --task_name=tsv, and a --label_separator")
 
     def check_inputs(self) -> None:
         task = find_task(self.task_name, tsv=self.columns)
@@ -192,8 +177,6 @@ class SquadOptions(FineTuneOptions):
           --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt --learning_rate=3e-5 --num_train_epochs=2
     """
 
-    # Start and end are chosen among all positions, so the loss is the reference's only with pad_to_max_length.
-
     any_of = ("do_train", "do_predict", "do_eval", "do_export")
     needs = (("do_train", "train_file"), *((name, "predict_file") for name in ("do_predict", "do_eval", "eval_steps")))
 
@@ -204,15 +187,14 @@ class SquadOptions(FineTuneOptions):
     max_seq_length: int | None = _length("Tokens per window: question, paragraph and 3 special tokens.", 384, 5)
     doc_stride: int | None = kept_setting("Tokens from a window's start to the next one's.", 128, group=MODEL, low=1)
     max_query_length: int | None = kept_setting("Tokens of a question; longer ones are cut.", 64, group=MODEL, low=1)
+    # Start and end are chosen among all positions, so the loss is the reference's only with pad_to_max_length.
     pad_to_max_length: bool = of_training("Pad batches to max_seq_length, not to their longest row.", True)
     do_predict: bool = of_to_do("Answer the questions of predict_file.", False)
     do_eval: bool = of_to_do("Answer the questions and compute exact match and F1.", False)
     n_best_size: int | None = kept_setting("Answers in nbest_predictions.json.", 20, group=EVALUATION, low=1)
     max_answer_length: int | None = kept_setting("Maximum number of tokens of an answer.", 30, group=EVALUATION, low=1)
     verbose_logging: bool = setting("Log why the words of an answer stay whole.", False, group=LOG)
-    answer_offsets: bool = of_evaluation(
-        "Cut answers where their tokens stand; the reference keeps whole words in doubt.", False
-    )
+    answer_offsets: bool = of_evaluation("Cut answers where their tokens stand, not at whole words.", False)
     null_score_diff_threshold: float | None = kept_setting(
         "SQuAD 2.0: no answer, if its score exceeds the best one's by more.", 0.0, group=EVALUATION
     )
@@ -224,7 +206,7 @@ class SquadOptions(FineTuneOptions):
 
     def check_inputs(self) -> None:
         if self.do_eval or self.evaluates_during_training:
-            from bert_tf2.finetuning.squad.scores import check_answers  # late: as above
+            from bert_tf2.finetuning.squad.examples import check_answers  # late: as above
 
             check_answers(self.predict_file, self.version_2_with_negative)
 
@@ -240,33 +222,23 @@ class NerOptions(EvaluationOptions, FineTuneOptions):
     """
 
     any_of = ("do_train", "do_eval", "do_predict", "do_export")
-    needs = (
-        *(("do_train", "train_file"), ("do_predict", "predict_file")),
-        *(("do_eval", "eval_file"), ("eval_steps", "eval_file")),
-    )
+    needs = (*((f"do_{part}", f"{part}_file") for part in ("train", "eval", "predict")), ("eval_steps", "eval_file"))
 
-    train_file: str | None = of_data(
-        "Words in CoNLL columns, one per line, a blank line after each sentence.", None, reads=True
-    )
+    train_file: str | None = of_data("Words in CoNLL columns, a blank line after each sentence.", None, reads=True)
     eval_file: str | None = of_data("Evaluation data in the same format.", None, reads=True)
     predict_file: str | None = of_data("Words to tag; a tag column is ignored.", None, reads=True)
     word_column: int = of_data("Column of the word, from 1; -1 is the last.", 1)
     tag_column: int = of_data("Column of the tag, from 1; -1 is the last.", -1)
-    doc_stride: int | None = kept_setting(
-        "Tokens from a window's start to the next one's; 0: half of one.", 0, group=DATA, low=0
-    )
-    document_context: bool | None = kept_setting(
-        "Fill windows with the sentences around, as in the paper.", False, group=DATA
-    )
+    doc_stride: int | None = kept_setting("Tokens from a window to the next; 0: half of one.", 0, group=DATA, low=0)
+    document_context: bool | None = kept_setting("Fill windows with the sentences around.", False, group=DATA)
     output_dir: str = output_folder("*.tf_record", "eval_metrics.json", "label_map.json", "predictions.txt")
     max_seq_length: int | None = _length("Tokens per window; longer sentences are split.", low=5)
     do_eval: bool = of_to_do("Evaluate on eval_file.", False)
     do_predict: bool = of_to_do("Tag the words of predict_file.", False)
 
     def check(self) -> None:
-        for name in ("word_column", "tag_column"):
-            if getattr(self, name) == 0:
-                raise WrongSetting(f"--{name}=0: columns are counted from 1, or from -1, the last one, backwards")
+        if 0 in (self.word_column, self.tag_column):
+            raise WrongSetting("--word_column and --tag_column: columns are counted from 1, or from -1 backwards")
 
 
 @options
@@ -285,11 +257,9 @@ class FeatureOptions(VocabularyOptions, DeviceOptions, ModelOptions):
     max_seq_length: int = sequence_length("Tokens per line, including special tokens; longer lines are cut.")
     layers: str = setting("Layers, separated by commas; -1 is the last.", "-1,-2,-3,-4", group=FEATURES)
     pooling: str = setting(
-        "One vector per line: of the first token (cls), or over all tokens.",
-        "none",
-        group=FEATURES,
+        "One vector per line: of the first token (cls), or over all tokens.", "none", group=FEATURES,
         choices=("none", "cls", "mean", "max"),
-    )
+    )  # fmt: skip
     batch_size: int = of_devices("Lines per batch.", 32, low=1)
     use_one_hot_embeddings: bool = of_devices("Accepted and ignored.", False)
 

@@ -16,8 +16,7 @@ from absl import logging
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 
-Column = int | str
-"""A column of a table: its index from 0 (negative: from the end), or its name in the header."""
+Column = int | str  # its index from 0 (negative: from the end), or its name in the header
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,14 +192,16 @@ def shortened(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
-_WIDEST = 20  # characters of a cell in the log
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Formats a table for the log: the first column is left-aligned, the others are right-aligned."""
-    rows = [[shortened(cell, _WIDEST) for cell in row] for row in rows]
-    first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        f"  {name:<{first}}" + "".join(f"  {cell:>{width}}" for cell, width in zip(cells, others, strict=True))
-        for name, *cells in rows
-    )
+def score_table(heading: str, rows: Mapping[str, Mapping[str, float]]) -> str:
+    """A table for the log: the numbers of each row, under the names that they have in the first one."""
+    columns = [*next(iter(rows.values()))]
+    texts = {
+        name: [f"{row[column]:.4f}" if isinstance(row[column], float) else str(row[column]) for column in columns]
+        for name, row in rows.items()
+    }
+    first = max(map(len, texts))
+    lines = [heading]
+    for name, cells in {"": columns, **texts}.items():
+        padded = (f"{cell:>{max(len(column), 6)}}" for cell, column in zip(cells, columns, strict=True))
+        lines.append("  ".join([f"  {name:<{first}}", *padded]))
+    return "\n".join(lines)

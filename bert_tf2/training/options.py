@@ -28,9 +28,6 @@ of_data, of_devices, of_evaluation, of_model, of_to_do, of_training = (
     functools.partial(setting, group=group) for group in (DATA, DEVICES, EVALUATION, MODEL, TO_DO, TRAINING)
 )
 
-MOST_STEPS = 2**31
-"""The maximum of a number of steps; a larger one is a typing error."""
-
 
 @options
 class ModelOptions(Options):

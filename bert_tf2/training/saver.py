@@ -191,8 +191,8 @@ class Best:
                 raise UserError(f"{self._file}: its weights, of step {seen['step']}, are not in {self.folder}")
         except UserError as error:
             raise UserError(
-                f"{error}; put back a copy of this file, which tells the best weights, or let the training go on without"
-                f" it: mv {self.folder} {self.folder}.old"
+                f"{error}; put back a copy of this file, which tells the best weights, or let the training go on"
+                f" without it: mv {self.folder} {self.folder}.old"
             ) from error
         return {**seen, "value": -np.inf if seen["value"] is None else seen["value"]}
 

@@ -20,7 +20,6 @@ from bert_tf2.finetuning.classification import run as finetune_classifier
 from bert_tf2.finetuning.ner import run as finetune_ner
 from bert_tf2.finetuning.options import ClassifierOptions, NerOptions, SquadOptions
 from bert_tf2.finetuning.squad import run as finetune_squad
-from bert_tf2.finetuning.task import known_labels
 from bert_tf2.support import files, json_text
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import checkpoint
@@ -213,12 +212,13 @@ def test_labels_of_words_and_of_sentences_are_told_apart(options, tmp_path):
     classifier = save(heads.ClassifierModel(config, num_labels=2), tmp_path / "classifier", ANSWERS)
     with pytest.raises(UserError, match=r"tagger/label_map\.json: .* task ner"):
         finetune_classifier.run(options(do_predict=True, init_checkpoint=tagger))
+    task = finetune_classifier.ClassifierTask
     with pytest.raises(UserError, match=r"classifier/label_map\.json: .* task tsv"):
-        known_labels(options(init_checkpoint=classifier, do_eval=True), tagging=True)
-    assert known_labels(options(init_checkpoint=classifier, do_eval=True)) == ANSWERS
-    assert known_labels(options(init_checkpoint=classifier, do_train=True)) is None
-    assert known_labels(options(output_dir=classifier, do_train=True)) == ANSWERS
-    assert known_labels(options(do_eval=True)) is None
+        task(options(init_checkpoint=classifier, do_eval=True)).known_labels(tagging=True)
+    assert task(options(init_checkpoint=classifier, do_eval=True)).known_labels() == ANSWERS
+    assert task(options(init_checkpoint=classifier, do_train=True)).known_labels() is None
+    assert task(options(output_dir=classifier, do_train=True)).known_labels() == ANSWERS
+    assert task(options(do_eval=True)).known_labels() is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Examples for classification: the tables of a task, read by its processor; and how much each class counts.
+"""Classification: the tables of a task as examples, read by its processor; and examples as padded ids, in records.
 
 An empty list of labels means regression: the label is a number and the model has one output.
 """
@@ -9,16 +9,16 @@ import collections
 import csv
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from absl import logging
 
+from bert_tf2 import tokenization
 from bert_tf2.data import records
 from bert_tf2.finetuning.classification.tasks import SCORES, TASKS, Task, find_task
 from bert_tf2.finetuning.tables import TsvLayout, as_number, read_rows, warn_of_similar
-from bert_tf2.support import files
+from bert_tf2.support import files, progress
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.tokenization import convert_to_unicode
 from bert_tf2.weights.task_file import LABEL_MAP_FILE, LabelMap
 
 
@@ -96,7 +96,11 @@ class TaskProcessor(DataProcessor):
         if not examples:
             raise UserError(f"{path}: has no usable row" + (f" in the language {table.only!r}" if table.only else ""))
         if labels is None:
-            self._labels = _collected(path, rows)
+            if len(rows) < 2:
+                what = f"the label {next(iter(rows))!r}" if rows else "no label"
+                raise UserError(f"{path}: every row has {what}; a classifier needs two labels or more")
+            warn_of_similar(path, rows)
+            self._labels = sorted(rows)
         if task.regression:
             _warn_of_scores(path, examples)
         if part == "predict" and table.id is not None:
@@ -133,7 +137,7 @@ ColaProcessor, MnliProcessor, MrpcProcessor, XnliProcessor = (
 
 
 class _Registered(TaskProcessor):
-    """The processor of a task that `register` added: checks what that of the user reads."""
+    """The processor of a task that `register` added, which takes the examples from that of the user."""
 
     def read(self, data_dir: str, part: str) -> list[InputExample]:
         method = {"train": "get_train_examples", "eval": "get_dev_examples", "predict": "get_test_examples"}[part]
@@ -143,19 +147,13 @@ class _Registered(TaskProcessor):
         except NotImplementedError:
             raise UserError(f"there is no {name}, which this call needs") from None
         examples = []
-        for number, example in enumerate(found or (), 1):
+        for number, example in enumerate(found, 1):
+            texts = (text and tokenization.convert_to_unicode(text) for text in (example.text_a, example.text_b))
             # The label of a test set is not used, as in a table without labels.
             label = labels[0] if part == "predict" else str(example.label)
-            try:
-                text_a = convert_to_unicode(example.text_a)
-                text_b = None if example.text_b is None else convert_to_unicode(example.text_b)
-            except ValueError as error:
-                raise UserError(f"{name}, example {number}: {error}") from None
             if problem := label_problem(label, labels):
                 raise UserError(f"{name}, example {number}: {problem}")
-            examples.append(InputExample(str(example.guid), text_a, text_b, label))
-        if not examples:
-            raise UserError(f"{name}: no example in {data_dir}")
+            examples.append(InputExample(str(example.guid), *texts, label))
         return examples
 
 
@@ -196,15 +194,6 @@ def get_processor(
             f" it does not fit the task {task.name}: {advice}give another {flag}"
         )
     return kind(task, label_map.labels)
-
-
-def _collected(path: str, rows: Mapping[str, int]) -> list[str]:
-    """The labels of a training table, sorted, from label -> its first row; warns of those that are alike."""
-    if len(rows) < 2:
-        what = repr(next(iter(rows))) if rows else "of none"
-        raise UserError(f"{path}: every row has the label {what}; a classifier needs two labels or more")
-    warn_of_similar(path, rows)
-    return sorted(rows)
 
 
 def _warn_of_scores(path: str, examples: Mapping[int, InputExample]) -> None:
@@ -254,3 +243,132 @@ def balanced_weights(examples: Sequence[InputExample], label_map: LabelMap) -> t
         return tuple(max(1, size - counts[label]) / max(1, counts[label]) for label in labels)
     # A class without examples does not affect the loss, regardless of its weight.
     return tuple(size / (len(labels) * max(1, counts[label])) for label in labels)
+
+
+@dataclasses.dataclass
+class InputFeatures:
+    """The input of the model for one example."""
+
+    # input_ids, input_mask, segment_ids: max_seq_length numbers each
+    input_ids: list[int]
+    input_mask: list[int]
+    segment_ids: list[int]
+    # the label's index, or the score of a regression; with several labels of an example, 1 or 0 for each label
+    label_id: int | float | list[int]
+    is_cut: bool = False  # whether the text has more tokens
+
+
+def log_cut(cut: int, count: int, max_seq_length: int) -> None:
+    """Warns of texts that are not read to their end."""
+    if cut:
+        logging.warning("%d of %d texts are longer than %d tokens, and were cut", cut, count, max_seq_length)
+
+
+def truncate_seq_pair(tokens_a: list[str], tokens_b: list[str], max_length: int) -> None:
+    """Truncates two lists of tokens in place to `max_length` tokens together, as the reference's `_truncate_seq_pair`.
+
+    Tokens are removed from the end of the longer list, or of the second list if both have the same length.
+    """
+    if len(tokens_a) + len(tokens_b) <= max_length:
+        return
+    keep_b = min(len(tokens_b), max(max_length // 2, max_length - len(tokens_a)))
+    del tokens_b[keep_b:]
+    del tokens_a[max_length - keep_b :]
+
+
+def pack_texts(
+    text_a: str, text_b: str | None, max_seq_length: int, tokenizer: tokenization.FullTokenizer
+) -> tuple[list[str], list[int], list[int], list[int], bool]:
+    """Packs a text or a pair for the model: `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
+
+    A second text that has no tokens, or none after truncation, is ignored.
+
+    Returns the tokens, max_seq_length at most; the input ids, the input mask and the segment ids, each padded with 0;
+    and whether tokens were cut off.
+    """
+    tokens_a = tokenizer.tokenize(text_a)
+    tokens_b = tokenizer.tokenize(text_b) if text_b else []
+    is_cut = len(tokens_a) + len(tokens_b) > max_seq_length - (3 if tokens_b else 2)
+    if tokens_b:
+        truncate_seq_pair(tokens_a, tokens_b, max_seq_length - 3)
+    else:
+        del tokens_a[max_seq_length - 2 :]
+    first = ["[CLS]", *tokens_a, "[SEP]"]
+    second = [*tokens_b, "[SEP]"] if tokens_b else []
+    tokens, padding = first + second, [0] * (max_seq_length - len(first) - len(second))
+    input_ids = tokenizer.convert_tokens_to_ids(tokens) + padding
+    return tokens, input_ids, [1] * len(tokens) + padding, [0] * len(first) + [1] * len(second) + padding, is_cut
+
+
+def convert_single_example(
+    ex_index: int,
+    example: InputExample,
+    label_list: Sequence[str],
+    max_seq_length: int,
+    tokenizer: tokenization.FullTokenizer,
+) -> InputFeatures:
+    """Makes the features of one example; see `pack_texts`. The index is an argument of the reference, and not used.
+
+    `label_list`: the labels in order; empty if the label is a number.
+    """
+    _, *inputs, is_cut = pack_texts(example.text_a, example.text_b, max_seq_length, tokenizer)
+    if isinstance(example.label, tuple):
+        label_id = [int(name in example.label) for name in label_list]
+    else:
+        label_id = label_list.index(example.label) if label_list else float(example.label)
+    return InputFeatures(*inputs, label_id, is_cut)
+
+
+def convert_examples_to_features(
+    examples: Sequence[InputExample],
+    label_list: Sequence[str],
+    max_seq_length: int,
+    tokenizer: tokenization.FullTokenizer,
+) -> list[InputFeatures]:
+    """The features of all examples, in order."""
+    return list(iterate_features(examples, label_list, max_seq_length, tokenizer))
+
+
+def iterate_features(
+    examples: Sequence[InputExample],
+    label_list: Sequence[str],
+    max_seq_length: int,
+    tokenizer: tokenization.FullTokenizer,
+) -> Iterator[InputFeatures]:
+    """Yields what `convert_examples_to_features` returns."""
+    cut = 0
+    for index, example in enumerate(progress.track(examples, "Writing features", unit="examples")):
+        features = convert_single_example(index, example, label_list, max_seq_length, tokenizer)
+        cut += features.is_cut
+        yield features
+    log_cut(cut, len(examples), max_seq_length)
+
+
+def record_kind(label_list: Sequence[str], multi_label: bool = False) -> records.RecordKind:
+    """The kind of record for features that were made with this label list."""
+    if multi_label:
+        return records.MULTI_LABEL
+    return records.CLASSIFICATION if label_list else records.REGRESSION
+
+
+def as_record(features: InputFeatures) -> dict[str, Sequence[float]]:
+    """A row for `records.write_records`."""
+    return {
+        "input_ids": features.input_ids,
+        "input_mask": features.input_mask,
+        "segment_ids": features.segment_ids,
+        "label_ids": features.label_id if isinstance(features.label_id, list) else [features.label_id],
+        "is_real_example": [1],  # read by the reference, whose padding examples do not exist here
+    }
+
+
+def file_based_convert_examples_to_features(
+    examples: Sequence[InputExample],
+    label_list: Sequence[str],
+    max_seq_length: int,
+    tokenizer: tokenization.FullTokenizer,
+    output_file: str,
+) -> int:
+    """Writes the features of all examples to a TFRecord file, which is complete or absent; returns their number."""
+    rows = map(as_record, iterate_features(examples, label_list, max_seq_length, tokenizer))
+    return records.write_records(output_file, record_kind(label_list), rows)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bert_tf2.finetuning.classification.tasks import Task
-from bert_tf2.finetuning.tables import aligned, shortened
+from bert_tf2.finetuning.tables import shortened
 from bert_tf2.support import files, plots
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights.task_file import THRESHOLD
@@ -39,12 +39,8 @@ def write_predictions(
 ) -> None:
     """Writes predictions.tsv, with the columns `id`, `label` (the most probable one) and `probability`, and a header.
 
-    Args:
-      ids: the names of the examples (`InputExample.guid`).
-      label_list: as for the features; if empty, `label` is the predicted score and there is no probability.
-      probabilities: [n, classes]; for a regression [n, 1] scores.
-      separator: between the labels of a text that may have several: the columns are then `id` and `labels`, all those
-        with at least `labels.THRESHOLD`.
+    `probabilities`: [n, classes]; of a regression, without a label_list, [n, 1] scores, which are the `label`. With a
+    `separator`, of texts that may have several labels, the columns are `id` and `labels`, all of THRESHOLD or more.
     """
     header = ("id", "labels") if separator else ("id", "label", "probability") if label_list else ("id", "label")
     rows = []
@@ -73,7 +69,7 @@ def compute_metrics(
       task: defines the measures.
       labels: [n]; the index of the right class in `label_list`, or the right score of a regression. If a text may have
         several labels, [n, labels]: 1 for each label of the text, 0 for the others.
-      outputs: [n, classes] probabilities or logits, or [n] indexes of classes; regression: [n] or [n, 1] scores.
+      outputs: [n, classes] probabilities; of a regression [n] or [n, 1] scores.
       label_list: the names of the classes; not needed if the task lists them.
 
     Returns:
@@ -86,55 +82,33 @@ def compute_metrics(
         raise UserError("the model's outputs are not finite numbers: its training diverged, try a lower learning rate")
     if task.regression:
         scores = _correlations(np.asarray(labels, np.float64), outputs.reshape(-1).astype(np.float64))
-    elif task.multi_label:
-        scores = _several_labels(np.asarray(labels, np.int64), outputs >= THRESHOLD, label_list)
     else:
-        predictions = outputs.argmax(axis=-1) if outputs.ndim == 2 else outputs.astype(np.int64)
-        scores = _class_scores(np.asarray(labels, np.int64), predictions, label_list or task.labels)
+        scores = _class_scores(task, np.asarray(labels, np.int64), outputs, label_list or task.labels)
     wanted = (*task.measures, "per_class", "confusion_matrix")
     return {"examples": len(labels), **{name: scores[name] for name in wanted if name in scores}}
 
 
-def _class_scores(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]) -> Mapping[str, Any]:
-    """Both arrays: [n] indexes into `names`. `f1` is that of the second class, "1", as in GLUE."""
+def _class_scores(task: Task, labels: np.ndarray, outputs: np.ndarray, names: Sequence[str]) -> Mapping[str, Any]:
+    """See `compute_metrics`. `f1` is that of the second class, "1", as in GLUE."""
     from sklearn import metrics
 
-    per_class = _per_class(labels, predictions, names)
-    matrix = metrics.confusion_matrix(labels, predictions, labels=range(len(names)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # scikit-learn warns about data with a single class
-        matthews_correlation = float(metrics.matthews_corrcoef(labels, predictions))
-    return {
-        "accuracy": float(metrics.accuracy_score(labels, predictions)),
-        "matthews_correlation": matthews_correlation,
-        "f1": per_class[names[1]]["f1"],
-        "per_class": per_class,
-        "confusion_matrix": {"labels": [*names], "rows": matrix.tolist()},
-    }
-
-
-def _several_labels(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]) -> Mapping[str, Any]:
-    """Both arrays: [n, labels], whether the text has the label. `exact_match`: the share of texts without error."""
-    from sklearn import metrics
-
-    micro, macro = (metrics.f1_score(labels, predictions, average=a, zero_division=0.0) for a in ("micro", "macro"))
-    return {
-        "micro_f1": float(micro),
-        "macro_f1": float(macro),
-        "exact_match": float(metrics.accuracy_score(labels, predictions)),
-        "per_class": _per_class(labels, predictions, names),
-    }
-
-
-def _per_class(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]) -> dict[str, dict[str, float]]:
-    from sklearn import metrics
-
+    predictions = outputs >= THRESHOLD if task.multi_label else outputs.argmax(axis=-1)
     indexes = range(len(names))
     columns = metrics.precision_recall_fscore_support(labels, predictions, labels=indexes, zero_division=0.0)
-    return {
+    per_class = {
         name: {"precision": float(p), "recall": float(r), "f1": float(f), "support": int(count)}
         for name, p, r, f, count in zip(names, *columns, strict=True)
     }
+    right = float(metrics.accuracy_score(labels, predictions))  # with several labels, of texts without error
+    found = {"per_class": per_class, "accuracy": right, "exact_match": right, "f1": per_class[names[1]]["f1"]}
+    if task.multi_label:
+        of = {"y_true": labels, "y_pred": predictions, "zero_division": 0.0}
+        return found | {f"{kind}_f1": float(metrics.f1_score(**of, average=kind)) for kind in ("micro", "macro")}
+    matrix = metrics.confusion_matrix(labels, predictions, labels=indexes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scikit-learn warns about data with a single class
+        found["matthews_correlation"] = float(metrics.matthews_corrcoef(labels, predictions))
+    return {**found, "confusion_matrix": {"labels": [*names], "rows": matrix.tolist()}}
 
 
 def _correlations(labels: np.ndarray, predictions: np.ndarray) -> Mapping[str, float]:
@@ -147,26 +121,6 @@ def _correlations(labels: np.ndarray, predictions: np.ndarray) -> Mapping[str, f
         "pearson": float(stats.pearsonr(labels, predictions).statistic),
         "spearman": float(stats.spearmanr(labels, predictions).statistic),
     }
-
-
-_MOST_COLUMNS = 12  # of a confusion matrix on a terminal
-
-
-def screen(scores: Mapping[str, Any]) -> str:
-    """The scores of a classification as text: per class, then the confusion matrix of few; "" for a regression."""
-    if "per_class" not in scores:
-        return ""
-    measures = ("precision", "recall", "f1")
-    rows = [
-        (name, *(f"{row[measure]:.4f}" for measure in measures), str(row["support"]))
-        for name, row in scores["per_class"].items()
-    ]
-    parts = ["Scores by label:", aligned([("label", *measures, "support"), *rows])]
-    matrix = scores.get("confusion_matrix")
-    if matrix and len(matrix["labels"]) <= _MOST_COLUMNS:
-        rows = [(label, *map(str, row)) for label, row in zip(matrix["labels"], matrix["rows"], strict=True)]
-        parts += ["Confusion matrix:", aligned([("right \\ predicted", *matrix["labels"]), *rows])]
-    return "\n".join(parts)
 
 
 def draw_confusion_matrix(path: str, labels: Sequence[str], rows: Sequence[Sequence[int]]) -> None:

@@ -14,9 +14,9 @@ from bert_tf2.data import records
 from bert_tf2.finetuning import classification, driver
 from bert_tf2.finetuning.classification import results as outcome
 from bert_tf2.finetuning.classification.examples import balanced_weights
-from bert_tf2.finetuning.driver import Export
+from bert_tf2.finetuning.driver import Batches, Export, Scores, Task
 from bert_tf2.finetuning.options import ClassifierOptions
-from bert_tf2.finetuning.task import Batches, Scores, Task, flag_of_weights, known_labels
+from bert_tf2.finetuning.tables import score_table
 from bert_tf2.weights.task_file import LabelMap
 
 
@@ -40,8 +40,8 @@ class ClassifierTask(Task):
         self._processor = classification.get_processor(
             options.task_name,
             tsv=options.columns,
-            label_map=known_labels(options, opened=self.source),
-            flag=flag_of_weights(options) or "--output_dir",
+            label_map=self.known_labels(),
+            flag=self.flag_of_weights or "--output_dir",
         )
 
     @property
@@ -94,7 +94,8 @@ class ClassifierTask(Task):
         measures = outcome.compute_metrics(task, labels, outputs, self.label_map.labels)
         if task.multi_label:
             results |= {name: np.float32(measures[name]) for name in task.measures}
-        return Scores(measures, task.main_measure, task.measures, results, outcome.screen(measures))
+        screen = score_table("Scores by label:", measures["per_class"]) if "per_class" in measures else ""
+        return Scores(measures, task.main_measure, task.measures, results, screen)
 
     def draw(self, metrics: Mapping[str, Any]) -> Sequence[str]:
         """Draws the confusion matrix if there is one; what prevents it is a warning, as the predictions come after."""

@@ -50,8 +50,7 @@ class Task:
         return self.measures[0]
 
 
-SCORES = (0.0, 5.0)
-"""The lowest and the highest score of STS-B, the one regression."""
+SCORES = (0.0, 5.0)  # the lowest and the highest of STS-B, the one regression
 
 _BINARY = ("0", "1")
 _INFERENCE = ("contradiction", "entailment", "neutral")

@@ -5,7 +5,7 @@ from bert_tf2.support import lazy
 __getattr__, __dir__ = lazy.names(
     __name__,
     {
-        "examples": "OUTSIDE TAG NerSentence read_conll tags_of write_predictions",
+        "examples": "OUTSIDE TAG NerSentence read_conll tags_of write_predictions score",
         "features": "IGNORED_LABEL_ID InputFeatures convert_sentences_to_features as_record assemble_tags tag_ids",
     },
 )

@@ -1,14 +1,16 @@
 """Sentences for token classification (named entities): files of one word per line, in CoNLL columns, read and written.
 
-The reference has no such task. Columns are counted from 0 and lines from 1.
+At the end, entities and their scores. The reference has no such task. Columns are counted from 0 and lines from 1.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bert_tf2.finetuning.tables import num_columns
 from bert_tf2.support import files
@@ -108,20 +110,13 @@ def read_conll(
             group[line] = columns
     if not sentences:  # no lines but comments and marks
         raise UserError(f"{input_file}: there is no word in this file; give one word a line, with its tag behind it")
-    if any(len(sentence.words) > 1 for sentence in sentences) and all(map(_is_numbered, sentences)):
+    words = [word for sentence in sentences for word in sentence.words]
+    if len(words) > 1 and not any(re.search(r"[^\d.-]", word) for word in words):
         raise UserError(
             f"{input_file}: column {layout.word + 1} holds the numbers of the words and not the words; give the column"
             f" of the words, perhaps --word_column={layout.word + 2}"
         )
     return sentences
-
-
-def _is_numbered(sentence: NerSentence) -> bool:
-    """Whether the words are consecutive numbers; in CoNLL-U, rows like 2-3 and 2.1 may stand between."""
-    words = [word for word in sentence.words if not re.fullmatch(r"\d+[-.]\d+", word)]
-    if not words or not all(re.fullmatch(r"\d{1,9}", word) for word in words):
-        return False
-    return [*map(int, words)] == [*range(int(words[0]), int(words[0]) + len(words))]
 
 
 def tags_of(sentences: Iterable[NerSentence]) -> list[str]:
@@ -198,3 +193,83 @@ def _with_column(line: str, tag: str) -> str:
     content = line.rstrip(_BLANKS + "\r")
     separator = "\t" if "\t" in content else " "
     return f"{content}{separator}{tag}" + ("\r" if line.endswith("\r") else "")
+
+
+class Entity(NamedTuple):
+    """An entity: its type, and the indexes of its first and its last word."""
+
+    type: str
+    first: int
+    last: int
+
+
+@functools.lru_cache(maxsize=1024)
+def split_tag(tag: str) -> tuple[str, str]:
+    """The letter and the type of a tag: ("B", "PER"), or ("O", ""); a label that is no tag is the type of an I."""
+    if tag == OUTSIDE:
+        return OUTSIDE, ""
+    return (tag[0], tag[2:]) if TAG.fullmatch(tag) else ("I", tag)
+
+
+def begins(tag: str, before: str = OUTSIDE) -> bool:
+    """Whether an entity begins at a word with `tag`; `before` is the tag of the word before it.
+
+    That is at a tag other than O if it is B or S, as in IOB2 and IOBES; or the tag before it is O, so that I alone is
+    an entity, as in IOB1; or that is E or S, or has another type. Predicted tags are often not well-formed.
+    """
+    (letter, kind), (letter_before, kind_before) = split_tag(tag), split_tag(before)
+    return letter != "O" and (letter in "BS" or letter_before in "OES" or kind != kind_before)
+
+
+def entities(tags: Iterable[str]) -> list[Entity]:
+    """The entities of one sentence, in order; each ends before O, before the next one, or with the sentence."""
+    found: list[Entity] = []
+    before = OUTSIDE
+    for index, tag in enumerate(tags):
+        if begins(tag, before):
+            found.append(Entity(split_tag(tag)[1], index, index))
+        elif tag != OUTSIDE:
+            found[-1] = found[-1]._replace(last=index)
+        before = tag
+    return found
+
+
+def score(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Precision, recall and F1 of entities, as `conlleval` counts them (but in fractions of 1), from tags of sentences.
+
+    Returns:
+      A dictionary for JSON: `precision`, `recall`, `f1`, `true_entities`, `predicted_entities`, `correct_entities`,
+      the same under `types` for each type, and over words `accuracy` and `words`.
+    """
+    # by type; the names are in the order of the arguments of _measures
+    counts = {name: collections.Counter() for name in ("true", "predicted", "correct")}
+    words = right = 0
+    for true, predicted in zip(true_tags, predicted_tags, strict=True):
+        right += sum(a == b for a, b in zip(true, predicted, strict=True))
+        words += len(true)
+        true_entities, predicted_entities = set(entities(true)), set(entities(predicted))
+        counts["true"].update(entity.type for entity in true_entities)
+        counts["predicted"].update(entity.type for entity in predicted_entities)
+        counts["correct"].update(entity.type for entity in true_entities & predicted_entities)
+    types = sorted(counts["true"] | counts["predicted"])
+    return {
+        **_measures(*(counter.total() for counter in counts.values())),
+        "accuracy": _ratio(right, words),
+        "words": words,
+        "types": {name: _measures(*(counter[name] for counter in counts.values())) for name in types},
+    }
+
+
+def _measures(true: int, predicted: int, correct: int) -> dict[str, float]:
+    return {
+        "precision": _ratio(correct, predicted),
+        "recall": _ratio(correct, true),
+        "f1": _ratio(2 * correct, true + predicted),
+        "true_entities": true,
+        "predicted_entities": predicted,
+        "correct_entities": correct,
+    }
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0

@@ -12,14 +12,10 @@ import bisect
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from bert_tf2 import tokenization
 from bert_tf2.finetuning.ner.examples import NerSentence
-from bert_tf2.finetuning.options import check_least_length
 from bert_tf2.support.errors import UserError
-
-if TYPE_CHECKING:
-    from bert_tf2 import tokenization
 
 IGNORED_LABEL_ID = -1  # the label of positions that the loss and the scores ignore
 
@@ -54,7 +50,6 @@ def convert_sentences_to_features(
     `doc_stride` are the pieces between the starts of two windows, half of C if None. `document_context` fills windows
     with the words around the sentence in its document, without labels (the paper's "maximal document context").
     """
-    check_least_length(max_seq_length)
     capacity = max_seq_length - 2
     stride = max(1, capacity // 2) if doc_stride is None else doc_stride
     if not 1 <= stride <= capacity:

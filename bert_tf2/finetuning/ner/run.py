@@ -14,11 +14,9 @@ import numpy as np
 
 from bert_tf2 import heads
 from bert_tf2.finetuning import driver, ner
-from bert_tf2.finetuning.driver import Export
-from bert_tf2.finetuning.ner import scores as ner_scores
+from bert_tf2.finetuning.driver import Batches, Export, Scores, Task
 from bert_tf2.finetuning.options import NerOptions
-from bert_tf2.finetuning.tables import warn_of_similar
-from bert_tf2.finetuning.task import Batches, Scores, Task, known_labels
+from bert_tf2.finetuning.tables import score_table, warn_of_similar
 from bert_tf2.support import progress
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights.task_file import LABEL_MAP_FILE, TAGGING_TASK, LabelMap
@@ -35,7 +33,6 @@ class NerTask(Task):
     """A tag for every word of a sentence; long sentences are divided into windows."""
 
     export_as = "ner"
-    unit = "windows"
     options: NerOptions
 
     def __init__(self, options: NerOptions):
@@ -52,16 +49,13 @@ class NerTask(Task):
         return ner.read_conll(getattr(self.options, f"{part}_file"), **columns, has_labels=part != "predict")
 
     def find_labels(self) -> LabelMap:
-        found = self._find_labels()
+        found = self.known_labels(tagging=True) or self._labels_to_learn()
         for part in self.examples.keys() - {"predict"}:  # before a training, not after it
             for sentence in self.examples[part]:
                 ner.tag_ids(sentence, found.labels)
         return found
 
-    def _find_labels(self) -> LabelMap:
-        """The tags that the weights in use were trained for, else those of the training file."""
-        if known := known_labels(self.options, tagging=True, opened=self.source):
-            return known
+    def _labels_to_learn(self) -> LabelMap:
         if not self.options.do_train:
             raise UserError(
                 f"{self.options.output_dir}: no {LABEL_MAP_FILE} beside a checkpoint, so the tags are not known;"
@@ -101,9 +95,11 @@ class NerTask(Task):
         return ner.assemble_tags(self.examples[part], self._windows(part), predictions, self.label_map.labels)
 
     def score(self, answers: list[list[str]]) -> Scores:
-        scores = ner_scores.score([sentence.tags for sentence in self.examples["eval"]], answers)
+        scores = ner.score([sentence.tags for sentence in self.examples["eval"]], answers)
         results = {name: scores[name] for name in _MEASURES}
-        return Scores(scores, "f1", _MEASURES[:3], results, ner_scores.score_table(scores))
+        overall = {name: value for name, value in scores.items() if name != "types"}
+        screen = score_table("Scores by entity:", {**scores["types"], "all": overall})
+        return Scores(scores, "f1", _MEASURES[:3], results, screen)
 
     def write(self, answers: list[list[str]]) -> Sequence[str]:
         path = f"{self.options.output_dir}/predictions.txt"

@@ -8,9 +8,9 @@ from bert_tf2.support import lazy
 __getattr__, __dir__ = lazy.names(
     __name__,
     {
-        "examples": "SquadExample split_words read_squad_examples examples_of shuffled_for_training",
+        "examples": "SquadExample split_words read_squad_examples examples_of shuffled_for_training"
+        " check_answers evaluate_predictions",
         "features": "InputFeatures check_lengths convert_examples_to_features as_record",
         "answers": "NO_SPAN_ODDS RawResult Answers compute_predictions get_final_text write_answers write_predictions",
-        "scores": "evaluate_predictions",
     },
 )

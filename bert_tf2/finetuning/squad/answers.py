@@ -259,14 +259,9 @@ def write_predictions(
     output_prediction_file: str,
     output_nbest_file: str,
     output_null_log_odds_file: str,
-    version_2_with_negative: bool = False,
-    null_score_diff_threshold: float = 0.0,
-    verbose_logging: bool = False,
-    answer_offsets: bool = False,
+    **flags: Any,
 ) -> None:
-    """Writes the result of `compute_predictions` to files; the last four arguments are flags of run_squad.py."""
-    answers = compute_predictions(
-        all_examples, all_features, all_results, n_best_size, max_answer_length, do_lower_case,
-        version_2_with_negative, null_score_diff_threshold, verbose_logging, answer_offsets,
-    )  # fmt: skip
+    """Writes the result of `compute_predictions`, whose last arguments are `flags` of run_squad.py, to files."""
+    given = (all_examples, all_features, all_results, n_best_size, max_answer_length, do_lower_case)
+    answers = compute_predictions(*given, **flags)
     write_answers("", answers, (output_prediction_file, output_nbest_file, output_null_log_odds_file))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from bert_tf2 import tokenization
-from bert_tf2.finetuning.squad.examples import SquadExample
+from bert_tf2.finetuning.squad.examples import WORD, SquadExample
 from bert_tf2.support.errors import UserError
 
 FIRST_UNIQUE_ID = 1000000000
@@ -117,12 +117,7 @@ class _Document:
 
     @functools.cached_property
     def _starts(self) -> list[int]:
-        """Where each word begins in the context."""
-        found, place = [], 0
-        for word in self._words:
-            found.append(self._context.index(word, place))
-            place = found[-1] + len(word)
-        return found
+        return [match.start() for match in WORD.finditer(self._context)]
 
 
 def piece_spans(word: str, tokenizer: tokenization.FullTokenizer) -> list[tuple[int, int]]:

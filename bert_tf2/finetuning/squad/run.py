@@ -10,10 +10,8 @@ from absl import logging
 from bert_tf2 import heads
 from bert_tf2.data import records
 from bert_tf2.finetuning import driver, squad
-from bert_tf2.finetuning.driver import Export
+from bert_tf2.finetuning.driver import Batches, Export, Scores, Task
 from bert_tf2.finetuning.options import SquadOptions
-from bert_tf2.finetuning.squad import scores as squad_scores
-from bert_tf2.finetuning.task import Batches, Scores, Task
 from bert_tf2.support import console, progress
 
 
@@ -29,7 +27,6 @@ class SquadTask(Task):
     """Windows over paragraphs, and the best span in them. An evaluation scores the answers that it writes."""
 
     export_as = "squad"
-    unit = "windows"
     predicted_part = "eval"
     options: SquadOptions
 
@@ -63,14 +60,9 @@ class SquadTask(Task):
         """The windows; those for prediction are also needed to find the answers."""
         options, training = self.options, part == "train"
         count = 0
-        for window in squad.convert_examples_to_features(
-            progress.track(self.examples[part], "Writing features", unit="questions"),
-            self.tokenizer,
-            options.max_seq_length,
-            options.doc_stride,
-            options.max_query_length,
-            training,
-        ):
+        examples = progress.track(self.examples[part], "Writing features", unit="questions")
+        lengths = (options.max_seq_length, options.doc_stride, options.max_query_length)
+        for window in squad.convert_examples_to_features(examples, self.tokenizer, *lengths, training):
             count += 1
             if not training:
                 self._windows.append(window)
@@ -78,29 +70,21 @@ class SquadTask(Task):
         logging.info("%d questions in %d windows", len(self.examples[part]), count)
 
     def answers(self, part: str, batches: Batches) -> squad.Answers:
-        options = self.options
+        options, lower = self.options, self.tokenizer.basic_tokenizer.do_lower_case
+        names = ("unique_ids", "start_logits", "end_logits")
+        rows = (row for batch in batches for row in zip(*map(batch.get, names), strict=True))
+        results = (squad.RawResult(int(unique_id), *logits) for unique_id, *logits in rows)
         return squad.compute_predictions(
-            self.examples[part],
-            self._windows,
-            _results(batches),
-            options.n_best_size,
-            options.max_answer_length,
-            self.tokenizer.basic_tokenizer.do_lower_case,
-            options.version_2_with_negative,
-            options.null_score_diff_threshold,
-            options.verbose_logging,
+            self.examples[part], self._windows, results, options.n_best_size, options.max_answer_length, lower,
+            options.version_2_with_negative, options.null_score_diff_threshold, options.verbose_logging,
             options.answer_offsets,
-        )
+        )  # fmt: skip
 
     def score(self, answers: squad.Answers) -> Scores:
-        scores = squad_scores.evaluate_predictions(
-            self.options.predict_file,
-            answers.predictions,
-            answers.null_odds,
-            # The predictions already use the threshold; the search for a better one uses the odds.
-            threshold=float("inf"),
-            version_2_with_negative=self.options.version_2_with_negative,
-        )
+        # The predictions already use the threshold; the search for a better one uses the odds.
+        how = {"threshold": float("inf"), "version_2_with_negative": self.options.version_2_with_negative}
+        given = (self.options.predict_file, answers.predictions, answers.null_odds)
+        scores = squad.evaluate_predictions(*given, **how)
         return Scores(scores, "f1", ("exact", "exact_match", "f1"), screen=console.table("Scores:", scores))
 
     def write(self, answers: squad.Answers) -> Sequence[str]:
@@ -119,9 +103,3 @@ class SquadTask(Task):
         names = ("doc_stride", "max_query_length", "max_answer_length", "n_best_size")
         threshold = self.options.null_score_diff_threshold if self.options.version_2_with_negative else None
         return {**{name: getattr(self.options, name) for name in names}, "null_score_diff_threshold": threshold}
-
-
-def _results(batches: Batches) -> Iterable[squad.RawResult]:
-    for batch in batches:
-        rows = zip(batch["unique_ids"], batch["start_logits"], batch["end_logits"], strict=True)
-        yield from (squad.RawResult(int(unique_id), start, end) for unique_id, start, end in rows)

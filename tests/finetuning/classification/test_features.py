@@ -8,9 +8,8 @@ from golden_data import GOLDEN, cases, digest
 
 from bert_tf2 import tokenization
 from bert_tf2.data import records
-from bert_tf2.finetuning.classification import features as classification
+from bert_tf2.finetuning.classification import examples as classification
 from bert_tf2.finetuning.classification.examples import DataProcessor, InputExample, get_processor
-from bert_tf2.support.errors import UserError
 
 
 @pytest.fixture
@@ -109,18 +108,3 @@ def test_scores_are_written_as_floats(tokenizer, tmp_path):
     ]
     assert labels == [np.float32(3.8), np.float32(5.0)]
     assert classification.record_kind([]) is records.REGRESSION
-
-
-@pytest.mark.parametrize(
-    ("label", "labels", "length", "message"),
-    [
-        ("2", ["0", "1"], 8, "example g: unknown label '2'; the known ones are 0, 1"),
-        ("x", [], 8, "example g: the score 'x' is not a number"),
-        ("0", ["0", "1"], 2, "--max_seq_length=2: [CLS], a piece and [SEP] need 3 at least"),
-    ],
-)
-def test_examples_that_give_no_features(label, labels, length, message, tokenizer):
-    example = InputExample("g", "a", None, label)
-    with pytest.raises(UserError) as error:
-        classification.convert_single_example(0, example, labels, length, tokenizer)
-    assert str(error.value) == message

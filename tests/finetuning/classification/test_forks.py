@@ -52,7 +52,7 @@ class Bytes(classification.DataProcessor):
         return [InputExample("a", "caf\u00e9".encode(), b"b", 1)]
 
     def get_dev_examples(self, data_dir):
-        return [InputExample("a", 3.5, None, 0)]
+        return [InputExample("a", "b", None, 2)]
 
 
 def test_a_processor_of_ones_own(monkeypatch):
@@ -63,7 +63,7 @@ def test_a_processor_of_ones_own(monkeypatch):
     assert processor.get_train_examples("") == [InputExample("a", "café", "b", "1")]
     assert processor.get_labels() == ["0", "1"]
     assert message_of(processor.get_dev_examples, "") == (
-        "get_dev_examples of the task own, example 1: text must be str or bytes, not float"
+        "get_dev_examples of the task own, example 1: unknown label '2'; the known ones are 0, 1"
     )
     assert message_of(processor.get_test_examples, "") == (
         "there is no get_test_examples of the task own, which this call needs"

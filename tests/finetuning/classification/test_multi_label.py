@@ -170,8 +170,8 @@ def test_training_prediction_conversion_and_export(tmp_path, log_lines):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"task_name": "cola"}, "--multi_label is for tables of your own"),
-        ({"label_separator": ""}, "--multi_label needs --label_separator"),
+        ({"task_name": "cola"}, "--multi_label needs --task_name=tsv"),
+        ({"label_separator": ""}, "and a --label_separator"),
         ({"class_weights": "balanced"}, "--class_weights needs --do_train"),
         (
             {"task_name": "sts-b", "multi_label": False, "do_train": True, "class_weights": "balanced"},

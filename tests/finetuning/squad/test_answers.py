@@ -13,7 +13,7 @@ from squad_data import features_of, golden_features, make_tokenizer
 
 from bert_tf2 import commands, heads
 from bert_tf2.finetuning import squad
-from bert_tf2.finetuning.squad import scores as squad_scores
+from bert_tf2.finetuning.squad import examples as squad_scores
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import checkpoint
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from squad_data import dataset_of, written
 
-from bert_tf2.finetuning.squad import scores as squad_scores
+from bert_tf2.finetuning.squad import examples as squad_scores
 from bert_tf2.support.errors import UserError
 
 
@@ -48,13 +48,13 @@ def test_null_odds_move_answers_and_give_the_best_threshold():
 
 def test_what_cannot_be_scored_is_said_in_one_line(tmp_path):
     answered = dataset_of(("Q1", [("fox", 4)], {}))
-    bad = written(tmp_path, '{"Q1": 3}', "predictions.json")
+    bad = written(tmp_path, "[]", "predictions.json")
     cases = [
-        ((dataset_of(("Q1", [], {})), {"Q1": "x"}), {}, "question Q1: has no annotated answer"),
+        ((dataset_of(("Q1", [], {})), {"Q1": "x"}), {}, "question Q1 has no answer to score against"),
         ((answered, {}), {"version_2_with_negative": True}, "1 of 1 questions have no prediction, the first is Q1"),
         ((answered, {"Q1": "x"}, {}), {"version_2_with_negative": True}, "have no null odds, the first is Q1"),
         (({"data": []}, {}), {}, "no question"),
-        ((answered, bad), {}, f"{bad}: must map question ids to answers"),
+        ((answered, bad), {}, f"{bad}: an object {{...}} is needed in this JSON file"),
     ]
     for arguments, settings, wanted in cases:
         with pytest.raises(UserError) as error:
