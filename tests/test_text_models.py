@@ -63,6 +63,14 @@ def test_it_learns_from_texts(trained):
     np.testing.assert_allclose(films.optimizer.learning_rate, 0.0, atol=1e-9)
 
 
+def test_the_training_step_is_traced_once(encoder):
+    films = bert_tf2.classifier(encoder, labels=["no", "yes"], max_seq_length=24)
+    step, traced = films.train_step, []
+    films.train_step = lambda data: traced.append(data) or step(data)
+    films.fit(TEXTS, LABELS, 8, **QUIET)
+    assert len(traced) == 1
+
+
 WAYS = {
     "array": (np.array(TEXTS), LABELS),
     "numbers": (TEXTS, np.array([label == "yes" for label in LABELS], np.int64)),

@@ -216,6 +216,7 @@ class TextModel(keras.Model):
         if class_weight:
             check_labels(class_weight.keys() - {*self.labels, *range(len(self.labels))}, self.labels)
             class_weight = {self.labels.index(k) if k in self.labels else k: w for k, w in class_weight.items()}
+        self._make_variables(data)
         kwargs |= {"shuffle": False, "validation_data": validation_data, "class_weight": class_weight}
         history = super().fit(data, None, None, epochs, *args, **kwargs)
         if cut is not None:
@@ -233,6 +234,18 @@ class TextModel(keras.Model):
         rate = WarmupAndDecay(self._rate, steps * epochs, steps * epochs // 10)
         with self.distribute_strategy.scope():
             super().compile(AdamWeightDecay(rate), **self._compiled_with)
+
+    def _make_variables(self, data: tf.data.Dataset) -> None:
+        """Those of the optimizer and the metrics. Within the training step, Keras would trace it twice, for seconds."""
+        strategy = self.distribute_strategy
+        with strategy.scope():
+            self.optimizer.build(self.trainable_variables)
+        if strategy.num_replicas_in_sync > 1 or self.run_eagerly:
+            return
+        for x, *others in data.unbatch().batch(1).take(1):
+            if others:
+                self.compute_metrics(x, others[0], self(x))
+                self.reset_metrics()
 
     def evaluate(self, x: Any = None, y: Any = None, batch_size: int | None = None, *args, **kwargs):
         """As in Keras, with texts; see the class."""
