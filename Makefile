@@ -136,15 +136,25 @@ bench-finetuning: $(VENV)/installed
 bench-peers: $(VENV)/installed
 	$(BENCH)/against_peers.py $(SMALL) $(if $(QUICK),--rounds=1 --steps=2 --cases=8x128)
 
-# Compiles the training step for TPUs and GPUs, on a machine that has none. JAX with their compilers, 1 GB, is installed
-# into an environment of its own. TARGETS="TPU v5e,H100" PRECISIONS=bfloat16 for some of them: each takes minutes.
-PRECISIONS ?= float32 bfloat16
+# Compiles training steps for TPUs and GPUs, on a machine that has none, and those of two peers beside them. JAX with the
+# compilers, 1 GB, is installed into an environment of its own, as the peers are. Each row takes a minute or two:
+# TARGETS="TPU v5e,H100" MODELS="pretraining classifier span" PRECISIONS=bfloat16 BATCHES="8 32" for others.
+MODELS ?= pretraining
+PRECISIONS ?= bfloat16 float32
+BATCHES ?= 8
+HLO := bench_output/hlo
 accelerators: $(VENV)/installed .venv-accelerators/installed
-	for precision in $(PRECISIONS); do \
-	  $(BENCH)/hlo_on_gpu.py --write=bench_output/$$precision --no_answers --precision=$$precision $(SMALL) || exit 1; \
-	  .venv-accelerators/bin/python benchmarks/accelerators.py bench_output/$$precision \
-	    $(if $(TARGETS),--targets="$(TARGETS)") || exit 1; \
+	rm -rf $(HLO)
+	for model in $(MODELS); do for precision in $(PRECISIONS); do for batch in $(BATCHES); do \
+	  $(BENCH)/hlo_on_gpu.py --write=$(HLO)/$$model-$$precision-$$batch --model=$$model --precision=$$precision \
+	    --batch_size=$$batch --no_answers $(SMALL) || exit 1; \
+	done; done; done
+	for batch in $(BATCHES); do \
+	  $(BENCH)/against_peers.py --write=$(HLO)/peers --peers=model_garden,keras_hub --cases=8x128 --precisions=bfloat16 \
+	    --batch_size=$$batch $(SMALL) || exit 1; \
 	done
+	.venv-accelerators/bin/python benchmarks/accelerators.py $(HLO)/*-* $(HLO)/peers/*-* \
+	  $(if $(TARGETS),--targets="$(TARGETS)")
 
 .venv-accelerators/installed:
 	$(PYTHON) -m venv .venv-accelerators

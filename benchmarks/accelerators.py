@@ -1,28 +1,28 @@
 """The training step, compiled for TPUs and GPUs that are not here: `make accelerators`. Nothing is run on them.
 
     python benchmarks/hlo_on_gpu.py --write=FOLDER --precision=bfloat16     where TensorFlow is
-    python benchmarks/accelerators.py FOLDER          where jax[tpu] and, without a GPU, JAX's plugin for CUDA are
+    python benchmarks/against_peers.py --write=PEERS                        the steps of keras-hub and Model Garden
+    python benchmarks/accelerators.py FOLDER PEERS/*  where jax[tpu] and, without a GPU, JAX's plugin for CUDA are
 
-A row for each target: the seconds of its compiler, the bytes that the compiled step moves and the memory that it needs
-at once, as XLA counts them, and the roofline: no step is faster than the operations of its matrix products at the peak
-rate, or its bytes at the bandwidth of the memory.
+A row for each target: the seconds of its compiler; the operations of the step before it, the bytes that the compiled
+step moves and the memory that it needs at once, as XLA counts them; and the roofline: no step is faster than its
+operations at the peak rate, or its bytes at the bandwidth of the memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import itertools
 import json
 import os
 import pathlib
 import subprocess
 import sys
 import time
-import types
 from typing import Any, NamedTuple
 
 import hlo_on_gpu
-import steps
 
 
 class Target(NamedTuple):
@@ -98,36 +98,39 @@ def compiled_row(folder: pathlib.Path, name: str) -> str:
     kept = done.get_compiled_memory_stats()
     peak = kept.argument_size_in_bytes + kept.output_size_in_bytes - kept.alias_size_in_bytes + kept.temp_size_in_bytes
     cpu = jax.devices("cpu")[0].client
+    written = xla_client.XlaComputation((folder / "step.hlo").read_bytes()).get_hlo_module()
+    flops = xla_client._xla.hlo_module_cost_analysis(cpu, written)["flops"]
     moved = sum(xla_client._xla.hlo_module_cost_analysis(cpu, m)["bytes accessed"] for m in done.hlo_modules())
     work = json.loads((folder / "work.json").read_text(encoding="utf-8"))
-    lengths = [work["max_seq_length"]] * work["batch_size"]
-    words = int(hlo_on_gpu.one_batch(work)["masked_lm_weights"].sum())
-    flops = steps.step_flops(types.SimpleNamespace(**work["config"]), lengths, words)
     bound = max((flops / target.rate, "FLOP"), (moved / target.bandwidth, "bytes"))
     return (
-        f"| {name} | {seconds:.0f} | {flops / 1e9:.0f} | {moved / 1e9:.2f} | {peak / 1e9:.2f} of {target.memory:g} |"
+        f"| {work['model']}, {work['batch_size']} x {work['max_seq_length']}, {work['precision']} | {name} |"
+        f" {seconds:.0f} | {flops / 1e9:.0f} | {moved / 1e9:.2f} | {peak / 1e9:.2f} of {target.memory:g} |"
         f" {1000 * bound[0]:.2f} ({bound[1]}) |"
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=pathlib.Path, help="that hlo_on_gpu.py --write has written")
+    parser.add_argument("folders", nargs="+", type=pathlib.Path, help="that hlo_on_gpu.py --write has written")
     parser.add_argument("--targets", default=",".join(TARGETS), help="names with commas")
     flags = parser.parse_args()
-    if not (flags.folder / "work.json").is_file():
-        parser.error(f"{flags.folder}: has no work.json; write it with hlo_on_gpu.py --write first")
+    for folder in flags.folders:
+        if not (folder / "work.json").is_file():
+            parser.error(f"{folder}: has no work.json; write it with hlo_on_gpu.py --write first")
     names = flags.targets.split(",")
     if unknown := {*names} - {*TARGETS}:
         parser.error(f"--targets={flags.targets}: {', '.join(sorted(unknown))} is none of {', '.join(TARGETS)}")
-    if len(names) == 1:
-        print(compiled_row(flags.folder, *names), flush=True)
+    if len(names) == len(flags.folders) == 1:
+        print(compiled_row(*flags.folders, *names), flush=True)
         return
-    work = json.loads((flags.folder / "work.json").read_text(encoding="utf-8"))
-    print(work["batch_size"], "x", work["max_seq_length"], work["precision"], "jax", importlib.metadata.version("jax"))
-    print("\n| target | seconds to compile | GFLOP | GB moved | GB at once | roofline, ms |\n|-|-|-|-|-|-|", flush=True)
-    for name in names:  # each in a process of its own: a compiler reads its settings once
-        subprocess.run([sys.executable, __file__, str(flags.folder), f"--targets={name}"], check=True)
+    print("jax", importlib.metadata.version("jax"), "\n")
+    print(
+        "| step | target | seconds to compile | GFLOP | GB moved | GB at once | roofline, ms |\n|-|-|-|-|-|-|-|",
+        flush=True,
+    )
+    for folder, name in itertools.product(flags.folders, names):  # a compiler reads its settings once in a process
+        subprocess.run([sys.executable, __file__, str(folder), f"--targets={name}"], check=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     python benchmarks/against_peers.py
     python benchmarks/against_peers.py --cases 8x128 --precisions bfloat16 --rounds 5 --peers model_garden
+    python benchmarks/against_peers.py --write FOLDER         their steps as HLO, for accelerators.py; nothing is timed
 
 Every peer is installed from its package into an environment of its own, once. A peer that cannot be installed, or
 whose program fails, is one line, and the others are compared. In each round each side runs one process: pretraining on
@@ -66,6 +67,8 @@ class BenchmarkOptions(Options):
     cases: str = setting("Which cases, separated by commas; also wiki.", "8x128,2x512", group=TO_DO)
     precisions: str = setting("Which precisions, separated by commas.", ",".join(PRECISIONS), group=TO_DO)
     rounds: int = setting("How often the sides take turns.", 2, group=TO_DO, low=1)
+    write: str | None = setting("Write the peers' steps as HLO under this folder, and end.", None, group=TO_DO)
+    batch_size: int | None = setting("With --write: another one than that of the case.", None, group=TO_DO, low=1)
     steps: int = setting("Steps to time in each process.", 4, group=TRAINING, low=1)
     bert_config_file: str | None = setting("Configuration of the model; BERT-Base without it.", None, group=MODEL)
 
@@ -138,6 +141,19 @@ def command(side: Side, options: BenchmarkOptions, case: str, precision: str) ->
     ]
 
 
+def write(options: BenchmarkOptions, folder: Path) -> None:
+    """Writes FOLDER/PEER-PRECISION-CASE for each peer whose step XLA compiles."""
+    everything = itertools.product(sides(options), options.precisions.split(","), options.cases.split(","))
+    for side, precision, case in everything:
+        if side.variant == "xla":
+            batch = options.batch_size or CASES[case][0]
+            to = (folder / f"{side.peer}-{precision}-{batch}x{CASES[case][1]}").resolve()
+            # Of a flag that is given twice, the last one counts.
+            given = [*command(side, options, case, precision), f"--write={to}", f"--batch_size={batch}"]
+            processes.run(given, folder / "log")
+            print(f"Wrote {to}", flush=True)
+
+
 Measured = dict[Side, list[Mapping]]
 
 
@@ -183,6 +199,10 @@ def rows(measured: Measured, rounds: int) -> Iterator[list[str]]:
 
 
 def main(options: BenchmarkOptions) -> None:
+    if options.write:
+        Path(options.write).mkdir(parents=True, exist_ok=True)
+        write(options, Path(options.write))
+        return
     print(f"{machine.describe()}, revision {processes.revision()}", flush=True)
     results = processes.Results(Path(options.work_dir) / "peers.jsonl", processes.revision())
     taking_part, versions = sides(options), set()

@@ -25,8 +25,10 @@ import steps
 import workload
 
 PROGRAMS = ("encoder", "step")
+MODELS = {"pretraining": "PretrainingModel", "classifier": "ClassifierModel", "span": "SpanModel"}
 _SLOTS = ("/adam_m", "/adam_v")
 _PROJECTIONS = 4
+_WORK = ("model", "batch_size", "max_seq_length", "precision")
 
 
 def initial_value(name: str, shape: Sequence[int]) -> np.ndarray:
@@ -66,7 +68,9 @@ def write(flags: argparse.Namespace) -> None:
 
     os.makedirs(flags.write, exist_ok=True)
     config = workload.load_config(flags.bert_config_file)
-    model = heads.PretrainingModel(BertConfig.from_dict(config), dtype=PRECISIONS[flags.precision].policy)
+    sizes = {"num_labels": 2} if flags.model == "classifier" else {}
+    make = getattr(heads, MODELS[flags.model])
+    model = make(BertConfig.from_dict(config), dtype=PRECISIONS[flags.precision].policy, **sizes)
     accelerate(model, Plan("none"))
     rates = {"learning_rate": 1e-4, "num_train_steps": 1000, "num_warmup_steps": 10}
     options = TrainOptions(output_dir="", train_batch_size=flags.batch_size, precision=flags.precision, **rates)
@@ -75,7 +79,7 @@ def write(flags: argparse.Namespace) -> None:
     for name, variable in variables.items():
         if variable.shape:  # the others belong to the scale of the loss, and have their values
             variable.assign(initial_value(name, variable.shape))
-    work = {"config": config, **{name: getattr(flags, name) for name in ("batch_size", "max_seq_length", "precision")}}
+    work = {"config": config, **{name: getattr(flags, name) for name in _WORK}}
     batch = {name: tf.constant(values) for name, values in one_batch(work).items()}
 
     def encode(batch):
@@ -102,9 +106,8 @@ def _write_program(
     of_handle = {id(variable.handle): variable_name for variable_name, variable in variables.items()}
     captured = [of_handle[id(handle)] for handle in concrete.captured_inputs]
     scalars = {key: value.numpy() for key in captured if not (value := variables[key]).shape}
-    hlo = function.experimental_get_compiler_ir(*arguments)(stage="hlo_serialized")
     path = pathlib.Path(flags.write) / f"{name}.hlo"
-    path.write_bytes(without_copies(hlo))
+    path.write_bytes(hlo_of(function, *arguments))
     results = sorted(concrete.structured_outputs)  # as tf.nest orders a dict
     assigned = captured if name == "step" else []  # XLA returns what a program assigns, in the order of the parameters
     if not flags.no_answers:
@@ -120,10 +123,11 @@ def _write_program(
     }
 
 
-def without_copies(hlo: bytes) -> bytes:
-    """The same module without copies, which StableHLO, that JAX hands to a GPU or TPU, does not have."""
+def hlo_of(function, *arguments) -> bytes:
+    """The module of a function without copies, which StableHLO, that JAX hands to a GPU or TPU, does not have."""
     from tensorflow.compiler.xla.service import hlo_pb2
 
+    hlo = function.experimental_get_compiler_ir(*arguments)(stage="hlo_serialized")
     module = hlo_pb2.HloModuleProto.FromString(hlo)
     for instruction in (found for computation in module.computations for found in computation.instructions):
         if instruction.opcode == "copy":
@@ -131,11 +135,30 @@ def without_copies(hlo: bytes) -> bytes:
     return module.SerializeToString()
 
 
+def write_peer(flags: argparse.Namespace, config: dict[str, Any], name: str, function, arguments) -> None:
+    """For a peer's program: step.hlo and work.json, which are what accelerators.py reads.
+
+    Args:
+      function: the training step, a tf.function with jit_compile.
+      arguments: makes the step's arguments from a batch.
+    """
+    folder = pathlib.Path(flags.write)
+    folder.mkdir(parents=True, exist_ok=True)
+    work = {"config": config, **{key: getattr(flags, key) for key in _WORK if key != "model"}, "model": name}
+    (folder / "step.hlo").write_bytes(hlo_of(function, *arguments(one_batch(work))))
+    (folder / "work.json").write_text(json.dumps(work), encoding="utf-8")
+
+
 def one_batch(work: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The batch of both sides: full rows, 15 % of the words masked."""
+    """The batch of both sides: full rows, 15 % of the words masked; for other models, other labels."""
     length = work["max_seq_length"]
     predictions = max(1, round(workload.MASKED_SHARE * length))
-    return workload.random_batches(work["config"], 1, work["batch_size"], length, predictions)[0]
+    batch = workload.random_batches(work["config"], 1, work["batch_size"], length, predictions)[0]
+    labels = {"classifier": ["label_ids"], "span": ["start_positions", "end_positions"]}.get(work["model"])
+    if not labels:
+        return batch
+    inputs = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
+    return inputs | {name: batch["next_sentence_labels"] for name in labels}
 
 
 # Where JAX is
@@ -149,7 +172,7 @@ def run(flags: argparse.Namespace) -> None:
     work = json.loads((pathlib.Path(flags.run) / "work.json").read_text(encoding="utf-8"))
     device = jax.devices()[0]
     rate = product_rate(work)
-    shape = f"{work['batch_size']} x {work['max_seq_length']}, {work['precision']}"
+    shape = f"{work['model']}, {work['batch_size']} x {work['max_seq_length']}, {work['precision']}"
     print(f"{device.device_kind}, jax {jax.__version__}: {shape}; matrix products at {rate / 1e12:.3g} TFLOP/s")
     for name in PROGRAMS:
         print(_run_program(flags, work, name, device, rate))
@@ -216,7 +239,8 @@ def _run_program(flags: argparse.Namespace, work: Mapping[str, Any], name: str, 
         seconds = (time.perf_counter() - began) / count
     lengths = [work["max_seq_length"]] * work["batch_size"]
     config = types.SimpleNamespace(**work["config"])
-    flops = steps.step_flops(config, lengths, int(batch["masked_lm_weights"].sum()) if slots else 0)
+    words = int(batch["masked_lm_weights"].sum()) if "masked_lm_weights" in batch else 0
+    flops = steps.step_flops(config, lengths, words if slots else 0)
     flops /= 1 if slots else 3  # an encoder has no gradients
     memory = (device.memory_stats() or {}).get("peak_bytes_in_use")
     return (
@@ -248,6 +272,7 @@ def main() -> None:
     what.add_argument("--write", metavar="FOLDER", help="write the programs and TensorFlow's answers")
     what.add_argument("--run", metavar="FOLDER", help="run the programs of a folder on JAX's first device")
     parser.add_argument("--bert_config_file", help="sizes of the model; BERT-Base without it")
+    parser.add_argument("--model", choices=MODELS, default="pretraining")
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--max_seq_length", type=int, default=128)
     parser.add_argument("--precision", choices=("float32", "bfloat16", "float16"), default="float32")

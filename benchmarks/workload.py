@@ -127,6 +127,7 @@ def peer(description: str, variants: Sequence[str]) -> tuple[argparse.Namespace,
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--variant", choices=variants, default=variants[0])
+    parser.add_argument("--write", metavar="FOLDER", help="write the step as HLO, with --variant=xla, and end")
     flags = parser.parse_args()
     config = load_config(flags.bert_config_file)
     shape = (flags.batch_size, flags.max_seq_length, flags.max_predictions_per_seq, flags.mean_length)

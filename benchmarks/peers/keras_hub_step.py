@@ -10,6 +10,7 @@ import os
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import hlo_on_gpu
 import keras
 import keras_hub
 import tensorflow as tf
@@ -34,17 +35,26 @@ loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(optimizer=optimizer, loss=loss, jit_compile=flags.variant == "xla")
 
 
-def step(batch):
+def arguments(batch):
     inputs = {
         "token_ids": batch["input_ids"],
         "padding_mask": batch["input_mask"],
         "segment_ids": batch["segment_ids"],
         "mask_positions": batch["masked_lm_positions"],
     }
-    weights = batch["masked_lm_weights"]
-    return model.train_on_batch(inputs, batch["masked_lm_ids"], sample_weight=weights, return_dict=True)["loss"]
+    return inputs, batch["masked_lm_ids"], batch["masked_lm_weights"]
 
 
+def step(batch):
+    inputs, labels, weights = arguments(batch)
+    return model.train_on_batch(inputs, labels, sample_weight=weights, return_dict=True)["loss"]
+
+
+if flags.write:
+    optimizer.build(model.trainable_variables)
+    function = tf.function(lambda *given: model.train_step(given), jit_compile=True)
+    hlo_on_gpu.write_peer(flags, config, "keras-hub", function, arguments)
+    raise SystemExit
 seconds = workload.time_steps(step, batches)
 versions = f"keras-hub {keras_hub.__version__}, Keras {keras.__version__}, TensorFlow {tf.__version__}"
 print(workload.result(flags.batch_size, seconds, flags.mean_length, versions=versions))

@@ -9,6 +9,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import importlib.metadata
 
+import hlo_on_gpu
 import tensorflow as tf
 import tf_keras
 import workload
@@ -56,11 +57,19 @@ def train_step(inputs):
     return task.train_step(inputs, model, optimizer, metrics)[task.loss]
 
 
-def step(batch):
+def arguments(batch):
     names = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
-    return train_step({names.get(name, name): tf.constant(values) for name, values in batch.items()})
+    return [{names.get(name, name): tf.constant(values) for name, values in batch.items()}]
 
 
+def step(batch):
+    return train_step(*arguments(batch))
+
+
+if flags.write:
+    optimizer._create_all_weights(model.trainable_variables)
+    hlo_on_gpu.write_peer(flags, config, "Model Garden", train_step, arguments)
+    raise SystemExit
 seconds = workload.time_steps(step, batches)
 versions = f"tf-models-official {importlib.metadata.version('tf-models-official')}, TensorFlow {tf.__version__}"
 print(workload.result(flags.batch_size, seconds, flags.mean_length, versions=versions))
