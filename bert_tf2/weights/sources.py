@@ -52,7 +52,7 @@ _OTHERS = {
     r"\d_(BERT|Transformer)": "the parts of a sentence-transformers model; give the name of that folder",
     r"tf_model\.h5": "weights of transformers for Keras 2; let transformers 4 save them again (from_tf=True)",
     r"flax_model\.msgpack": "weights of transformers for Flax; let transformers 4 save them again (from_flax=True)",
-    r"\d+": "a version of an exported model; give the checkpoint that it was made from, or use bert_tf2.exporting.load",
+    r"\d+": "an exported model; give the checkpoint that it was made from, or use it with bert_tf2.exporting.load",
     r"snapshots|models--.+": "the cache of Hugging Face's hub; give the name of a folder in its snapshots",
 }
 
