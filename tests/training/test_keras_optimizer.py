@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -150,6 +152,31 @@ def functional(config, **how):
     return keras.Model(inputs, keras.layers.Dense(2, "tanh", **how)(BertModel(config, **how)(inputs).pooled_output))
 
 
+def fitted(kind, begun, batch, targets, strategy, parts=None, dtype="float32", jit_compile=False):
+    """The weights of a model after two updates, all in one array."""
+    with strategy.scope():
+        model = MAKERS.get(kind, functional)(tiny_config(), dtype=keras.DTypePolicy(dtype))
+        model.set_weights(begun)
+        optimizer = AdamWeightDecay(1e-3, gradient_accumulation_steps=parts)
+        scaled = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=2.0)
+        model.compile(scaled if dtype == "mixed_float16" else optimizer, "mse", jit_compile=jit_compile)
+    data = tf.data.Dataset.from_tensor_slices((batch, targets)).batch(8 // (parts or 1)).repeat(2)
+    model.fit(data, verbose=0)
+    return np.concatenate([*map(np.ravel, model.get_weights())])
+
+
+@functools.cache
+def plainly(kind):
+    """Initial weights, a batch and targets; and what one device in float32 makes of them, the batch whole."""
+    start, batch = MAKERS.get(kind, functional)(tiny_config()), batch_for(kind, 8)
+    if kind == "functional":
+        batch = {name: batch[name] for name in start.input}
+    draw = np.random.default_rng(0)
+    targets = tf.nest.map_structure(lambda y: draw.normal(size=y.shape).astype("float32"), start(batch))
+    given = (start.get_weights(), batch, targets)
+    return *given, fitted(kind, *given, tf.distribute.get_strategy())
+
+
 @pytest.mark.parametrize(
     ("kind", "way"),
     [
@@ -161,29 +188,11 @@ def functional(config, **how):
 def test_every_model_trains_alike_in_every_way(two, monkeypatch, kind, way):
     """Against one device in float32, of which each step takes the batch whole."""
     monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
-    make, batch = MAKERS.get(kind, functional), batch_for(kind, 8)
-    start = make(tiny_config())
-    if kind == "functional":
-        batch = {name: batch[name] for name in start.input}
-    draw = np.random.default_rng(0)
-    targets = tf.nest.map_structure(lambda y: draw.normal(size=y.shape).astype("float32"), start(batch))
-
-    def trained(strategy, parts=None, dtype="float32", jit_compile=False):
-        with strategy.scope():
-            model = make(tiny_config(), dtype=keras.DTypePolicy(dtype))
-            model.set_weights(start.get_weights())
-            optimizer = AdamWeightDecay(1e-3, gradient_accumulation_steps=parts)
-            scaled = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=2.0)
-            model.compile(scaled if dtype == "mixed_float16" else optimizer, "mse", jit_compile=jit_compile)
-        data = tf.data.Dataset.from_tensor_slices((batch, targets)).batch(8 // (parts or 1)).repeat(2)
-        model.fit(data, verbose=0)
-        return model.get_weights()
-
-    one = tf.distribute.get_strategy()
+    *given, wanted = plainly(kind)
     how = {"devices": {}, "parts": {"parts": 2}, "compiled": {"jit_compile": True}}.get(way, {"dtype": way})
-    wanted, found = trained(one), trained(two if way == "devices" else one, **how)
-    begun, found, wanted = (np.concatenate([*map(np.ravel, each)]) for each in (start.get_weights(), found, wanted))
+    found = fitted(kind, *given, two if way == "devices" else tf.distribute.get_strategy(), **how)
     if "mixed" in way:  # rounding turns the sign of small gradients, and so of Adam's first steps
+        begun = np.concatenate([*map(np.ravel, given[0])])
         assert 0 < np.linalg.norm(found - wanted) < 0.3 * np.linalg.norm(wanted - begun)
     else:
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
