@@ -58,7 +58,8 @@ def test_without_padding_the_dropout_is_the_same_however_a_block_is_computed(kin
     model, batch = make(kind, precision, num_hidden_layers=LAYERS), batch_of(kind)
     wanted = step_of(accelerate(model, Plan(unpad)), batch, parts)
     tolerance = 1e-5 if precision == "float32" else 0.02
-    for plan in (Plan(unpad, recompute=True), Plan(unpad, share_graph=True), Plan(unpad, True, True)):
+    alone = [Plan(unpad, recompute=True), Plan(unpad, share_graph=True)] if kind == "span" else []
+    for plan in (*alone, Plan(unpad, recompute=True, share_graph=True)):
         check(step_of(accelerate(model, plan), batch, parts), wanted, tolerance, rtol=tolerance, atol=tolerance)
 
 
@@ -67,10 +68,9 @@ def test_without_padding_the_dropout_is_the_same_however_a_block_is_computed(kin
 def test_the_gradients_are_the_same_on_two_replicas(two):
     model = make("classifier", strategy=two)
     wanted = on_second_replica(accelerate(model, Plan()), two, "classifier")
-    for plan in (PLANS["recompute"], PLANS["shared"]):
-        found = on_second_replica(accelerate(model, plan), two, "classifier")
-        for name, gradient in wanted.items():
-            np.testing.assert_allclose(found[name], gradient, rtol=1e-6, atol=1e-6, err_msg=name)
+    found = on_second_replica(accelerate(model, Plan(recompute=True, share_graph=True)), two, "classifier")
+    for name, gradient in wanted.items():
+        np.testing.assert_allclose(found[name], gradient, rtol=1e-6, atol=1e-6, err_msg=name)
 
 
 def test_a_block_of_another_kind_is_computed_as_it_is():
