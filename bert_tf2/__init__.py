@@ -15,83 +15,53 @@ used, also by `keras.models.load_model`, for which the import of this package is
 
 from __future__ import annotations
 
-import importlib
-import sys
 from typing import TYPE_CHECKING, Any
 
-from bert_tf2.support import keras_registry
+from bert_tf2.support import lazy
 
 if TYPE_CHECKING:
-    from bert_tf2.commands.loading import load
-    from bert_tf2.commands.span_models import SpanTextModel, answerer
-    from bert_tf2.commands.tag_models import TagModel, tagger
-    from bert_tf2.commands.text_models import TextModel, classifier
-    from bert_tf2.config import BertConfig
-    from bert_tf2.exporting.keras_export import export
-    from bert_tf2.exporting.tokenize_layer import Tokenize
-    from bert_tf2.modeling import BertModel
-    from bert_tf2.tokenization import FullTokenizer
-    from bert_tf2.training.keras_optimizer import AdamWeightDecay, WarmupAndDecay
+    from bert_tf2.commands.loading import load as load
+    from bert_tf2.commands.text_models import TextModel as TextModel
+    from bert_tf2.commands.text_models import classifier as classifier
+    from bert_tf2.commands.token_models import SpanTextModel as SpanTextModel
+    from bert_tf2.commands.token_models import TagModel as TagModel
+    from bert_tf2.commands.token_models import answerer as answerer
+    from bert_tf2.commands.token_models import tagger as tagger
+    from bert_tf2.config import BertConfig as BertConfig
+    from bert_tf2.exporting.keras_export import export as export
+    from bert_tf2.exporting.tokenize_layer import Tokenize as Tokenize
+    from bert_tf2.modeling import BertModel as BertModel
+    from bert_tf2.tokenization import FullTokenizer as FullTokenizer
+    from bert_tf2.training.keras_optimizer import AdamWeightDecay as AdamWeightDecay
+    from bert_tf2.training.keras_optimizer import WarmupAndDecay as WarmupAndDecay
 
 __version__ = "0.1.0"
-__all__ = [
-    "AdamWeightDecay",
-    "BertConfig",
-    "BertModel",
-    "FullTokenizer",
-    "SpanTextModel",
-    "TagModel",
-    "TextModel",
-    "Tokenize",
-    "WarmupAndDecay",
-    "answerer",
-    "classifier",
-    "export",
-    "load",
-    "tagger",
-]
 
-_MODULES = {
-    "AdamWeightDecay": "training.keras_optimizer",
-    "BertConfig": "config",
-    "BertModel": "modeling",
-    "FullTokenizer": "tokenization",
-    "SpanTextModel": "commands.span_models",
-    "TagModel": "commands.tag_models",
-    "TextModel": "commands.text_models",
-    "Tokenize": "exporting.tokenize_layer",
-    "WarmupAndDecay": "training.keras_optimizer",
-    "answerer": "commands.span_models",
-    "classifier": "commands.text_models",
-    "export": "exporting.keras_export",
-    "load": "commands.loading",
-    "tagger": "commands.tag_models",
+_WITHOUT_TENSORFLOW = {"config": "BertConfig", "tokenization": "FullTokenizer"}
+_NAMES = {
+    "commands.loading": "load",
+    "commands.text_models": "TextModel classifier",
+    "commands.token_models": "SpanTextModel TagModel answerer tagger",
+    "exporting.keras_export": "export",
+    "exporting.tokenize_layer": "Tokenize",
+    "modeling": "BertModel",
+    "training.keras_optimizer": "AdamWeightDecay WarmupAndDecay",
 }
-_HEADS = ("ClassifierModel", "MaskedLMModel", "PretrainingModel", "SpanModel", "TaggingModel")
+_HEADS = {"heads": "ClassifierModel MaskedLMModel PretrainingModel SpanModel TaggingModel"}
 _IN_KERAS = {
-    name: _MODULES[name]
-    for name in ("AdamWeightDecay", "BertModel", "SpanTextModel", "TagModel", "TextModel", "Tokenize", "WarmupAndDecay")
+    name: f"{__name__}.{module}"
+    for module, names in (_NAMES | _HEADS).items()
+    for name in names.split()
+    if name[0].isupper()
 }
-_IN_KERAS |= dict.fromkeys(_HEADS, "heads")
-keras_registry.offer(__name__, {name: f"{__name__}.{module}" for name, module in _IN_KERAS.items()})
+lazy.offer_to_keras(__name__, _IN_KERAS)
+_get, __dir__ = lazy.names(__name__, _NAMES | _WITHOUT_TENSORFLOW)
+__all__ = __dir__()
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name, or a module of the package, when it is first used (PEP 562)."""
-    if name in _MODULES and name not in ("BertConfig", "FullTokenizer"):
-        from bert_tf2.support.quiet import load_tensorflow
+    if name in __all__ and name not in _WITHOUT_TENSORFLOW.values():
+        from bert_tf2.support.process import load_tensorflow
 
         load_tensorflow()  # without its messages about devices
-    module = f"{__name__}.{_MODULES.get(name, name)}"
-    try:
-        imported = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name != module:  # something that the module needs
-            raise
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    return getattr(imported, name) if name in _MODULES else imported
-
-
-def __dir__() -> list[str]:
-    own = (name for name in globals() if name.startswith("__") or f"{__name__}.{name}" in sys.modules)
-    return sorted({*own, *__all__})
+    return _get(name)

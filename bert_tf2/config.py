@@ -21,6 +21,9 @@ LAYER_NORM_EPSILON = 1e-12
 
 POSITION_EMBEDDING_TYPES = ("learned", "learned_from_sinusoidal")
 
+# The keys that the reference does not have, and what it does.
+_WRITTEN_IF_OTHER = {"layer_norm_eps": LAYER_NORM_EPSILON, "position_embedding_type": "learned"}
+
 # Required keys. The reference requires only vocab_size and defaults to BERT-Base's values for the rest, which later
 # causes a mismatch with the checkpoint.
 _REQUIRED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
@@ -82,9 +85,9 @@ class BertConfig:
         for name in _SIZES:
             value = getattr(self, name)
             if type(value) is not int or value < 1:
-                yield f"{name} must be a whole number above 0, not {_shown(value)}"
+                yield f"{name} must be a whole number above 0, not {value!r:.60}"
             if value > LARGEST_SIZE:
-                yield f"{name} {_shown(value)} is more than any model has ({LARGEST_SIZE} is allowed)"
+                yield f"{name} {value!r:.60} is more than any model has ({LARGEST_SIZE} is allowed)"
         rows = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
         block = self.hidden_size * (4 * self.hidden_size + 2 * self.intermediate_size)
         if (total := self.hidden_size * rows + self.num_hidden_layers * block) > _MOST_PARAMETERS:
@@ -98,15 +101,15 @@ class BertConfig:
         for name in _PROBABILITIES:
             value = getattr(self, name)
             if value is not None and not (_is_number(value) and 0 <= value < 1):
-                yield f"{name} must be a number from 0 up to, but not including, 1, or null, not {_shown(value)}"
+                yield f"{name} must be a number from 0 up to, but not including, 1, or null, not {value!r:.60}"
         for name in ("initializer_range", "layer_norm_eps"):
             if not (_is_number(getattr(self, name)) and 0 <= getattr(self, name) <= 1):
-                yield f"{name} must be a number from 0 to 1, not {_shown(getattr(self, name))}"
+                yield f"{name} must be a number from 0 to 1, not {getattr(self, name)!r:.60}"
         for name, known in (("hidden_act", ACTIVATIONS), ("position_embedding_type", POSITION_EMBEDDING_TYPES)):
             if config_value(self, name) not in known:
-                yield f"{name} {_shown(getattr(self, name))} is not one of {', '.join(known)}"
+                yield f"{name} {getattr(self, name)!r:.60} is not one of {', '.join(known)}"
         if (tied := self.extra.get("tie_word_embeddings", True)) is not True:
-            yield f"tie_word_embeddings must be true, not {_shown(tied)}: words are scored with their embeddings"
+            yield f"tie_word_embeddings must be true, not {tied!r:.60}: words are scored with their embeddings"
 
     @property
     def attention_head_size(self) -> int:
@@ -184,14 +187,6 @@ class BertConfig:
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
 
 
-# The keys that the reference does not have, and what it does.
-_WRITTEN_IF_OTHER = {
-    field.name: field.default
-    for field in dataclasses.fields(BertConfig)
-    if field.name in ("layer_norm_eps", "position_embedding_type")
-}
-
-
 def check_vocab_size(name: str, num_entries: int, vocab_size: int) -> None:
     """Raises UserError if the vocabulary `name` has more entries than the model has embeddings; it may have fewer."""
     if num_entries > vocab_size:
@@ -256,10 +251,6 @@ def _foreign_parts(values: Mapping[str, Any]) -> Iterator[str]:
     hidden_act = values.get("hidden_act", "gelu")
     if not isinstance(hidden_act, str) or hidden_act not in _FROM_THEIRS:
         yield f"has hidden_act {hidden_act!r}, which is not one of {', '.join(_FROM_THEIRS)}"
-
-
-def _shown(value: object) -> str:
-    return repr(value) if len(repr(value)) <= 60 else f"{value!r:.60}..."
 
 
 # The fields that determine the function that the weights compute: all except the dropout rates, those of initial

@@ -29,6 +29,7 @@ from bert_tf2.layers import DropoutSeeds, OutputLayer, dropout, dropout_from, fo
 from bert_tf2.losses import (
     NO_PREDICTIONS,
     LossTerm,
+    MaskedLMHead,
     classification_loss,
     get_next_sentence_output,
     mean_term,
@@ -40,7 +41,6 @@ from bert_tf2.losses import (
 # Those that are not used below complete the reference's interface.
 from bert_tf2.losses import gather_indexes as gather_indexes
 from bert_tf2.losses import get_masked_lm_output as get_masked_lm_output
-from bert_tf2.masked_lm import MaskedLMHead
 from bert_tf2.shapes import get_shape_list
 
 Batch = Mapping[str, tf.Tensor]
@@ -58,24 +58,14 @@ _OUTPUT_INITIALIZER_RANGE = 0.02
 
 
 class _Model(keras.Model):
-    """The base class of the models below: an encoder with a head.
+    """The base class of the models below: an encoder with a head."""
 
-    Attributes:
-      heads: its heads, keys of `weights.names.HEADS`, which names their variables.
-      labeled: "texts" or "tokens", the objects that are labeled, if the constructor takes num_labels; else None.
-      uses_pooler: whether its loss depends on pooled_output. If not, the pooler gets no gradient and is not trained.
-      has_pooler: whether the pooler is one of its variables in checkpoints.
-      loss_names: the names of the terms of loss_terms, in order.
-      record_kind: the table of its features, used for their shapes.
-      encoder: what `encode` calls: `bert`, or what `fast.accelerate` has put in its place over the same variables.
-    """
-
-    heads: tuple[str, ...]
-    labeled: str | None = None
-    uses_pooler: bool
-    has_pooler = True
-    loss_names: tuple[str, ...] = ("loss",)
-    record_kind: records.RecordKind
+    heads: tuple[str, ...]  # keys of `weights.names.HEADS`, which names their variables
+    labeled: str | None = None  # the objects that are labeled, "texts" or "tokens", if the constructor takes num_labels
+    uses_pooler: bool  # whether its loss depends on pooled_output. If not, the pooler gets no gradient
+    has_pooler = True  # whether the pooler is one of its variables in checkpoints
+    loss_names: tuple[str, ...] = ("loss",)  # of the terms of loss_terms, in order
+    record_kind: records.RecordKind  # the table of its features, used for their shapes
 
     def __init__(self, config: BertConfig, **kwargs):
         super().__init__(**kwargs)
@@ -85,6 +75,7 @@ class _Model(keras.Model):
 
     @property
     def encoder(self):
+        """What `encode` calls: `bert`, or what `fast.accelerate` has put in its place over the same variables."""
         return self._faster or self.bert
 
     @encoder.setter
@@ -97,10 +88,6 @@ class _Model(keras.Model):
 
     def get_config(self) -> dict:
         return {**super().get_config(), "config": self.config.to_dict()}
-
-    @classmethod
-    def from_config(cls, config: dict, custom_objects=None):
-        return cls(**{**config, "config": BertConfig.from_dict(config["config"])})
 
     def check(self, batch: Batch, *features: str) -> None:
         """Raises ShapeError if `input_ids` or one of `features` is missing, or has not the shape in `record_kind`."""
@@ -251,9 +238,8 @@ class ClassifierModel(_Model):
     With `multi_label` an example has any number of labels: each output is the logit of an independent binary decision,
     trained with binary cross-entropy.
 
-    Attributes:
-      class_weights: L weights in the training loss for the examples of each class (with `multi_label`, for each label
-        of an example); None for equal weights. Set it before the training. It is not saved.
+    `class_weights`: L weights in the training loss for the examples of each class (with `multi_label`, for each label
+    of an example); None for equal weights. Set it before the training. It is not saved.
     """
 
     heads = ("labels",)

@@ -22,7 +22,7 @@ import tensorflow as tf
 from bert_tf2 import shapes
 from bert_tf2.config import LAYER_NORM_EPSILON
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.quiet import check_backend
+from bert_tf2.support.process import check_backend
 
 check_backend()
 
@@ -55,12 +55,9 @@ def gelu_erf(x: tf.Tensor) -> tf.Tensor:
 
 
 def get_activation(activation_string: str | Any) -> Callable[[tf.Tensor], tf.Tensor] | Any:
-    """Returns the function of a config's `hidden_act`, one of config.ACTIVATIONS; case-insensitive.
+    """The function of a config's `hidden_act`, one of config.ACTIVATIONS in any case; what is no string stays as it is.
 
-    An argument that is not a string, for example a function, is returned unchanged.
-
-    Raises:
-      ValueError: there is no function of this name.
+    Raises ValueError if there is no function of this name.
     """
     if not isinstance(activation_string, str):
         return activation_string
@@ -99,14 +96,9 @@ def sinusoidal_positions(num_positions: int, width: int) -> np.ndarray:
 
     The dot product of two rows depends only on the distance of their positions, because it is a sum of
     cos((p - q) / 10000^(2 i / width)). The row k positions further is the same row, rotated in each pair of columns by
-    an angle that depends on k alone.
+    an angle that depends on k alone. If the width is odd, the last column is a sine without its cosine.
 
-    Args:
-      num_positions: the number of rows.
-      width: the number of columns; if it is odd, the last column is a sine without its cosine.
-
-    Returns:
-      float32 [num_positions, width], each number from -1 to 1.
+    Returns float32 [num_positions, width], each number from -1 to 1.
     """
     column = np.arange(width)
     rate = 10000.0 ** (-(column - column % 2) / width)  # 2 i is the column of the sine
@@ -127,16 +119,11 @@ class DropoutSeeds:
     """Makes one random seed for each dropout of a model, derived from the seed of the step.
 
     The masks of a step depend only on the seed of that step and are the same in every run, so an interrupted training
-    resumes exactly.
-
-    Attributes:
-      seed: int32 [2].
-      number: of the last seed.
-      made: how many this object has made.
+    resumes exactly. `made` is how many seeds this object has made.
     """
 
     def __init__(self, seed: tf.Tensor | None = None, number: tf.Tensor | int = 0):
-        """Continues behind the seed of this number, int32 [] as a tensor. Without `seed`, TensorFlow draws one."""
+        """Continues behind the seed of this number, int32 []. TensorFlow draws `seed`, int32 [2], if there is none."""
         self.seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32) if seed is None else seed
         self.number = number
         self.made = 0
@@ -146,7 +133,6 @@ class DropoutSeeds:
         return fold_in(self.seed, self.number)
 
     def skip(self, count: int) -> None:
-        """Makes that many seeds without returning them."""
         self.number = self.number + count
         self.made += count
 
@@ -211,17 +197,10 @@ def dropout_mask(bits: tf.Tensor, rate: float) -> tuple[tf.Tensor, float]:
 
 
 def class_scores(states: tf.Tensor, weights: tf.Tensor | tf.Variable) -> tf.Tensor:
-    """The product of the output layers, in float32 for every dtype of the states.
+    """The product of the output layers, states @ weights^T: [M, D], float32 [L, D] -> float32 [M, L] for every dtype.
 
     Near 8, bfloat16 numbers are 0.06 apart: rounded logits would tie answers and blur losses. The gradients have the
     precision of the states, because they are sums over many words or examples.
-
-    Args:
-      states: [M, D].
-      weights: float32 [L, D].
-
-    Returns:
-      float32 [M, L], states @ weights^T.
     """
     # As a tensor: tf.custom_gradient refuses variables that several replicas have.
     return _class_scores(states, tf.convert_to_tensor(weights))
@@ -273,12 +252,10 @@ class Dense(keras.layers.Layer):
         return self.activation(self.linear(x))
 
     def linear(self, x: tf.Tensor) -> tf.Tensor:
-        """x @ kernel + bias."""
         # As a tensor: tf.custom_gradient refuses variables that several replicas have.
         return _add_bias(self.product(x), tf.convert_to_tensor(self.bias.value))
 
     def product(self, x: tf.Tensor) -> tf.Tensor:
-        """x @ kernel."""
         return product(x, tf.cast(self.kernel.value, x.dtype))
 
 
@@ -319,7 +296,6 @@ class AddAndNorm(LayerNorm):
     """
 
     def __init__(self, width: int, epsilon: float = LAYER_NORM_EPSILON, rate: float = 0.0, **kwargs):
-        """`rate`: of the dropout."""
         super().__init__(width, epsilon, **kwargs)
         self.rate = rate
 

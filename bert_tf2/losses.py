@@ -1,19 +1,18 @@
-"""The losses of the models in `heads`, and the reference's functions for those of pretraining.
+"""The losses of the models in `heads`, the head of masked words, and the reference's functions for pretraining.
 
 The letters in the shape comments are those of heads.py.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+import keras
 import tensorflow as tf
 
 from bert_tf2 import shapes
-from bert_tf2.layers import OutputLayer
-
-if TYPE_CHECKING:
-    from bert_tf2.masked_lm import MaskedLMHead
+from bert_tf2.config import BertConfig
+from bert_tf2.layers import Dense, LayerNorm, OutputLayer, class_scores
 
 # The loss of a batch without predictions is 0 instead of 0 / 0 (reference: get_masked_lm_output).
 NO_PREDICTIONS = 1e-5
@@ -38,18 +37,46 @@ class LossTerm(NamedTuple):
         return self.total / (self.weight + self.epsilon)
 
 
+class MaskedLMHead(keras.layers.Layer):
+    """Predicts words from hidden states (paper, section 3.1, task 1).
+
+    A small network, `transform`, maps the state to the space of the word embeddings, so that the encoder's last layer
+    need not specialize in words. The score of a word is the dot product with its embedding: the output layer is the
+    transposed embedding table, so training on a word as an output updates the same numbers that represent it as an
+    input. Only the bias, one number per word that learns its frequency, belongs to the output alone.
+    """
+
+    def __init__(self, config: BertConfig, **kwargs):
+        super().__init__(**kwargs)
+        width = config.hidden_size
+        self.transform = Dense(
+            width, width, config.initializer_range, config.hidden_act, name="transform", dtype=self.dtype_policy
+        )
+        self.layer_norm = LayerNorm(width, config.layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
+        self.output_bias = self.add_weight(
+            shape=[config.vocab_size], initializer="zeros", autocast=False, name="output_bias"
+        )
+        self.built = True
+
+    def contract(self) -> shapes.Contract:
+        return shapes.Contract(D=self.transform.kernel.shape[0], V=self.output_bias.shape[0])
+
+    def call(self, states: tf.Tensor, output_weights: tf.Tensor) -> tf.Tensor:
+        """Scores every word: [M, D] and the table of word embeddings, float32 [V, D] -> float32 logits [M, V].
+
+        Raises shapes.ShapeError if an argument has another shape.
+        """
+        contract = self.contract()
+        contract.check("MD", states=states)
+        contract.check("VD", output_weights=output_weights)
+        states = self.layer_norm(self.transform(states))
+        return class_scores(states, output_weights) + tf.cast(self.output_bias, tf.float32)  # [M, D] x [D, V]
+
+
 def gather_indexes(sequence_tensor: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-    """Picks the states at the given positions of each example.
+    """Picks the states at the given positions of each example: [B, F, D], int [B, P] -> [B * P, D].
 
-    Args:
-      sequence_tensor: [B, F, D].
-      positions: int [B, P], each below F.
-
-    Returns:
-      [B * P, D], example after example. Reference: the function of the same name.
-
-    Raises:
-      shapes.ShapeError: an argument has another shape.
+    Reference: the function of the same name. Raises shapes.ShapeError if an argument has another shape.
     """
     contract = shapes.Contract()
     contract.check("BFD", sequence_tensor=sequence_tensor)
@@ -99,15 +126,9 @@ def get_masked_lm_output(
 def score_masked_words(
     head: MaskedLMHead, states: tf.Tensor, output_weights: tf.Tensor, label_ids: tf.Tensor, label_weights: tf.Tensor
 ) -> tuple[LossTerm, tf.Tensor, tf.Tensor]:
-    """The second half of get_masked_lm_output, for states that are gathered already.
+    """The second half of get_masked_lm_output, for states [..., D] of M masked positions, gathered already.
 
-    Args:
-      head, output_weights: as there.
-      states: of the masked positions, [M, D] or of more dimensions.
-      label_ids, label_weights: of M numbers each.
-
-    Returns:
-      The term that training minimizes, per_example_loss [M], logits [M, V].
+    Returns the term that training minimizes, per_example_loss [M], logits [M, V].
     """
     label_ids, weights = (tf.reshape(values, [-1]) for values in (label_ids, tf.cast(label_weights, tf.float32)))
     logits = head(tf.reshape(states, [-1, states.shape[-1]]), output_weights)
@@ -163,10 +184,7 @@ def mean_term(name: str, values: tf.Tensor) -> LossTerm:
 def multi_label_loss(logits: tf.Tensor, labels: tf.Tensor, positive_weights: tf.Tensor | float = 1.0) -> tf.Tensor:
     """[B, L] and int [B, L], 1 for each label of the text -> [B], the mean over the labels.
 
-    Args:
-      logits: [B, L].
-      labels: [B, L].
-      positive_weights: [L], the weights of labels that are 1, relative to those that are 0.
+    `positive_weights`: [L], the weights of labels that are 1, relative to those that are 0.
     """
     targets = tf.cast(labels, logits.dtype)
     return tf.reduce_mean(tf.nn.weighted_cross_entropy_with_logits(targets, logits, positive_weights), axis=-1)

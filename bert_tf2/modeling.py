@@ -46,10 +46,7 @@ from bert_tf2.layers import (
 )
 from bert_tf2.layers import gelu as gelu
 from bert_tf2.layers import get_activation as get_activation
-from bert_tf2.shapes import assert_rank as assert_rank
 from bert_tf2.shapes import get_shape_list
-from bert_tf2.shapes import reshape_from_matrix as reshape_from_matrix
-from bert_tf2.shapes import reshape_to_matrix as reshape_to_matrix
 from bert_tf2.support.errors import UserError
 
 
@@ -88,15 +85,9 @@ class Embeddings(keras.layers.Layer):
     def add_up(
         self, input_ids: tf.Tensor, token_type_ids: tf.Tensor, position_ids: tf.Tensor | None = None
     ) -> tf.Tensor:
-        """The sum of a word's, a segment's and a position's row.
+        """The sum of a word's, a segment's and a position's row: int32 [B, F] each -> [B, F, D], or [T] -> [T, D].
 
-        Args:
-          input_ids: int32 [B, F], or [T].
-          token_type_ids: of the same shape.
-          position_ids: of the same shape; by default 0, 1, 2, ... in each example.
-
-        Returns:
-          [B, F, D], or [T, D].
+        The positions are by default 0, 1, 2, ... in each example.
         """
         words = tf.gather(self.word_embeddings.value, input_ids)  # [B, F, D]
         # The table has about two rows: a one-hot product is faster than a gather, and its gradient is dense.
@@ -214,16 +205,10 @@ class TransformerBlock(keras.layers.Layer):
 
 
 def after_attention(block: TransformerBlock, states: tf.Tensor, context: tf.Tensor) -> tf.Tensor:
-    """What a block computes at each position by itself.
+    """What a block computes at each position by itself, of what enters it and what self-attention made of that.
 
-    Args:
-      block: an object with the five layers that are called here; `fast` and `export` have others, with the same
-        weights.
-      states: [..., D], what enters the block.
-      context: [..., D], what self-attention made of it.
-
-    Returns:
-      [..., D].
+    [..., D], [..., D] -> [..., D]. Of `block`, the five layers that are called here are used; `fast` and `exporting`
+    have others, with the same weights.
     """
     states = block.attention_norm(states, block.attention_output(context))
     expanded = block.intermediate(states)  # [..., I]
@@ -231,19 +216,12 @@ def after_attention(block: TransformerBlock, states: tf.Tensor, context: tf.Tens
 
 
 class BertOutput(NamedTuple):
-    """The output of BertModel.
+    """The output of BertModel."""
 
-    Attributes:
-      embedding_output: [B, F, D], the input of the first block.
-      all_encoder_layers: L tensors [B, F, D], the last one is sequence_output.
-      sequence_output: [B, F, D].
-      pooled_output: [B, D].
-    """
-
-    embedding_output: tf.Tensor
-    all_encoder_layers: tuple[tf.Tensor, ...]
-    sequence_output: tf.Tensor
-    pooled_output: tf.Tensor
+    embedding_output: tf.Tensor  # [B, F, D], the input of the first block
+    all_encoder_layers: tuple[tf.Tensor, ...]  # L tensors [B, F, D], the last one is sequence_output
+    sequence_output: tf.Tensor  # [B, F, D]
+    pooled_output: tf.Tensor  # [B, D]
 
     def get_embedding_output(self) -> tf.Tensor:
         return self.embedding_output
@@ -303,10 +281,6 @@ class BertModel(keras.Model):
 
     def get_config(self) -> dict:
         return {**super().get_config(), "config": self.config.to_dict(), "name": self.name}
-
-    @classmethod
-    def from_config(cls, config: dict, custom_objects=None) -> BertModel:
-        return cls(**{**config, "config": BertConfig.from_dict(config["config"])})
 
     def get_embedding_table(self) -> tf.Variable:
         """The word embeddings, float32 [V, D]: the variable itself, not a copy."""

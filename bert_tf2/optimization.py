@@ -80,8 +80,7 @@ class AdamWeightDecayOptimizer:
 
         Args:
           variables: the variables to update, by full name. The name determines whether weight decay applies.
-          weight_decay_rate: see above.
-          beta_1, beta_2, epsilon: see above.
+          weight_decay_rate, beta_1, beta_2, epsilon: see above.
           exclude_from_weight_decay: regular expressions; a variable whose full name matches one of them is not decayed.
           bias_correction: whether to correct m and v for their start at 0. The reference does not; later papers found
             fine-tuning on small data sets more stable with it (Mosbach et al., 2021).
@@ -114,13 +113,10 @@ class AdamWeightDecayOptimizer:
         step: tf.Tensor,
         gradient_scale: tf.Tensor | float = 1.0,
     ) -> None:
-        """Updates each variable once; the caller counts the steps.
+        """Updates each variable once; the caller counts the steps, which only the bias correction uses.
 
-        Args:
-          gradients: dense, by the variable's full name.
-          learning_rate: scalar.
-          step: the number of previous updates; used only by the bias correction.
-          gradient_scale: a factor for every gradient, see clip_scale. Applying it here avoids a copy of the gradients.
+        `gradients`: dense, by the variable's full name; `gradient_scale`: a factor for each, see clip_scale, which
+        avoids a copy of the gradients.
         """
         gradient_scale = tf.convert_to_tensor(gradient_scale)
         corrections = self.corrections(step)

@@ -45,16 +45,10 @@ _LOWER_CASED_MODELS = (
 )
 _CASED_MODELS = ("cased_L-12_H-768_A-12", "cased_L-24_H-1024_A-16", "multi_cased_L-12_H-768_A-12")
 
-# First and last code point of the blocks of Chinese characters. Kana and Hangul, written in words, are not among them.
-_CJK_BLOCKS = (
-    (0x3400, 0x4DBF),
-    (0x4E00, 0x9FFF),
-    (0xF900, 0xFAFF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B820, 0x2CEAF),
-    (0x2F800, 0x2FA1F),
+# The blocks of Chinese characters. Kana and Hangul, written in words, are not among them.
+_CHINESE = re.compile(
+    "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b73f"
+    "\U0002b740-\U0002b81f\U0002b820-\U0002ceaf\U0002f800-\U0002fa1f]"
 )
 
 
@@ -192,7 +186,7 @@ class BasicTokenizer:
 
     def _is_chinese_char(self, cp: int) -> bool:
         """Whether a code point is in one of the blocks of Chinese characters."""
-        return any(first <= cp <= last for first, last in _CJK_BLOCKS)
+        return _CHINESE.match(chr(cp)) is not None
 
     def _run_strip_accents(self, text: str) -> str:
         """The text in decomposed form (NFD), without its nonspacing marks."""

@@ -40,7 +40,7 @@ def trace() -> dict[str, Shape]:
     """
     import numpy as np
 
-    from bert_tf2.support.quiet import load_tensorflow
+    from bert_tf2.support.process import load_tensorflow
 
     tf = load_tensorflow()
     from bert_tf2 import heads

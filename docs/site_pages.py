@@ -20,9 +20,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 # The pages of the Python interface: title -> modules, in the order in which one reads them.
 API = {
     "Loading": ["commands.loading"],
-    "Texts into Keras": ["commands.text_models", "commands.tag_models", "exporting.tokenize_layer"],
+    "Texts into Keras": ["commands.text_models", "commands.token_models", "exporting.tokenize_layer"],
     "Config and tokenization": ["config", "tokenization"],
-    "The model": ["modeling", "layers", "heads", "masked_lm", "losses"],
+    "The model": ["modeling", "layers", "heads", "losses"],
     "Training": ["optimization", "training.keras_optimizer"],
     "Weights": ["weights.checkpoint"],
     "Records": ["data.records"],

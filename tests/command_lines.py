@@ -89,7 +89,7 @@ def _serve() -> None:
     from bert_tf2 import commands
 
     for command in commands.COMMANDS.values():
-        commands.find(command.run)
+        commands.find(command.module)
     for line in sys.stdin:
         script, arguments, cwd = json.loads(line)
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:

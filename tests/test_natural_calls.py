@@ -180,6 +180,6 @@ assert type(own.optimizer) is bert_tf2.AdamWeightDecay and int(own.optimizer.ite
 
 def test_all_registered_classes_are_offered_to_keras():
     for module in bert_tf2._IN_KERAS.values():
-        importlib.import_module(f"bert_tf2.{module}")
+        importlib.import_module(module)
     names = {name for name in keras.saving.get_custom_objects() if name.startswith("bert_tf2>")}
     assert names == {f"bert_tf2>{name}" for name in bert_tf2._IN_KERAS}

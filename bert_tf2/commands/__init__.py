@@ -6,7 +6,6 @@ A script in a checkout calls `run` with its name. Its options class defines its 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import difflib
 import importlib
 import os
@@ -16,41 +15,37 @@ from typing import Any, NamedTuple
 
 from bert_tf2 import __version__
 from bert_tf2.support import process
-from bert_tf2.support.quiet import load_tensorflow
+from bert_tf2.support.process import load_tensorflow
 
 
 class Command(NamedTuple):
     options: str  # the options class, as "module:class" within the package
-    run: str  # the function that is called with an object of that class, as "module:function"
+    module: str  # whose function `run` is called with an object of that class
     tensorflow: bool = True  # whether it is loaded, once the flags have been checked
-    exports: bool = False  # whether the function takes `export`; tasks do not import what may contain any of them
-    prints: bool = False  # whether to print the result of the function, one or more lines
+    exports: bool = False  # whether it takes `export`; tasks do not import what may contain any of them
+    prints: bool = False  # whether to print its result, one or more lines
 
 
 COMMANDS = {
-    "build_vocab": Command(
-        "pretraining.build_vocab:BuildVocabOptions", "pretraining.build_vocab:run", tensorflow=False
-    ),
+    "build_vocab": Command("pretraining.build_vocab:BuildVocabOptions", "pretraining.build_vocab", tensorflow=False),
     "create_pretraining_data": Command(
-        "pretraining.options:CreatePretrainingDataOptions", "pretraining.sharded:run", tensorflow=False
+        "pretraining.options:CreatePretrainingDataOptions", "pretraining.sharded", tensorflow=False
     ),
     "inspect_records": Command(
-        "pretraining.options:InspectRecordsOptions", "pretraining.inspect_records:run", tensorflow=False, prints=True
+        "pretraining.options:InspectRecordsOptions", "pretraining.inspect_records", tensorflow=False, prints=True
     ),
-    "run_pretraining": Command("pretraining.options:PretrainingOptions", "pretraining.run:run", exports=True),
-    "predict_masked": Command("pretraining.options:MaskedLMOptions", "pretraining.predict_masked:run"),
-    "run_classifier": Command(
-        "finetuning.options:ClassifierOptions", "finetuning.classification.run:run", exports=True
-    ),
-    "run_squad": Command("finetuning.options:SquadOptions", "finetuning.squad.run:run", exports=True),
-    "run_ner": Command("finetuning.options:NerOptions", "finetuning.ner.run:run", exports=True),
-    "extract_features": Command("finetuning.options:FeatureOptions", "finetuning.extract_features:run"),
+    "run_pretraining": Command("pretraining.options:PretrainingOptions", "pretraining.run", exports=True),
+    "predict_masked": Command("pretraining.options:MaskedLMOptions", "pretraining.predict_masked"),
+    "run_classifier": Command("finetuning.options:ClassifierOptions", "finetuning.classification.run", exports=True),
+    "run_squad": Command("finetuning.options:SquadOptions", "finetuning.squad.run", exports=True),
+    "run_ner": Command("finetuning.options:NerOptions", "finetuning.ner.run", exports=True),
+    "extract_features": Command("finetuning.options:FeatureOptions", "finetuning.extract_features"),
     "convert_checkpoint": Command(
-        "weights.convert:ConversionOptions", "weights.convert:run", tensorflow=False, prints=True
+        "weights.convert:ConversionOptions", "weights.convert", tensorflow=False, prints=True
     ),
-    "explore": Command("explorer.options:ExplorerOptions", "explorer.server:run"),
-    "plot_training": Command("training.options:PlotTrainingOptions", "training.plots:run", prints=True),
-    "export_saved_model": Command("exporting.options:ExportOptions", "exporting.run:run", prints=True),
+    "explore": Command("explorer.options:ExplorerOptions", "explorer.server"),
+    "plot_training": Command("training.options:PlotTrainingOptions", "training.plots", prints=True),
+    "export_saved_model": Command("exporting.options:ExportOptions", "exporting.run", prints=True),
 }
 
 
@@ -100,16 +95,11 @@ def call(name: str, **settings: Any) -> Any:
     The settings have the names and defaults of the script's flags. Returns what its function returns: the scores of an
     evaluation, the lines of a report, the path of an export.
     """
-    from bert_tf2.support.settings import WrongSetting, near, required
+    from bert_tf2.support.settings import WrongSetting, required
 
     if name not in COMMANDS:
         raise WrongSetting(_no_script(name))
     options = find(COMMANDS[name].options)
-    known = [field.name for field in dataclasses.fields(options)]
-    for wrong in settings.keys() - known:
-        similar = " or ".join(near(wrong, known))
-        hint = f"did you mean {similar}?" if similar else f"{name}.py --help lists them"
-        raise WrongSetting(f"{name} has no setting {wrong!r}; {hint}")
     return _run(COMMANDS[name], options(**dict.fromkeys(required(options)) | settings))
 
 
@@ -121,17 +111,18 @@ def _run(command: Command, options: Any) -> Any:
     for stated in stated_by(type(options), "check_inputs"):
         stated(options)
     if not command.tensorflow:
-        return find(command.run)(options)
+        return find(command.module).run(options)
     load_tensorflow()
     more = {"export": find("exporting.run:export_model")} if command.exports else {}
     with find("training.devices:configured")(options):
-        return find(command.run)(options, **more)
+        return find(command.module).run(options, **more)
 
 
 def find(path: str) -> Any:
-    """The object "module:name" within the package."""
+    """The object "module:name" within the package, or "module"."""
     module, _, name = path.partition(":")
-    return getattr(importlib.import_module(f"bert_tf2.{module}"), name)
+    found = importlib.import_module(f"bert_tf2.{module}")
+    return getattr(found, name) if name else found
 
 
 def main() -> None:

@@ -1,10 +1,4 @@
-"""The main entry point in Python: loads weights of any kind with their configuration and vocabulary.
-
-bert = bert_tf2.load("uncased_L-12_H-768_A-12")
-bert.embed(["a text", "another"])                    # numpy, float32 [2, D]
-bert.fill_mask("Paris is the [MASK] of France.")     # an Answer
-bert.model, bert.tokenizer, bert.config              # for everything else
-"""
+"""The main entry point in Python: loads weights of any kind with their configuration and vocabulary."""
 
 from __future__ import annotations
 
@@ -253,17 +247,14 @@ class Bert:
           UserError: the weights are not those of run_squad.py, a text is empty, or a setting is unknown or wrong.
         """
         check_type("batch_size", batch_size, int, low=1)
-        check_type("may_be_missing", may_be_missing, bool, optional=True)
-        stated = span_settings("answer", self._kept, settings)
-        if may_be_missing is None:
-            may_be_missing = bool(task_file.read(self._folder).get("version_2_with_negative"))
+        stated = span_settings("answer", self._folder, settings, may_be_missing)
         alone = isinstance(question, str)
         questions, paragraphs = ([question], [paragraph]) if alone else ([*question], [*paragraph])
         if not alone and (isinstance(paragraph, str) or len(questions) != len(paragraphs)):
             raise UserError(f"{len(questions)} questions: a list with a paragraph for each is needed")
         longest = self.config.max_position_embeddings
         found = [
-            self._answerer.answer(one, other, stated, may_be_missing, longest, batch_size)
+            self._answerer.answer(one, other, stated, longest, batch_size)
             for one, other in zip(questions, paragraphs, strict=True)
         ]
         return found[0] if alone else found
@@ -334,7 +325,6 @@ def load(
     for name, value in (("bert_config_file", bert_config_file), ("vocab_file", vocab_file)):
         check_type(name, value, os.PathLike, optional=True)
     check_type("do_lower_case", do_lower_case, bool, optional=True)
-    check_type("precision", precision, str, optional=True)
     path = hub.fetched(os.path.expanduser(os.fspath(path)))
     if precision is None:
         policy = keras.config.dtype_policy().name

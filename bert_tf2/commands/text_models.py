@@ -86,12 +86,12 @@ class TextModel(keras.Model):
             return logits
         return tf.sigmoid(logits) if self.multi_label else tf.nn.softmax(logits)
 
-    def compile(self, optimizer: Any = _RATE, loss: Any = None, metrics: Any = None, **kwargs) -> None:
+    def compile(self, optimizer: Any = None, loss: Any = None, metrics: Any = None, **kwargs) -> None:
         """As in Keras; what is not given is the recipe of run_classifier.py.
 
         Args:
-          optimizer: one of Keras; or the learning rate of AdamWeightDecay, which each `fit` warms up over a tenth of
-            its steps and lets fall to 0 at its end.
+          optimizer: one of Keras; or the learning rate of AdamWeightDecay (2e-5), which each `fit` warms up over a
+            tenth of its steps and lets fall to 0 at its end.
           loss: of probabilities. By default the cross-entropy, of a regression the squared error.
           metrics: by default the accuracy; of a regression none.
           **kwargs: with `jit_compile`, all rows have max_seq_length tokens.
@@ -100,6 +100,7 @@ class TextModel(keras.Model):
             kind = 0 if self.regression else 2 if self.multi_label else 1
             loss = loss or ("mean_squared_error", "sparse_categorical_crossentropy", "binary_crossentropy")[kind]
             metrics = ([], ["accuracy"], ["binary_accuracy"])[kind] if metrics is None else metrics
+        optimizer = _RATE if optimizer is None else optimizer
         self._rate = optimizer if isinstance(optimizer, int | float) else None
         if self._rate is not None:
             optimizer = AdamWeightDecay(WarmupAndDecay(self._rate, 1, 0))  # until `fit` knows its steps
@@ -130,10 +131,10 @@ class TextModel(keras.Model):
             given = given[0] if isinstance(given, tuple) and len(given) == 1 else given
             rows = {} if y is None else {"y": self._targets(y)}
             rows |= {} if sample_weight is None else {"sample_weight": np.asarray(sample_weight, np.float32)}
-            count = _count(given)
+            count = count_rows(given)
             for name, values in rows.items():
-                if _count(values) != count:
-                    raise UserError(f"{name}: {_count(values)} rows for {count} texts; each needs one")
+                if count_rows(values) != count:
+                    raise UserError(f"{name}: {count_rows(values)} rows for {count} texts; each needs one")
             data = tf.data.Dataset.from_tensor_slices((given, *rows.values()))
             data = (data.shuffle(count) if shuffle and count else data).batch(batch_size)
         return data.map(self._element, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
@@ -188,15 +189,13 @@ class TextModel(keras.Model):
         validation_split: float = 0.0,
         validation_data: Any = None,
         shuffle: bool = True,
-        class_weight: Mapping[str | int, float] | None = None,
         sample_weight: Any = None,
         **kwargs,
     ) -> keras.callbacks.History:
         """As in Keras, with texts; see the class for `x` and `y`, and `compile` for the recipe.
 
-        The keys of `class_weight` may be labels. `cut_texts` in the History is how many texts of `x`, which are no
-        dataset, have more than max_seq_length tokens. Raises UserError if a text or label is wrong, or the recipe
-        cannot know the steps of an epoch.
+        `cut_texts` in the History is how many texts of `x`, which are no dataset, have more than max_seq_length tokens.
+        Raises UserError if a text or label is wrong, or the recipe cannot know the steps of an epoch.
         """
         batch_size = batch_size or 32
         if validation_split and validation_data is None:
@@ -213,11 +212,8 @@ class TextModel(keras.Model):
             validation_data = self.dataset(*given, batch_size=size)
         if self._rate is not None:
             self._plan(kwargs.get("steps_per_epoch") or int(data.cardinality()), epochs)
-        if class_weight:
-            check_labels(class_weight.keys() - {*self.labels, *range(len(self.labels))}, self.labels)
-            class_weight = {self.labels.index(k) if k in self.labels else k: w for k, w in class_weight.items()}
         self._make_variables(data)
-        kwargs |= {"shuffle": False, "validation_data": validation_data, "class_weight": class_weight}
+        kwargs |= {"shuffle": False, "validation_data": validation_data}
         history = super().fit(data, None, None, epochs, *args, **kwargs)
         if cut is not None:
             history.history["cut_texts"] = cut
@@ -225,7 +221,7 @@ class TextModel(keras.Model):
 
     def _count_cut(self, x: Any) -> int:
         cut = self.tokenize.count_cut(x)
-        log_cut(cut, _count(columns(x)), self.tokenize.max_seq_length)
+        log_cut(cut, count_rows(columns(x)), self.tokenize.max_seq_length)
         return cut
 
     def _plan(self, steps: int, epochs: int) -> None:
@@ -299,25 +295,26 @@ def check_labels(unknown: set, known: Sequence[str]) -> None:
         raise UserError(f"y: {sorted(map(str, unknown))[0]!r} is none of the labels {and_more(known)}")
 
 
-def _count(rows: Any) -> int:
-    return int(tf.data.Dataset.from_tensor_slices(rows).cardinality())
+def count_rows(rows: Any) -> int:
+    """The rows of a column, or of the first of several."""
+    while isinstance(rows, tuple | Mapping):
+        rows = next(iter(rows.values() if isinstance(rows, Mapping) else rows))
+    return len(rows)
 
 
 def _divide(share: float, x: Any, y: Any, sample_weight: Any) -> tuple:
     """The first rows of each, then the last ones together, as Keras divides them."""
-    count = _count(x)
+    count = count_rows(x)
     first = int(count * (1.0 - share))
     if not 0 < first < count:
         raise UserError(f"validation_split={share}: of {count} texts, none remain for training or validation")
-    parts = (x, y, None if sample_weight is None else np.asarray(sample_weight))
+    given = (x, y) if sample_weight is None else (x, y, np.asarray(sample_weight))
 
     def cut(rows: slice) -> list:
-        return [
-            tuple(column[rows] for column in part) if isinstance(part, tuple) else None if part is None else part[rows]
-            for part in parts
-        ]
+        return [tuple(column[rows] for column in part) if isinstance(part, tuple) else part[rows] for part in given]
 
-    return (*cut(slice(first)), cut(slice(first, None)))
+    x, y, *weights = cut(slice(first))
+    return x, y, next(iter(weights), None), cut(slice(first, None))
 
 
 def classifier(

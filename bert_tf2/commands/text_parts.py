@@ -69,14 +69,23 @@ def write_folder(
     checkpoint.CheckpointFolder(output_dir).save(checkpoint.tf1_variables(model), step)
 
 
-def span_settings(method: str, kept: Mapping[str, Any], given: Mapping[str, Any], **usual: int) -> dict[str, Any]:
-    """The settings of SQUAD as given, as `kept` by the training, as usual, or as in the script. Raises UserError."""
+def span_settings(
+    method: str, folder: str, given: Mapping[str, Any], may_be_missing: bool | None, **usual: int
+) -> dict[str, Any]:
+    """The settings of SQUAD as given, as kept by the training in `folder`, as usual, or as in the script.
+
+    And `version_2_with_negative`, which is `may_be_missing`, or as in the training. Raises UserError.
+    """
+    check_type("may_be_missing", may_be_missing, bool, optional=True)
+    kept = task_file.settings(folder, {name: type(usual) for name, usual in SQUAD.items()})
     if unknown := sorted(given.keys() - SQUAD.keys()):
         raise UserError(f"{method}() has no setting {unknown[0]}; there are {', '.join(SQUAD)}")
     stated = {**SQUAD, **usual, **kept, **given}
     for name, default in SQUAD.items():
         check_type(name, stated[name], type(default), low=1 if type(default) is int else None)
-    return stated
+    if may_be_missing is None:
+        may_be_missing = bool(task_file.read(folder).get("version_2_with_negative"))
+    return {**stated, "version_2_with_negative": may_be_missing}
 
 
 def find_labels(

@@ -18,12 +18,11 @@ import dataclasses
 import functools
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from typing import BinaryIO
 
 import google_crc32c
 import numpy as np
 
-from bert_tf2.support import file_kinds, files, gzip_files
+from bert_tf2.support import files, gzip_files
 from bert_tf2.support.errors import UserError
 
 _HEADER = 12
@@ -110,7 +109,7 @@ def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[Block]:
     lengths_of_headers: dict[bytes, int] = {}
     number, rest, wanted = 1, b"", block_bytes
     with gzip_files.open_unpacked(path) as stream:
-        while read := _read(stream, wanted, path, number):
+        while read := stream.read(wanted):
             data = rest + read
             starts, lengths, place, problem = _walk(data, lengths_of_headers)
             if starts:
@@ -122,14 +121,6 @@ def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[Block]:
             wanted = max(block_bytes, len(rest))  # doubles for a record that is longer than a block
     if rest:
         raise _damaged(path, number, f"the file is truncated: {len(rest):,} bytes of a record; {_AGAIN}")
-
-
-def _read(stream: BinaryIO, wanted: int, path: str, number: int) -> bytes:
-    """`number`: the first record that is not complete yet."""
-    try:
-        return stream.read(wanted)
-    except gzip_files.DAMAGE as error:
-        raise UserError(f"{path}, record {number} or a later one: {gzip_files.damage(error)}; {_AGAIN}") from error
 
 
 def _walk(data: bytes, known: dict[bytes, int]) -> tuple[list[int], list[int], int, str | None]:
@@ -167,7 +158,7 @@ def _walk(data: bytes, known: dict[bytes, int]) -> tuple[list[int], list[int], i
 def _damaged(path: str, number: int, problem: str) -> UserError:
     if number == 1:
         with gzip_files.open_unpacked(path) as stream:
-            head = stream.read(file_kinds.HEAD_BYTES)
-        if other := file_kinds.mismatch(head, path, "TFRecord", of_text=_FROM_TEXT):
+            head = stream.read(files.HEAD_BYTES)
+        if other := files.mismatch(head, path, "TFRecord", of_text=_FROM_TEXT):
             return UserError(f"{path}: {other}")
     return UserError(f"{path}, record {number}: {problem}")

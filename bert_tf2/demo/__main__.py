@@ -24,11 +24,8 @@ SIZES = ("--max_seq_length=32", "--max_predictions_per_seq=5")
 # initial weights (initializer_range in bert_config.json), this small model learns in a quarter of the time that the
 # defaults need.
 TRAINING = (
-    "--train_batch_size=16",
-    "--learning_rate=1.5e-3",
-    "--adam_bias_correction",
-    "--num_train_steps=4000",
-    "--num_warmup_steps=100",
+    *("--train_batch_size=16", "--learning_rate=1.5e-3", "--adam_bias_correction"),
+    *("--num_train_steps=4000", "--num_warmup_steps=100"),
 )
 
 
@@ -49,27 +46,6 @@ def run(script: str, *arguments: str) -> str:
     return done.stdout
 
 
-def pretrain(output: pathlib.Path) -> float:
-    """Creates records, pretrains, and returns the accuracy on the masked words of the corpus."""
-    config, vocabulary = f"--bert_config_file={HERE / 'bert_config.json'}", f"--vocab_file={HERE / 'vocab.txt'}"
-    corpus, records = HERE / "corpus.txt", output / "corpus.tfrecord"
-    making = ("--dupe_factor=200", "--short_seq_prob=0.3", "--verbosity=-1")
-    run("create_pretraining_data.py", f"--input_file={corpus}", f"--output_file={records}", vocabulary, *SIZES, *making)
-    work = (f"--output_dir={output}", "--do_train", "--do_eval")
-    run("run_pretraining.py", f"--input_file={records}", config, vocabulary, *work, *SIZES, *TRAINING)
-    results = (output / "eval_results.txt").read_text()
-    return float(re.search(r"^masked_lm_accuracy = (.*)$", results, re.MULTILINE)[1])
-
-
-def fill_in_blanks(output: pathlib.Path) -> tuple[int, int]:
-    """Prints the best words for each blank; returns the number of correct ones, and of all blanks."""
-    answers = run("predict_masked.py", f"--init_checkpoint={output}", f"--input_file={HERE / 'sentences.txt'}")
-    print(answers, end="")
-    best = re.findall(r"^ *1\. (\S+)", answers, re.MULTILINE)
-    right = (HERE / "answers.txt").read_text().split()
-    return sum(word == answer for word, answer in zip(best, right, strict=True)), len(right)
-
-
 def main() -> None:
     """The command `bert_tf2 demo`."""
     words, sys.argv = sys.argv[1:], ["bert_tf2 demo"]  # the name in errors
@@ -84,10 +60,20 @@ def main() -> None:
 def demonstrate(output: pathlib.Path) -> None:
     began = time.monotonic()
     files.make_directory(str(output))
-    accuracy = pretrain(output)
-    right, count = fill_in_blanks(output)
+    config, vocabulary = f"--bert_config_file={HERE / 'bert_config.json'}", f"--vocab_file={HERE / 'vocab.txt'}"
+    corpus, records = HERE / "corpus.txt", output / "corpus.tfrecord"
+    making = ("--dupe_factor=200", "--short_seq_prob=0.3", "--verbosity=-1")
+    run("create_pretraining_data.py", f"--input_file={corpus}", f"--output_file={records}", vocabulary, *SIZES, *making)
+    work = (f"--output_dir={output}", "--do_train", "--do_eval")
+    run("run_pretraining.py", f"--input_file={records}", config, vocabulary, *work, *SIZES, *TRAINING)
+    results = (output / "eval_results.txt").read_text()
+    accuracy = float(re.search(r"^masked_lm_accuracy = (.*)$", results, re.MULTILINE)[1])
+    answers = run("predict_masked.py", f"--init_checkpoint={output}", f"--input_file={HERE / 'sentences.txt'}")
+    print(answers, end="")
+    best, right = re.findall(r"^ *1\. (\S+)", answers, re.MULTILINE), (HERE / "answers.txt").read_text().split()
+    count = sum(word == answer for word, answer in zip(best, right, strict=True))
     print(f"\nmasked words of the corpus that the model gets right: {100 * accuracy:.1f} %")
-    print(f"blanks whose best word is the right one: {right} of {count}")
+    print(f"blanks whose best word is the right one: {count} of {len(right)}")
     print(f"time: {time.monotonic() - began:.0f} s; everything it wrote is in {output}/")
     print(f"next, to see how it comes to its answers: {shlex.join(command('explore.py', f'--model={output}'))}")
 

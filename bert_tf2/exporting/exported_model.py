@@ -15,7 +15,7 @@ from bert_tf2.exporting.saved_model_files import log_level
 from bert_tf2.support import files
 from bert_tf2.support.environment import reading
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.quiet import load_tensorflow_text
+from bert_tf2.support.process import load_tensorflow_text
 from bert_tf2.support.settings import check_type
 from bert_tf2.weights.sources import EXPORT_INFO_FILE
 

@@ -28,7 +28,7 @@ import tensorflow as tf
 from bert_tf2 import tokenization
 from bert_tf2.exporting import character_tables as tables
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.quiet import load_tensorflow_text
+from bert_tf2.support.process import load_tensorflow_text
 
 _CAPITAL_SIGMA, _FINAL_SIGMA = 0x3A3, 0x3C2
 

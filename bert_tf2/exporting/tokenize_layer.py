@@ -86,30 +86,6 @@ class Tokenize(keras.layers.Layer):
 
         return int(rows.map(cut, tf.data.AUTOTUNE).reduce(tf.constant(0, tf.int64), tf.add))
 
-    def of_words(self, words: tf.RaggedTensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Sentences whose words are known, string [B, (words)], as run_ner.py packs them.
-
-        Returns:
-          The features, and int32 [B, F]: the number of the word that a token begins, from 0; -1 for other tokens.
-        """
-        words = words.with_row_splits_dtype(tf.int64)
-        ids = self._graph.tokenize(words.flat_values).ids.with_row_splits_dtype(tf.int64)  # [all words, (pieces)]
-        is_empty = tf.cast(ids.row_lengths() == 0, tf.int64)  # of control characters; it has a tag as well
-        unknown = tf.fill([tf.reduce_sum(is_empty)], self.tokenizer.vocab["[UNK]"])
-        ids = tf.concat([ids, tf.RaggedTensor.from_row_lengths(unknown, is_empty)], 1)[:, : self.max_seq_length - 2]
-        first = tf.ragged.range(ids.row_lengths()) == 0
-        numbers = words.with_values(tf.ragged.range(words.row_lengths()).flat_values)
-        numbers = tf.where(first.flat_values, tf.repeat(tf.cast(numbers.flat_values, tf.int32), ids.row_lengths()), -1)
-        pieces = words.with_values(ids).merge_dims(1, 2)[:, : self.max_seq_length - 2]
-        begun = words.with_values(ids.with_values(numbers)).merge_dims(1, 2)[:, : self.max_seq_length - 2]
-        one = tf.ones([words.nrows(), 1], tf.int32)
-        cls, sep = self.tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
-        row = tf.concat([cls * one, pieces, sep * one], 1)
-        width = [None, self.max_seq_length] if self.pad_to_max_length else None
-        mask = tf.ones_like(row).to_tensor(shape=width)
-        found = dict(zip(IDS, (row.to_tensor(shape=width), mask, tf.zeros_like(mask)), strict=True))
-        return found, tf.concat([-one, begun, -one], 1).to_tensor(-1, shape=width)
-
     def compute_output_spec(self, texts: Any) -> dict[str, keras.KerasTensor]:
         first = texts[0] if isinstance(texts, list | tuple) else texts
         shape = (first.shape[0], self.max_seq_length if self.pad_to_max_length else None)

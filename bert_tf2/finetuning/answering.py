@@ -140,11 +140,10 @@ class Answerer:
         question: str,
         paragraph: str,
         settings: Mapping[str, Any],
-        may_be_missing: bool,
         longest: int,
         batch_size: int,
     ) -> SpanAnswer:
-        """The best span of the paragraph; `settings` has the names of SQUAD."""
+        """The best span of the paragraph; `settings` has the names of SQUAD, and `version_2_with_negative`."""
         self._of_kind(heads.SpanModel, "answer", "run_squad.py")
         for name, text in (("question", question), ("paragraph", paragraph)):
             if not isinstance(text, str) or not text.strip():
@@ -164,7 +163,7 @@ class Answerer:
         lower = self._tokenizer.basic_tokenizer.do_lower_case
         found = squad.compute_predictions(
             [example], windows, results, settings["n_best_size"], settings["max_answer_length"], lower,
-            may_be_missing, settings["null_score_diff_threshold"], answer_offsets=True,
+            settings["version_2_with_negative"], settings["null_score_diff_threshold"], answer_offsets=True,
         )  # fmt: skip
         text = found.predictions[""]
         probability = next(one["probability"] for one in found.nbest[""] if one["text"] == text)

@@ -228,7 +228,7 @@ def _build(task: Task, team: Team, opened: contextlib.ExitStack) -> tf.distribut
     options = task.options
     files.make_directory(options.output_dir)
     if options.do_train and team.is_chief:
-        opened.enter_context(output_lock.training_in(options.output_dir))
+        opened.enter_context(output_lock.locked(options.output_dir))
     strategy = create_strategy(options, team=team)
     policy = PRECISIONS[options.precision].policy
     task.model = build_model(strategy, lambda: task.make_model(policy), options.random_seed)

@@ -19,7 +19,7 @@ from bert_tf2.pretraining import sentences
 from bert_tf2.pretraining.options import CorpusOptions
 from bert_tf2.support import console, files
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.quiet import load_tensorflow
+from bert_tf2.support.process import load_tensorflow
 from bert_tf2.support.settings import DATA, VOCABULARY, options, setting
 
 # The search for the threshold ends when at most this fraction of the pieces is too much; the rarest are then dropped.

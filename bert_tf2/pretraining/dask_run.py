@@ -1,6 +1,6 @@
 """Makes shards on a Dask cluster: a task per shard, on workers that are ordinary processes of one or many machines.
 
-    python create_pretraining_data.py --runner=DaskRunner ... -- --dask_client_address=tcp://HOST:8786
+    python create_pretraining_data.py --runner=DaskRunner ... --dask_client_address=tcp://HOST:8786
 
 A task is the number of a shard, and its answer the shard's counts: no text and no record passes through the scheduler.
 Dask gives the shards of a worker that ended to others, and shards to workers that join late.
@@ -15,7 +15,6 @@ import dataclasses
 import logging as python_logging
 import os
 import pickle
-import re
 import time
 from collections.abc import Iterator, Sequence
 
@@ -27,28 +26,15 @@ from bert_tf2.pretraining import shard_making
 from bert_tf2.pretraining.shard_making import Result
 from bert_tf2.pretraining.shards import Job, Shard
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import WrongSetting
 
 _AGAIN = "finished shards are kept, so run the same command again"
 _SECONDS_TO_ANSWER = 5
 _SECONDS_BETWEEN_LOOKS = 0.05
 
 
-def read_options(runner: str, words: Sequence[str]) -> str | None:
-    """The address of the scheduler from the words after `--`; None for a cluster on this machine."""
-    match " ".join(words).replace("=", " ").split():
-        case []:
-            return None
-        case ["--dask_client_address", address] if re.fullmatch(r"(tcp|tls|ucx|wss?)://[^/]+:\d+", address):
-            return address
-    raise WrongSetting(
-        f"after --: {' '.join(words)!r}; {runner} has --dask_client_address=tcp://HOST:8786, the address of a scheduler"
-    )
-
-
 def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
     """Like `shard_making.make`, on the cluster of the options."""
-    with _connect(read_options(job.options.runner, job.options.runner_options)) as client:
+    with _connect(job.options.dask_client_address) as client:
         try:
             yield from _submit(client, wanted, job)
         except (OSError, concurrent.futures.CancelledError, asyncio.TimeoutError) as error:  # of a call in the meantime

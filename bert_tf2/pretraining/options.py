@@ -117,7 +117,7 @@ class CreatePretrainingDataOptions(PretrainingDataOptions, CaseOptions):
     """
 
     not_both = (("num_shards", "shard_megabytes"), ("num_workers", "runner"))
-    passes_on = "runner_options"
+    needs = (("dask_client_address", "runner"),)
 
     input_file: str = setting(
         "Text files to read, also compressed by gzip: names and patterns (*, ?), separated by commas.",
@@ -139,9 +139,11 @@ class CreatePretrainingDataOptions(PretrainingDataOptions, CaseOptions):
         "Processes that make shards; the number of cores if not given.", None, group=DATA, low=1
     )
     runner: str | None = setting(
-        "Make the shards on a cluster: DaskRunner (extra `dask`), options after --.", None, group=DATA, choices=RUNNERS
+        "Make the shards on a cluster: DaskRunner (extra `dask`).", None, group=DATA, choices=RUNNERS
     )
-    runner_options: Sequence[str] = ()
+    dask_client_address: str | None = setting(
+        "Its scheduler, tcp://HOST:8786; if not given, a cluster on this machine.", None, group=DATA
+    )
     verbose_logging: bool = setting(
         "Log several examples as the model reads them, instead of one in words.", False, group=LOG
     )
@@ -155,8 +157,6 @@ class CreatePretrainingDataOptions(PretrainingDataOptions, CaseOptions):
         for name in ("num_workers", "runner"):
             if getattr(self, name) is not None and not self.is_sharded:
                 raise WrongSetting(f"--{name}={getattr(self, name)} needs --num_shards or --shard_megabytes")
-        if self.runner_options and not self.runner:
-            raise WrongSetting(f"{self.runner_options[0]!r} after --: options of a runner need --runner")
         if self.is_sharded and "," in self.output_file:
             raise WrongSetting(f"--output_file={self.output_file}: shards need one name, to which numbers are added")
         in_folder = os.path.basename(self.output_file) not in ("", ".gz") and not self.output_file.startswith("/dev/")

@@ -95,7 +95,7 @@ def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
         sources["held_out"] = Source(options, config, tokenizer, options.eval_input_file)
     files.make_directory(options.output_dir)
     locks = options.do_train and team.is_chief
-    with output_lock.training_in(options.output_dir) if locks else contextlib.nullcontext():
+    with output_lock.locked(options.output_dir) if locks else contextlib.nullcontext():
         return _compute(options, config, sources, weights, tokenizer, team)
 
 

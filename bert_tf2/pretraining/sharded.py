@@ -37,7 +37,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
     inputs, tokenizer = example_files.prepare(options, [options.output_file])
     folder = os.path.dirname(options.output_file)
     files.make_directory(folder)
-    with output_lock.making_shards_in(folder):
+    with output_lock.locked(folder or ".", "making of shards"):
         outputs.remove_leftovers(folder)
         with shards.opened(inputs, options.output_file) as sources:
             total = sum(source.size for source in sources)
@@ -96,7 +96,6 @@ def _engine(options: CreatePretrainingDataOptions) -> ModuleType:
         )
     from bert_tf2.pretraining import dask_run
 
-    dask_run.read_options(options.runner, options.runner_options)
     return dask_run
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging as python_logging
+import os
 import sys
 import textwrap
 import time
@@ -72,13 +73,24 @@ def in_one_line() -> Iterator[None]:
     try:
         yield
     except BaseException as error:  # scripts that succeed end with SystemExit
-        lost = process.flush_output()  # now, because an error at Python's exit could not be handled
-        status, line = _answer(lost if lost and isinstance(error, SystemExit) else error)
-        if line is None:
+        try:
+            print(end="", flush=True)  # now, because an error at Python's exit could not be handled
+        except OSError as lost:
+            error = lost if isinstance(error, SystemExit) else error
+            with open(os.devnull, "wb") as null:
+                os.dup2(null.fileno(), sys.stdout.fileno())
+        if isinstance(error, UserError):
+            status, line = error.status, str(error)
+        elif isinstance(error, KeyboardInterrupt):
+            status, line = getattr(error, "status", 130), str(error) or "interrupted"
+        elif isinstance(error, BrokenPipeError):
+            sys.exit(0)
+        elif line := environment.explain(error):
+            status = 1
+        else:
             raise
         logging.debug("The error:", exc_info=True)
-        if line:
-            fail(status, line)
+        fail(status, line)
 
 
 def fail(status: int, message: str) -> NoReturn:
@@ -88,14 +100,3 @@ def fail(status: int, message: str) -> NoReturn:
         line = "\\n".join(message.splitlines())  # the name of a file may contain a line end
         print(f"{process.script_name()}: error: {line}", file=sys.stderr, flush=True)
     sys.exit(status)
-
-
-def _answer(error: BaseException) -> tuple[int, str | None]:
-    """Returns the exit status and the line; None if the exception is a bug, "" if there is nothing to report."""
-    if isinstance(error, UserError):
-        return error.status, str(error)
-    if isinstance(error, KeyboardInterrupt):
-        return getattr(error, "status", 130), str(error) or "interrupted"
-    if isinstance(error, BrokenPipeError):
-        return 0, ""
-    return 1, environment.explain(error)

@@ -17,16 +17,15 @@ from absl import logging
 
 from bert_tf2.support.errors import UserError
 
-# Error number -> advice. {free} is replaced by the free space.
 _ADVICE = {
-    errno.ENOSPC: "{free}; make room on this disk, or write to another one",
+    errno.ENOSPC: "make room on this disk, or write to another one",
     errno.EDQUOT: "delete files of yours on this disk, or write to another one",
     errno.EROFS: "write to another folder",
     errno.EACCES: "change the permissions, or choose another folder",
 }
 _NUMBERS = {os.strerror(number): number for number in errno.errorcode}
-_IN_TENSORFLOW = re.compile(rf"(?:^|\s)([^\s;{{}}][^;{{}}\n]*); ({'|'.join(map(re.escape, _NUMBERS))})")
-_IN_HDF5 = re.compile(r"(?:filename = '([^']*)'.*?)?errno = (\d+)", re.DOTALL)
+# TensorFlow: "FILE; No space left on device"; HDF5: "error message = 'No space left on device'".
+_SAID = re.compile(rf"(?:(?:^|\s)([^\s;{{}}][^;{{}}\n]*); |message = ')({'|'.join(map(re.escape, _NUMBERS))})")
 _OUT_OF_MEMORY = re.compile(r"OOM when allocating|[Oo]ut of memory|bad_alloc|could not create a memory object")
 PARTIAL = re.compile(r"^\.(?P<name>.+)\.(?P<host>[^./]+)\.(?P<process>\d+)\.partial$")
 """The name of a file while it is written."""
@@ -46,30 +45,25 @@ def _refusal(error: BaseException) -> tuple[int, str] | None:
     """The number of the operating system's error behind an exception, and the file that it names ("" for none)."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno, final_name(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else ""
-    if found := _IN_TENSORFLOW.search(str(error)):
-        return _NUMBERS[found[2]], final_name(found[1].strip())
-    if found := _IN_HDF5.search(str(error)):
-        return int(found[2]), final_name(found[1] or "")
-    return None
+    found = _SAID.search(str(error))
+    return (_NUMBERS[found[2]], final_name((found[1] or "").strip())) if found else None
 
 
 def explain(error: BaseException) -> str | None:
     """Returns one sentence with the file, the system's error and advice; None if `error` is another kind of error."""
-    if is_out_of_memory(error):
+    if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error)):
         return "out of memory; lower the batch size or --max_seq_length, or use a machine with more memory"
     if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":  # a name of other bytes
         return f"{error.object!r}: is not UTF-8, and TensorFlow opens no other names; rename it"
     if found := _refusal(error):
         number, name = found
-        return f"{name}: {_sentence(number, name)}" if name else _sentence(number, "")
+        return f"{name}: {_sentence(number)}" if name else _sentence(number)
     # Also what the operating system did not number: numpy's "1000 requested and 12 written", gzip's own.
     return str(error) if isinstance(error, OSError) and str(error) else None
 
 
-def _sentence(number: int, path: str) -> str:
-    free = None if not path or is_remote(path) else free_bytes(path)
-    advice = _ADVICE.get(number, "").format(free="the disk is full" if free is None else f"{human(free)} are free")
-    return f"{os.strerror(number)} ({advice})" if advice else os.strerror(number)
+def _sentence(number: int) -> str:
+    return os.strerror(number) + (f" ({_ADVICE[number]})" if number in _ADVICE else "")
 
 
 @contextlib.contextmanager
@@ -81,7 +75,7 @@ def writing(*targets: str) -> Iterator[None]:
         number, named = _refusal(error) or (0, "")
         for target in map(final_name, targets if number else ()):
             if not named or named == target or named.startswith(f"{target}/"):
-                raise UserError(f"{target}: cannot be written: {_sentence(number, target)}") from error
+                raise UserError(f"{target}: cannot be written: {_sentence(number)}") from error
         raise
 
 
@@ -96,10 +90,6 @@ def reading(path: str, problem: str = "is damaged, or not what its name says ({}
             raise
         reason = " ".join(str(error).split())[:200].encode("unicode_escape").decode() or type(error).__name__
         raise UserError(f"{name}: {error if isinstance(error, UserError) else problem.format(reason)}") from error
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or bool(_OUT_OF_MEMORY.search(str(error)))
 
 
 def human(number_of_bytes: float) -> str:
@@ -119,36 +109,26 @@ def _nearest_folder(path: str) -> str:
     return folder
 
 
-def free_bytes(path: str) -> int | None:
-    """Returns the free space on the disk of a local path, which need not exist; None if it is unknown."""
-    try:
-        return shutil.disk_usage(_nearest_folder(path)).free
-    except OSError:
-        return None
-
-
 def check_writable(folder: str, what: str) -> None:
     """Raises UserError, whose message begins with `what`, unless files can be created in a folder or its parents."""
     if is_remote(folder):
         return  # a check would load TensorFlow; writing the first file reports the error
-    place = _nearest_folder(folder)
-    if not os.path.isdir(place):
-        raise UserError(f"{what}: cannot be written: cannot make the folder {folder}: {place} is a file")
     try:
         with contextlib.suppress(FileNotFoundError):
             os.lstat(folder)  # the name is too long, for example
-        with tempfile.TemporaryFile(dir=place) as probe:
+        with tempfile.TemporaryFile(dir=_nearest_folder(folder)) as probe:
             probe.write(bytes(4096))
             probe.flush()
     except OSError as error:
-        raise UserError(f"{what}: cannot be written: {_sentence(error.errno or 0, place)}") from error
+        raise UserError(f"{what}: cannot be written: {_sentence(error.errno or 0)}") from error
 
 
 def check_space(path: str, least: int, what: str, wanted: int = 0) -> None:
     """Raises UserError unless `least` bytes are free on the disk of a local path, for `what`; warns of `wanted`."""
-    free = None if is_remote(path) else free_bytes(path)
-    if free is not None and free < least:
-        problem = f"{what} need {human(least)}, but {human(free)} are free on this disk; make room, or write to another"
-        raise UserError(f"{final_name(path)}: {problem} one")
-    if free is not None and free < wanted:
+    if is_remote(path):
+        return
+    free = shutil.disk_usage(_nearest_folder(path)).free
+    if free < least:
+        raise UserError(f"{path}: {what} need {human(least)}, but {human(free)} are free; {_ADVICE[errno.ENOSPC]}")
+    if free < wanted:
         logging.warning("%s: %s will need %s, but %s are free on this disk", path, what, human(wanted), human(free))

@@ -1,7 +1,8 @@
 """Reading and writing files.
 
 Local paths go through Python; anything with a scheme (`gs://...`) goes through `tf.io.gfile`, which is imported only
-then, so that a script on local files can report a bad flag or a missing file before TensorFlow loads.
+then, so that a script on local files can report a bad flag or a missing file before TensorFlow loads. A remote file
+system that does not answer is a UserError.
 """
 
 from __future__ import annotations
@@ -13,27 +14,31 @@ import io
 import itertools
 import json
 import os
+import re
 import shlex
-import shutil
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from absl import logging
 
-from bert_tf2.support import environment, file_kinds, json_text, outputs, remote_files
+from bert_tf2.support import environment, outputs
 from bert_tf2.support.environment import is_remote as is_remote
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.support.remote_files import gfile
+from bert_tf2.support.process import load_tensorflow
+
+
+def _gfile(function: str, path: str, *others: str, **settings: Any) -> Any:
+    """Calls a function of `tf.io.gfile`."""
+    with environment.reading(path, "cannot be reached: {}"):
+        return getattr(load_tensorflow().io.gfile, function)(path, *others, **settings)
 
 
 def exists(path: str) -> bool:
-    """Raises UserError where a remote file system does not answer."""
-    return gfile("exists", path) if is_remote(path) else os.path.exists(path)
+    return _gfile("exists", path) if is_remote(path) else os.path.exists(path)
 
 
 def is_directory(path: str) -> bool:
-    """Raises UserError where a remote file system does not answer."""
-    return gfile("isdir", path) if is_remote(path) else os.path.isdir(path)
+    return _gfile("isdir", path) if is_remote(path) else os.path.isdir(path)
 
 
 def companion(folder: str, name: str) -> str | None:
@@ -47,14 +52,13 @@ def companion(folder: str, name: str) -> str | None:
 
 
 def size(path: str) -> int:
-    """The bytes of a file."""
-    return gfile("stat", path).length if is_remote(path) else os.path.getsize(path)
+    return _gfile("stat", path).length if is_remote(path) else os.path.getsize(path)
 
 
 def modified(path: str) -> float | None:
     """When a file was changed, in seconds since 1970; None where a remote file system does not say."""
     if is_remote(path):
-        return (gfile("stat", path).mtime_nsec or 0) / 1e9 or None
+        return (_gfile("stat", path).mtime_nsec or 0) / 1e9 or None
     return os.stat(path).st_mtime
 
 
@@ -62,28 +66,27 @@ def list_directory(path: str) -> list[str]:
     """The names in a folder, sorted; an empty list if it does not exist."""
     if not is_directory(path):
         return []
-    return sorted(gfile("listdir", path) if is_remote(path) else os.listdir(path))
+    return sorted(_gfile("listdir", path) if is_remote(path) else os.listdir(path))
 
 
 def make_directory(path: str) -> None:
     """Creates a folder and its parents unless it exists."""
-    if not path:
-        return
-    if is_remote(path):
-        return gfile("makedirs", path)
     try:
-        os.makedirs(path, exist_ok=True)
+        if is_remote(path):
+            _gfile("makedirs", path)
+        elif path:
+            os.makedirs(path, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot make the folder {environment.explain(error)}") from error
 
 
 def remove(path: str) -> None:
-    gfile("remove", path) if is_remote(path) else os.remove(path)
+    _gfile("remove", path) if is_remote(path) else os.remove(path)
 
 
 def rename(source: str, target: str) -> None:
     """Replaces `target` by `source`, atomically if the file system supports it."""
-    gfile("rename", source, target, overwrite=True) if is_remote(source) else os.replace(source, target)
+    _gfile("rename", source, target, overwrite=True) if is_remote(source) else os.replace(source, target)
 
 
 def _flush(paths: Iterable[str]) -> None:
@@ -100,12 +103,12 @@ def _flush(paths: Iterable[str]) -> None:
 
 
 def open_binary(path: str, mode: str = "rb"):
-    """Opens a binary file."""
     try:
         if is_remote(path):
             if "r" in mode and not exists(path):
                 raise UserError(f"{path}: no such file")
-            return remote_files.open_binary(path, mode)
+            stream = _gfile("GFile", path, mode)
+            return stream if "r" in mode else _Written(stream, path)
         if mode == "rb":
             return io.BufferedReader(_Read(path), 1 << 16)
         with environment.writing(path):
@@ -120,21 +123,33 @@ def open_binary(path: str, mode: str = "rb"):
 class _Read(io.FileIO):
     """A file to read, whose name stands in errors amid reading, as that of a file to open does."""
 
+    read, readall = io.RawIOBase.read, io.RawIOBase.readall  # which call readinto
+
     def readinto(self, buffer) -> int | None:
-        with self._named():
-            return super().readinto(buffer)
-
-    def readall(self) -> bytes:
-        with self._named():
-            return super().readall()
-
-    @contextlib.contextmanager
-    def _named(self) -> Iterator[None]:
         try:
-            yield
+            return super().readinto(buffer)
         except OSError as error:
             error.filename = self.name
             raise
+
+
+class _Written(io.BufferedIOBase):
+    """A remote file to write, whose errors are UserErrors: an object store writes all of the file when it is closed."""
+
+    def __init__(self, stream: Any, path: str):
+        self._stream, self._path = stream, path
+        self.write(b"")  # a GFile creates its file at the first write, and a file without records has none
+
+    def write(self, content) -> int:
+        with environment.reading(self._path, "cannot be written: {}"):
+            self._stream.write(bytes(content))  # unlike local files, a GFile does not accept views of arrays
+        return len(content)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            with environment.reading(self._path, "cannot be written: {}"):
+                self._stream.close()
 
 
 def check_there(path: str) -> None:
@@ -152,11 +167,47 @@ def _hint(path: str) -> str:
     return f" ({folder} holds: {and_more(names, 8)})" if names else f" ({folder} is empty)"
 
 
+# The likely wrong files, of which "not UTF-8" and "corrupted" are true as well, but do not help.
+
+HEAD_BYTES = 4096
+"""The bytes from the beginning of a file by which its kind is recognized."""
+
+_PAGE = rb"(\xef\xbb\xbf)?\s*<(!DOCTYPE html|html|head|\?xml)\b"
+# How a file begins, as a regular expression -> what it is, and what to do; {path} stands for its name.
+_KINDS = {
+    rb"\xff\xfe|\xfe\xff": ("text in UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8 {path} > {path}.utf8"),
+    rb"\x1f\x8b\x08": ("a gzip archive", "unpack it first: gunzip -c < {path} > {path}.unpacked"),
+    rb"version https://git-lfs": ("a pointer of Git LFS and not the file itself", "fetch that: git lfs pull"),
+    _PAGE: ("an HTML page, perhaps the answer of a server instead of the file", "download the file itself"),
+}
+
+
+def recognize(head: bytes, path: str, wanted: str, *, pages: bool = True) -> str | None:
+    """What a file evidently is instead of what is `wanted`, and what to do; None for anything unknown.
+
+    `pages`: whether HTML counts, which may be intended in a corpus.
+    """
+    for pattern, (what, remedy) in _KINDS.items():
+        if re.match(pattern, head, re.IGNORECASE) and (pages or pattern != _PAGE):
+            return f"is {what}, not {wanted}; {remedy.format(path=shlex.quote(path))}"
+    return None
+
+
+def mismatch(head: bytes, path: str, wanted: str, of_text: str = "give another file") -> str | None:
+    """The same for a binary file, whose reader would call a text damaged; `of_text`: what to do with one."""
+    problem = recognize(head, path, wanted)
+    if not problem and head and b"\0" not in head:
+        with contextlib.suppress(UnicodeDecodeError):
+            codecs.getincrementaldecoder("utf-8")().decode(head)  # the last character may be cut off
+            return f"is text, not {wanted}; {of_text}"
+    return problem
+
+
 def expect_kind(path: str, wanted: str) -> None:
-    """Raises UserError for a binary file that is evidently of another kind; see file_kinds.mismatch."""
+    """Raises UserError for a binary file that is evidently of another kind; see `mismatch`."""
     with open_binary(path) as stream:
-        head = stream.read(file_kinds.HEAD_BYTES)
-    if problem := file_kinds.mismatch(head, path, wanted):
+        head = stream.read(HEAD_BYTES)
+    if problem := mismatch(head, path, wanted):
         raise UserError(f"{path}: {problem}")
 
 
@@ -193,7 +244,7 @@ def count_lines(path: str) -> int | None:
 def decode_lines(stream: Iterable[bytes], name: str, *, drop_bom: bool = False, first: int = 1) -> Iterator[str]:
     """`read_lines` for an open stream, such as standard input, for errors with its name and its first line's number."""
     if isinstance(stream, io.BufferedReader):  # check the kind before reading a line, which may not end
-        _refuse_other_kinds(stream.peek(file_kinds.HEAD_BYTES), name)
+        _refuse_other_kinds(stream.peek(HEAD_BYTES), name)
     for number, line in enumerate(stream, first):
         if number == 1:
             _refuse_other_kinds(line, name)
@@ -207,7 +258,7 @@ def decode_lines(stream: Iterable[bytes], name: str, *, drop_bom: bool = False, 
 
 
 def _refuse_other_kinds(head: bytes, path: str) -> None:
-    if problem := file_kinds.recognize(head, path, "text in UTF-8", pages=False):
+    if problem := recognize(head, path, "text in UTF-8", pages=False):
         raise UserError(f"{path}: {problem}")
 
 
@@ -221,7 +272,28 @@ def _not_utf8(path: str, line: int, error: UnicodeDecodeError) -> UserError:
 
 def read_json(path: str, kind: type | None = dict) -> Any:
     """Parses a JSON file whose content must be of a kind, dict or list; None for any."""
-    return json_text.parse(read_text(path, drop_bom=True), path, kind)
+    return parse_json(read_text(path, drop_bom=True), path, kind)
+
+
+def parse_json(text: str, name: str, kind: type | None = dict) -> Any:
+    """Parses a JSON text, which is called `name` in messages."""
+    if not text.strip():
+        raise UserError(f"{name}: the file is empty; a JSON file is needed")
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        if page := recognize(text[:HEAD_BYTES].encode("utf-8", "replace"), name, "JSON"):
+            raise UserError(f"{name}: {page}") from error
+        where = f"line {error.lineno}, column {error.colno}"
+        raise UserError(f"{name}, {where}: not valid JSON ({error.msg}); is the file complete?") from error
+    except (RecursionError, ValueError) as error:  # Python limits the number of digits of an integer
+        raise UserError(
+            f"{name}: its JSON is nested too deep, or has too long a number; is it the right file?"
+        ) from error
+    if kind is not None and not isinstance(content, kind):
+        wanted = "an object {...}" if kind is dict else "a list [...]"
+        raise UserError(f"{name}: {wanted} is needed in this JSON file, not {text.strip():.20}")
+    return content
 
 
 def write_json(path: str, content: Any, *, durable: bool = False) -> None:
@@ -242,7 +314,7 @@ def match_files(names: str, *, skip_unmatched: bool = False) -> list[str]:
         if exists(name):
             matches = [name]
         else:
-            matches = sorted(gfile("glob", name) if is_remote(name) else glob.glob(name))
+            matches = sorted(_gfile("glob", name) if is_remote(name) else glob.glob(name))
         if not matches:
             what = "no file matches this pattern" if any(c in name for c in "*?[") else "no such file" + _hint(name)
             problems.append(f"{name}: {what}")
@@ -260,10 +332,9 @@ def match_files(names: str, *, skip_unmatched: bool = False) -> list[str]:
 def complete_or_absent(*paths: str, durable: bool = False) -> Iterator[list[str]]:
     """A context manager for writing files that appear under their names only when all of them are complete.
 
-    Yields a temporary name next to each of `paths`; write to those. On a normal exit they are renamed to `paths`; on an
-    exception they are removed, and existing files at `paths` are unchanged. Temporary files of killed processes in
-    these folders are removed. `durable`: the files survive a power failure once this is done, and are complete whenever
-    they are there.
+    Yields a temporary name next to each of `paths`; write to those. After an exception, files at `paths` are as before.
+    Temporary files of killed processes in these folders are removed. `durable`: the files survive a power failure once
+    this is done, and are complete whenever they are there.
     """
     for path in paths:
         if is_directory(path):
@@ -291,12 +362,6 @@ def complete_or_absent(*paths: str, durable: bool = False) -> Iterator[list[str]
 def is_utf8(text: str) -> bool:
     """Whether a text can be encoded in UTF-8: a text from JSON may contain a lone surrogate."""
     return text.encode("utf-8", "ignore").decode("utf-8") == text
-
-
-def copy(source: str, path: str) -> None:
-    """Copies a file like complete_or_absent."""
-    with open_binary(source) as read, complete_or_absent(path) as (beside,), open_binary(beside, "wb") as written:
-        shutil.copyfileobj(read, written)
 
 
 def write_text(path: str, text: str, *, durable: bool = False) -> None:

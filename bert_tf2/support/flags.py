@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import inspect
-import itertools
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING
 from typing import Any
 
@@ -21,7 +21,7 @@ from absl import app, flags, logging
 
 from bert_tf2 import __version__
 from bert_tf2.support import console, settings
-from bert_tf2.support.quiet import load_tensorflow as load_tensorflow  # for the scripts
+from bert_tf2.support.process import load_tensorflow as load_tensorflow  # for the scripts
 from bert_tf2.support.settings import Options, WrongSetting
 
 FLAGS = flags.FLAGS
@@ -33,21 +33,14 @@ _COLUMN = 30  # where the explanations start; a longer flag gets its own line
 def run(options_class: type[Options], main: Callable[[Any], None]) -> None:
     """Parses the command line, and calls `main` with the options; see console.in_one_line for errors.
 
-    Each setting of the class is a flag, and its docstring is the description that --help shows. The exit status is 2
-    for a wrong command line, 0 after --help.
+    The exit status is 2 for a wrong command line, 0 after --help.
     """
     define(options_class)
     FLAGS.set_default("verbosity", logging.INFO)  # the reference logs its progress at this level
     FLAGS["verbosity"].help = "What to log: -1 only warnings, 0 also progress, 1 everything."
     console.set_up_log()
-    parsed: list[Options] = []
-
-    def parse(argv: Sequence[str]) -> Sequence[str]:
-        parsed.append(_parse(options_class, argv))
-        return argv[:1]
-
     with console.in_one_line():
-        app.run(lambda argv: main(parsed[0]), flags_parser=parse)
+        app.run(main, flags_parser=lambda argv: _parse(options_class, argv))
 
 
 class _Number(flags.ArgumentParser):
@@ -93,7 +86,7 @@ _VERSION = {"-version", "--version"}
 
 def _parse(cls: type[Options], argv: Sequence[str]) -> Options:
     """The options of a command line; ends the script after --help and --version, and if the command line is wrong."""
-    words = [word.partition("=") for word in itertools.takewhile("--".__ne__, argv[1:])]
+    words = (word.partition("=") for word in argv[1:])
     given = {name for name, _, value in words if value.lower() in ("", "1", "true")}
     if given & (_HELP | _VERSION):
         print(_help(cls) if given & _HELP else f"bert_tf2 {__version__}")
@@ -106,7 +99,7 @@ def _parse(cls: type[Options], argv: Sequence[str]) -> Options:
     except flags.UnrecognizedFlagError as error:
         problem = f"there is no flag --{error.flagname}"
         known = [flag.name for flag in FLAGS.get_flags_for_module(__name__)]
-        if near := " or ".join(f"--{flag}" for flag in settings.near(error.flagname, known)):
+        if near := " or ".join(f"--{flag}" for flag in _near(error.flagname, known)):
             problem += f"; did you mean {near}?"
     except (flags.Error, WrongSetting, ValueError) as error:
         problem = " ".join(str(error).split())
@@ -117,26 +110,28 @@ def _parse(cls: type[Options], argv: Sequence[str]) -> Options:
     console.fail(2, f"{problem} (--help lists the flags)")
 
 
+def _near(wanted: str, known: Iterable[str]) -> list[str]:
+    """The names that are similar to a wrong one, at most three: do_lower_case for do_lower."""
+    wanted = wanted.strip("-").replace("-", "_").lower()
+    found = sorted(name for name in known if len(wanted) > 2 and wanted in name)  # shorter ones are in many names
+    return found[:3] or difflib.get_close_matches(wanted, known, n=2, cutoff=0.65)
+
+
 def _options(cls: type[Options], argv: Sequence[str]) -> Options:
-    end = argv.index("--") if cls.passes_on and "--" in argv else len(argv)
-    passed_on = {cls.passes_on: tuple(argv[end + 1 :])} if end < len(argv) else {}
     if cls.words is not None:
         FLAGS.set_gnu_getopt()  # flags may also stand behind the words
-    rest = FLAGS([*argv[:end]])
-    values = {name: _given(name, *row) for name, row in settings.settings_of(cls).items()}
+    rest = FLAGS([*argv])
+    values = {name: FLAGS[name].value for name in settings.settings_of(cls)}
+    for name, (stated, _, default) in settings.settings_of(cls).items():
+        if default is None and stated.flag_default is not None and FLAGS[name].using_default_value:
+            values[name] = None  # not given
     if cls.words is not None:
         values[cls.words] = (*(values[cls.words] or ()), *rest[1:])
     elif len(rest) > 1:
         raise flags.Error(
             f"unexpected argument {rest[1]!r}: every setting is a flag, --name=value, also --switch=False"
         )
-    return cls(**values, **passed_on)
-
-
-def _given(name: str, stated: settings.Setting, kind: type, default: Any) -> Any:
-    """The value of a flag; None if it was not given and the field defaults to None."""
-    is_default = default is None and stated.flag_default is not None and FLAGS[name].using_default_value
-    return None if is_default else FLAGS[name].value
+    return cls(**values)
 
 
 # The help screen
@@ -155,23 +150,22 @@ def _help(cls: type[Options]) -> str:
     must, found = settings.required(cls), settings.settings_of(cls)
     groups = {title: parser.add_argument_group(title) for title in ("Required", *settings.GROUPS)}
     for name in sorted(found, key=lambda name: name not in cls.any_of):
+        entry, text = _entry(cls, name)
         group = groups["Required" if name in must else found[name][0].group]
-        group.add_argument(f"--{name}{_value(name, *found[name])}", action="store_true", help=_explained(cls, name))
+        group.add_argument(entry, action="store_true", help=text.replace("%", "%%"))
     groups[settings.LOG].add_argument("--verbosity=N", action="store_true", help=FLAGS["verbosity"].help)
     return parser.format_help().rstrip("\n")
 
 
-def _value(name: str, stated: settings.Setting, kind: type, default: Any) -> str:
-    """The text after the name: nothing for a switch."""
-    if kind is bool:
-        return "=True|False" if FLAGS[name].default is None else ""
-    of_text = {"file": "FILE", "dir": "FOLDER", "checkpoint": "PATH"}.get(name.rpartition("_")[2], "TEXT")
-    return "=" + ("NAME" if stated.choices else {int: "N", float: "X"}.get(kind, of_text))
-
-
-def _explained(cls: type[Options], name: str) -> str:
-    stated, default = settings.settings_of(cls)[name][0], FLAGS[name].default
-    parts = [stated.help, f"One of {', '.join(stated.choices)}." if stated.choices else ""]
+def _entry(cls: type[Options], name: str) -> tuple[str, str]:
+    """A flag with a word for its value, nothing for a switch, and what is said of it."""
+    (stated, kind, _), default = settings.settings_of(cls)[name], FLAGS[name].default
+    of_text = {"file": "=FILE", "dir": "=FOLDER", "checkpoint": "=PATH"}.get(name.rpartition("_")[2], "=TEXT")
+    switch = "=True|False" if default is None else ""
+    value = "=NAME" if stated.choices else {int: "=N", float: "=X", bool: switch}.get(kind, of_text)
     switches = " or ".join(f"--{switch}" for switch, needed in settings.needed(cls) if needed == name)
-    parts += [f"(needed with {switches})" if switches else "", "" if default is None else f"(default: {default})"]
-    return " ".join(filter(None, parts)).replace("%", "%%")
+    text = stated.help + (f" One of {', '.join(stated.choices)}." if stated.choices else "")
+    text += (f" (needed with {switches})" if switches else "") + (
+        f" (default: {default})" if default is not None else ""
+    )
+    return f"--{name}{value}", text

@@ -35,7 +35,6 @@ def fetched(path: str) -> str:
     where = f"{path}: there is no such file or folder"
     try:
         import huggingface_hub
-        from huggingface_hub import errors
     except ImportError as error:
         raise UserError(f"{where}; to fetch it by its name, `pip install huggingface_hub`") from error
     try:
@@ -45,13 +44,10 @@ def fetched(path: str) -> str:
             )
             if any(fnmatch.fnmatch(name, kind) for name in os.listdir(folder) for kind in _WEIGHTS):
                 return folder
-    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError) as error:
-        raise UserError(
-            f"{where}, and Hugging Face's hub shows no model of that name; check it, or log in (`hf auth login`)"
-        ) from error
-    except Exception as error:  # of the network, by whatever library
+    except Exception as error:  # of the network, by whatever library, or there is no such model or revision
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:150]
-        raise UserError(f"{where}, and it cannot be fetched from Hugging Face's hub ({reason}); try again") from error
+        advice = f"({reason}); check the name, or log in (`hf auth login`)"
+        raise UserError(f"{where}, and it cannot be fetched from Hugging Face's hub {advice}") from error
     raise UserError(f"{path}: has no weights at Hugging Face's hub that can be read: none of {_WEIGHTS}")
 
 
@@ -63,7 +59,7 @@ def _unpacked(path: str) -> str:
             raise UserError(f"{path}: no such file")
         address, found = pathlib.Path(path).absolute().as_uri(), os.stat(path)
         state = f"{address} {found.st_size} {found.st_mtime_ns}"  # of another file of this name, another copy
-    from bert_tf2.support.quiet import load_tensorflow
+    from bert_tf2.support.process import load_tensorflow
 
     load_tensorflow()
     import keras

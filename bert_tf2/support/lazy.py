@@ -1,17 +1,17 @@
-"""Names that a package offers without importing the modules that define them (PEP 562)."""
+"""Names that stand for what is imported when they are first used: of a package (PEP 562), and in saved models."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
+
+import wrapt
 
 
 def names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns `__getattr__` and `__dir__` for a package whose `__init__` imports nothing.
-
-    Importing one module of the package then imports only that module, and each access looks up a name in the module
-    that defines it.
+    """Returns `__getattr__` and `__dir__` for a package whose `__init__` imports nothing; it also has its modules.
 
     Args:
       package: the `__name__` of the package.
@@ -20,8 +20,35 @@ def names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any
     homes = {name: f"{package}.{module}" for module, listed in modules.items() for name in listed.split()}
 
     def get(name: str) -> Any:
-        if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(homes[name]), name)
+        home = homes.get(name, f"{package}.{name}")
+        try:
+            module = importlib.import_module(home)
+        except ModuleNotFoundError as error:
+            if error.name != home:  # something that the module needs
+                raise
+            raise AttributeError(f"module {package!r} has no attribute {name!r}") from None
+        return getattr(module, name) if name in homes else module
 
     return get, lambda: sorted(homes)
+
+
+def offer_to_keras(package: str, modules: Mapping[str, str]) -> None:
+    """Registers classes (name -> module) as `package>NAME`, as soon as Keras is imported.
+
+    `keras.saving.register_keras_serializable` replaces an entry when its module is imported.
+    """
+
+    def register(keras: ModuleType) -> None:
+        for name, module in modules.items():
+            keras.saving.get_custom_objects().setdefault(f"{package}>{name}", _later(name, module))
+
+    wrapt.register_post_import_hook(register, "keras")
+
+
+def _later(name: str, module: str) -> type:
+    """A class in whose place `from_config`, the only thing that Keras asks of it, makes one of the real class."""
+
+    def from_config(config: dict[str, Any], **kwargs):
+        return getattr(importlib.import_module(module), name).from_config(config, **kwargs)
+
+    return type(name, (), {"from_config": staticmethod(from_config)})

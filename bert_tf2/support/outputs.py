@@ -1,7 +1,4 @@
-"""Protects inputs from being overwritten, and names and removes partial files.
-
-An output that is also an input would destroy the user's data. `check` finds the conflict before the work. Files are
-compared by identity, which covers symbolic links, hard links and `./x`.
+"""Protects inputs from being overwritten, by whatever name or link, and names and removes partial files.
 
 An incomplete file is called `.NAME.HOST.PID.partial`. A killed process leaves these files; the next process that writes
 to the folder removes them (`remove_leftovers`).
@@ -18,7 +15,6 @@ import os
 import re
 import shutil
 import socket
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -56,10 +52,7 @@ def check_files(options: Options) -> None:
 
 
 def check(inputs: Mapping[str, str], outputs: Iterable[Output]) -> None:
-    """Checks inputs and outputs before the work starts.
-
-    `inputs`: flags and their values: files, or lists of names and globs.
-    """
+    """Raises UserError if an output is an input; `inputs`: flags -> files, or lists of names and globs."""
     taken = {
         identity(path): f"also read from (--{flag}={inputs[flag]})" for flag in inputs for path in _read(inputs[flag])
     }
@@ -111,13 +104,6 @@ def name_beside(path: str) -> str:
     if not is_remote(beside):
         _begun.add(os.path.abspath(beside))
     return beside
-
-
-def temporary_folder(prefix: str) -> str:
-    """Creates a folder on the temporary disk, for parts of files elsewhere; a signal's handler removes it."""
-    folder = tempfile.mkdtemp(prefix=prefix)
-    _begun.add(folder)
-    return folder
 
 
 def remove_partial() -> None:

@@ -1,7 +1,4 @@
-"""Figures: what all plots share. matplotlib draws them; it is an extra, imported only when something is drawn.
-
-No window is opened: figures are made without pyplot, which would look for a screen.
-"""
+"""Figures of matplotlib, which is an extra and imported only here. Without pyplot, which would look for a screen."""
 
 from __future__ import annotations
 
@@ -19,10 +16,9 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def drawing(path: str, width: float, height: float) -> Iterator[Figure]:
-    """Yields an empty figure of this size in inches, and writes it when the context ends without an exception.
+    """Yields an empty figure of this size in inches, and writes it, of the kind of its suffix, unless drawing fails.
 
-    The suffix of `path` decides the kind of file. Dollar signs in texts are dollar signs, and the user's matplotlibrc
-    does not count.
+    Dollar signs in texts are dollar signs, and the user's matplotlibrc does not count.
     """
     try:
         import matplotlib

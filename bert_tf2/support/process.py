@@ -1,7 +1,4 @@
-"""Signals and standard output of a script. Only scripts call `begin`: importing this package changes no handler.
-
-This module imports only fast modules.
-"""
+"""Signals and standard output of a script, and the import of TensorFlow. This module imports only fast modules."""
 
 from __future__ import annotations
 
@@ -9,9 +6,12 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
+
+from bert_tf2.support.errors import UserError
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -55,7 +55,12 @@ def _end(number: int, frame: object) -> None:
     for tidy in (_end_children, *tidying):
         with contextlib.suppress(Exception):
             tidy()
-    leave(128 + number, _STOPPING[number])
+    try:
+        os.write(
+            sys.stderr.fileno(), f"{script_name()}: error: {_STOPPING[number]}\n".encode(errors="backslashreplace")
+        )
+    finally:
+        os._exit(128 + number)  # without unwinding the stack or flushing streams
 
 
 def _end_children() -> None:
@@ -106,14 +111,6 @@ def told_at_once(handler: Callable[[int], None]) -> Iterator[None]:
         os.close(reading)
 
 
-def leave(status: int, message: str) -> None:
-    """Ends the process without unwinding the stack or flushing streams."""
-    try:
-        os.write(sys.stderr.fileno(), f"{script_name()}: error: {message}\n".encode(errors="backslashreplace"))
-    finally:
-        os._exit(status)
-
-
 def script_name() -> str:
     return os.path.basename(sys.argv[0])
 
@@ -129,12 +126,54 @@ def end_processes(processes: Sequence[BaseProcess]) -> None:
             child.join()
 
 
-def flush_output() -> OSError | None:
-    """Flushes standard output; returns its error. What cannot be written is dropped: Python would fail at exit."""
+def load_tensorflow():
+    """Imports TensorFlow and returns it, without its messages on standard error about missing devices.
+
+    TF_CPP_MIN_LOG_LEVEL=0 shows them. The variable stays set in scripts, for their processes.
+    """
+    check_backend()
+    is_new = "TF_CPP_MIN_LOG_LEVEL" not in os.environ
+    # Of a TPU that is none and of a worker that ends, TensorFlow logs errors besides the exception, which says it too.
+    level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with contextlib.nullcontext() if "tensorflow" in sys.modules or level == "0" else _chatter_hidden():
+        import tensorflow as tf
+    if is_new and not is_script:
+        del os.environ["TF_CPP_MIN_LOG_LEVEL"]
+    return tf
+
+
+@contextlib.contextmanager
+def _chatter_hidden() -> Iterator[None]:
+    """Hides the six lines that TensorFlow logs before it reads the variable, unless its import fails."""
+    with tempfile.TemporaryFile() as chatter, open(os.dup(2), "w") as terminal, contextlib.redirect_stderr(terminal):
+        os.dup2(chatter.fileno(), 2)
+        try:
+            yield
+        except Exception:
+            chatter.seek(0)
+            os.write(terminal.fileno(), chatter.read())
+            raise
+        finally:
+            os.dup2(terminal.fileno(), 2)
+
+
+def load_tensorflow_text(purpose: str):
+    """Imports tensorflow-text for its operations, and returns it; `purpose` begins the message."""
     try:
-        print(end="", flush=True)
-    except OSError as error:
-        with open(os.devnull, "wb") as null:
-            os.dup2(null.fileno(), sys.stdout.fileno())
-        return error
-    return None
+        import tensorflow_text  # not available for Windows
+    except (ImportError, TypeError) as error:
+        is_missing = isinstance(error, ImportError)
+        cure = "install it with `pip install tensorflow-text`" if is_missing else "unset PYTHONOPTIMIZE"
+        raise UserError(f"{purpose} needs tensorflow-text, which cannot be loaded ({error}); {cure}") from error
+    return tensorflow_text
+
+
+def check_backend() -> None:
+    """Raises UserError if Keras runs on another backend than TensorFlow, or would."""
+    keras = sys.modules.get("keras")
+    other = keras.config.backend() if keras else os.environ.get("KERAS_BACKEND") or "tensorflow"
+    if other != "tensorflow":
+        raise UserError(
+            f"Keras runs on {other}, and bert_tf2 needs it on TensorFlow: set KERAS_BACKEND=tensorflow before Keras is"
+            " imported, in the shell or in os.environ"
+        )

@@ -1,8 +1,4 @@
-"""Progress of long work: tqdm's line on a terminal, otherwise a log line every ten seconds.
-
-for line in progress.track(lines, "Reading", total=count, unit="lines"):
-    ...
-"""
+"""Progress of long work: tqdm's line on a terminal, otherwise a log line every ten seconds."""
 
 from __future__ import annotations
 
@@ -23,12 +19,11 @@ _SECONDS_BETWEEN_DRAWINGS = 0.1
 
 
 def on_terminal() -> bool:
-    """Whether the log is shown on a terminal that can redraw a line."""
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
 class Progress(tqdm):
-    """The progress of one piece of work. A context manager; `close` does the same."""
+    """The progress of one piece of work ("Evaluating"): how much of `total`, if that is known, is done, and a note."""
 
     monitor_interval = 0  # no thread
 
@@ -36,10 +31,9 @@ class Progress(tqdm):
         self, what: str, total: float | None = None, unit: str = "", *, done: float = 0,
         contents: tuple[float, str] | None = None, note: str = "", tell_ends: bool = False,
     ):  # fmt: skip
-        """Shows what is done ("Evaluating"), how much of `total`, if that is known, and a note.
+        """`contents`: how many items a unit has and their name, for the speed (examples/s), by default the unit.
 
-        `done`: what an earlier run has done; `contents`: how many items a unit has and their name, for the speed
-        (examples/s), by default the unit; `tell_ends`: whether short work is logged too, at its first and last step.
+        `done`: what an earlier run has done; `tell_ends`: whether short work is logged too, at its first and last step.
         """
         self._is_first, self._tell_ends, self._contents = True, tell_ends, contents or (1, unit)
         self._drawn = on_terminal()
@@ -88,7 +82,7 @@ class Progress(tqdm):
             logging.info("%s", self)
 
     def close(self, complete: bool = False) -> None:
-        """Removes the line from a terminal; if the work is complete and was long, logs how long it took."""
+        """Removes the line; if the work is complete and was long, logs how long it took."""
         took = 0.0 if getattr(self, "disable", True) else max(self._time() - self.start_t, 0.0)
         super().close()
         if complete and (self._tell_ends or took >= _SECONDS_BETWEEN_LINES):

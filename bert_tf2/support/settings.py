@@ -1,29 +1,25 @@
 """The settings of a task. Each is defined once, as a field of an options class.
 
-    @options
-    class VocabularyOptions(Options):
-        \"\"\"The first words of --help.\"\"\"
+    vocab_file: str = setting("The vocabulary to write.", group=DATA, writes_file=True)  # required
+    vocab_size: int = setting("How many entries there may be.", 30522, group=DATA, low=1)
 
-        vocab_file: str = setting("The vocabulary to write.", group=DATA, writes_file=True)  # required
-        vocab_size: int = setting("How many entries there may be.", 30522, group=DATA, low=1)
-
-`flags.define` defines a command-line flag for every field. The constructor raises WrongSetting if a rule of the class
-or of its bases is broken, on the command line and in Python.
+`flags.define` defines a flag for every field, and the docstring of the class is what --help begins with. The
+constructor raises WrongSetting if a rule of the class or of its bases is broken.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import functools
 import itertools
 import math
 import numbers
 import os
 import re
+import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from bert_tf2.support import hub
@@ -92,13 +88,14 @@ class Options:
     any_of: ClassVar[Sequence[str]] = ()  # switches, at least one of which must be on
     needs: ClassVar[Sequence[tuple[str, str]]] = ()  # (setting, the setting that it requires)
     not_both: ClassVar[Sequence[tuple[str, str]]] = ()  # pairs of settings that exclude each other
-    passes_on: ClassVar[str | None] = None  # the field, no setting, that gets the words after `--`, if there may be any
     words: ClassVar[str | None] = None  # the setting, a sequence of texts, that also gets the words that are no flags
 
     def __post_init__(self) -> None:
         """Raises WrongSetting for the first broken rule."""
         for name, (stated, kind, default) in settings_of(type(self)).items():
             value = getattr(self, name)
+            if typing.get_origin(kind) is Sequence and isinstance(value, str):  # from Python
+                value = [value]
             if kind is str and isinstance(value, os.PathLike | str):
                 value = os.fspath(value)
                 if stated.reads or "text" not in name:
@@ -133,20 +130,13 @@ def settings_of(cls: type[Options]) -> dict[str, tuple[Setting, type, Any]]:
 
     Those that the class defines come first, then those of its bases.
     """
-    types = typing.get_type_hints(cls)
+    kinds = typing.get_type_hints(cls)
+    kinds |= {name: typing.get_args(kind)[0] for name, kind in kinds.items() if isinstance(kind, types.UnionType)}
     fields = {field.name: field for field in dataclasses.fields(cls) if "setting" in field.metadata}
     names = dict.fromkeys(name for base in cls.__mro__ for name in vars(base).get("__annotations__", ()))
     return {
-        name: (fields[name].metadata["setting"], _without_none(types[name]), fields[name].default)
-        for name in names
-        if name in fields
+        name: (fields[name].metadata["setting"], kinds[name], fields[name].default) for name in names if name in fields
     }
-
-
-def _without_none(annotation: Any) -> type:
-    """`int | None` -> int."""
-    kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
-    return kinds[0] if len(kinds) < len(typing.get_args(annotation)) else annotation
 
 
 def required(cls: type[Options]) -> list[str]:
@@ -173,15 +163,6 @@ def stated_by(cls: type[Options], attribute: str) -> Iterator[Any]:
             yield vars(base)[attribute]
 
 
-def near(wanted: str, known: Iterable[str]) -> list[str]:
-    """The names that are similar to a wrong one, at most three: do_lower_case for do_lower."""
-    known = sorted(known)
-    wanted = wanted.strip("-").replace("-", "_").lower()
-    parts = ".*_".join(map(re.escape, wanted.split("_")))  # max_len is max_seq_length too
-    found = [name for name in known if len(wanted) > 2 and re.search(parts, name)]  # shorter ones are in many names
-    return found[:3] or difflib.get_close_matches(wanted, known, n=2, cutoff=0.75)
-
-
 def deciding(given: Options) -> dict[str, tuple[Any, str]]:
     """The settings that decide what the steps of a training compute: values, and what another one changes."""
     stated = {name: found.decides for name, (found, _, _) in settings_of(type(given)).items() if found.decides}
@@ -196,10 +177,6 @@ def kept(given: Options) -> dict[str, Any]:
 def _problems(given: Options) -> Iterator[str]:
     """The rules of attributes that are broken, in the order in which a user corrects them."""
     cls, known = type(given), settings_of(type(given))
-    lists = [name for name, (_, kind, _) in known.items() if typing.get_origin(kind) is Sequence]
-    for name in filter(None, (*lists, given.passes_on)):
-        if isinstance(value := getattr(given, name), str):  # from Python: it would be a list of letters
-            yield f"{name}={value!r}: a list of texts is needed, {name}=[{value!r}]"
     if missing := [name for name in required(cls) if getattr(given, name) in (None, "", (), [])]:
         sought = [known[name][0].beside_weights for name in missing if known[name][0].beside_weights]
         reason = f": there is no {' and no '.join(sought)} beside the weights" if sought else ""
@@ -226,10 +203,9 @@ def _value_problem(stated: Setting, value: Any, name: str) -> str | None:
         return None
     if isinstance(value, float) and not math.isfinite(value):  # it passes every comparison with a bound
         return "a finite number is needed"
-    bounds = {">=": stated.low, "<=": stated.high}
-    given = {sign: bound for sign, bound in bounds.items() if bound is not None}
-    if value < given.get(">=", value) or value > given.get("<=", value):
-        return "must be " + " and ".join(f"{sign} {bound:.12g}" for sign, bound in given.items())
+    bounds = {sign: bound for sign, bound in ((">=", stated.low), ("<=", stated.high)) if bound is not None}
+    if value < bounds.get(">=", value) or value > bounds.get("<=", value):
+        return "must be " + " and ".join(f"{sign} {bound:.12g}" for sign, bound in bounds.items())
     # Python's random accepts seeds of any size; all other integers are sizes or passed to TensorFlow.
     if isinstance(value, int) and abs(value) > _LARGEST_INTEGER and name != "random_seed":
         return f"is too large; at most {_LARGEST_INTEGER} is possible"
@@ -253,9 +229,9 @@ def check_type(name: str, value: Any, kind: Any, *, optional: bool = False, low:
 
     `kind` is a key of _KINDS, every value has another kind; `optional`: None is possible.
     """
-    types, what = _KINDS.get(kind, (object, ""))
+    accepted, what = _KINDS.get(kind, (object, ""))
     is_bool = type(value).__name__ in ("bool", "bool_")  # numpy's has both names
-    good = is_bool if kind is bool else isinstance(value, types) and not (is_bool and kind in (int, float))
+    good = is_bool if kind is bool else isinstance(value, accepted) and not (is_bool and kind in (int, float))
     if not good and not (optional and value is None):
         raise WrongSetting(f"{name}={value!r:.60}: must be {what}")
     if low is not None and value is not None and value < low:

@@ -8,17 +8,19 @@ are in `best/measure.json`.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Iterator, Mapping
 from concurrent import futures
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from bert_tf2.config import BertConfig
-from bert_tf2.support import files, json_text, output_lock, process, settings
+from bert_tf2.support import files, output_lock, process, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.monitor import write_scalars
 from bert_tf2.training.options import OTHER_DROPOUT, OTHER_SCHEDULE, TrainOptions
@@ -27,6 +29,7 @@ from bert_tf2.weights import checkpoint
 
 # Of the model's configuration: what `weights.sources` does not refuse, because it is a matter of the training.
 _OF_MODEL = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+_CHECKSUM = "crc32c"  # the key of the checksum in these files
 _OTHER_RECORDS = "the order is that of the new ones; in this epoch, some may be read twice and others not at all"
 
 
@@ -63,7 +66,7 @@ class TrainingState:
 
     def write(self, prefix: str) -> None:
         content = {"step": int(prefix.rpartition("-")[2]), **dataclasses.asdict(self)}
-        files.write_json(_path_beside(prefix), json_text.with_checksum(content), durable=True)
+        files.write_json(_path_beside(prefix), with_checksum(content), durable=True)
 
     @classmethod
     def read(cls, prefix: str) -> TrainingState | None:
@@ -87,12 +90,18 @@ def _path_beside(prefix: str) -> str:
     return f"{prefix}.training.json"
 
 
+def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Adds a checksum of all keys and values to an object, with which a changed digit is found."""
+    return {**content, _CHECKSUM: f"{google_crc32c.value(json.dumps(content, sort_keys=True).encode()):08x}"}
+
+
 def _read(path: str) -> dict[str, Any]:
     """Reads a file with a checksum."""
-    found = json_text.without_checksum(files.read_json(path))
-    if found is None:
+    found = files.read_json(path)
+    content = {name: value for name, value in found.items() if name != _CHECKSUM}
+    if with_checksum(content) != found:
         raise UserError(f"{path}: does not match its checksum")
-    return found
+    return content
 
 
 class Saver:
@@ -222,7 +231,7 @@ class Best:
             self._seen["evaluations_since"] += 1
         # JSON has no infinity, the value while no evaluation has given a number.
         seen = {**self._seen, "value": self._seen["value"] if self.found else None}
-        files.write_json(self._file, json_text.with_checksum(seen), durable=True)
+        files.write_json(self._file, with_checksum(seen), durable=True)
         write_scalars(self._events, step, {name: value})
         logging.info("step %d: %s %.4f (best so far %.4f)", step, name, value, self._seen["value"])
         return self.ends_training()

@@ -21,7 +21,7 @@ import google_crc32c
 import numpy as np
 from absl import logging
 
-from bert_tf2.support import file_kinds, files
+from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import bundle_index, names
 from bert_tf2.weights.base import Place, Weights, bytes_of
@@ -72,7 +72,7 @@ class Checkpoint(Weights):
         path = self.path + ".index"
         with self._explained(), files.open_binary(path) as stream:  # once, as each reading may be a round trip
             index = stream.read()
-        if problem := file_kinds.mismatch(index[: file_kinds.HEAD_BYTES], path, "the index of a checkpoint"):
+        if problem := files.mismatch(index[: files.HEAD_BYTES], path, "the index of a checkpoint"):
             raise UserError(f"{path}: {problem}")
         with self._explained():
             table = bundle_index.read_table(index)

@@ -19,7 +19,7 @@ from bert_tf2 import tokenization
 from bert_tf2.config import ACTIVATIONS, LAYER_NORM_EPSILON, check_vocab_size
 from bert_tf2.support import files, hub, outputs
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.support.quiet import load_tensorflow
+from bert_tf2.support.process import load_tensorflow
 from bert_tf2.support.settings import CONVERSION, MODEL, TO_DO, Options, options, setting
 from bert_tf2.weights import bundle, huggingface, keras_files, names, sources, task_file, text_rules
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, check_finite

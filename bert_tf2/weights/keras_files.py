@@ -11,9 +11,9 @@ import zipfile
 
 import numpy as np
 
-from bert_tf2.support import environment, files, json_text, outputs
+from bert_tf2.support import environment, files, outputs
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.quiet import load_tensorflow
+from bert_tf2.support.process import load_tensorflow
 from bert_tf2.weights import names
 from bert_tf2.weights.base import Place, Weights
 from bert_tf2.weights.task_file import TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
@@ -33,7 +33,7 @@ class KerasFile(Weights):
             with files.open_binary(path) as stream, zipfile.ZipFile(stream) as archive:
                 if damaged := archive.testzip():
                     raise ValueError(f"the checksum of {damaged} differs")
-                said = json_text.parse(archive.read("config.json").decode("utf-8"), "config.json")
+                said = files.parse_json(archive.read("config.json").decode("utf-8"), "config.json")
             if not str(said.get("module")).startswith("bert_tf2."):  # Keras would not know its class
                 what = f"{said.get('module')}.{said.get('class_name')}"
                 raise UserError(f"{path}: holds a {what}, which is not a model of this project")

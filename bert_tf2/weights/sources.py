@@ -237,7 +237,7 @@ def write_companions(
     if tokenizer is not None:
         beside = os.path.join(folder, VOCABULARY_FILE)
         if not files.exists(beside) or entries_of(beside) != tokenizer.entries:
-            files.copy(vocab_file, beside)
+            files.write_text(beside, files.read_text(vocab_file))
         record = record_of(tokenizer.basic_tokenizer.do_lower_case, tokenizer.rules)
         files.write_text(os.path.join(folder, TOKENIZATION_FILE), record)
     if task is not None:

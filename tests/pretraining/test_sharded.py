@@ -180,8 +180,8 @@ def test_another_splitter_is_refused(data, in_process):
 
 def test_a_second_run_in_the_folder_at_the_same_time_is_refused(data, in_process):
     (data / "out").mkdir()
-    with output_lock.making_shards_in(str(data / "out")):
-        with pytest.raises(UserError, match="out: another run makes shards in this folder;"):
+    with output_lock.locked(str(data / "out"), "making of shards"):
+        with pytest.raises(UserError, match="out: another making of shards is running in this folder;"):
             sharded.run(options(data, "out"))
         sharded.run(options(data, "other"))
     sharded.run(options(data, "out"))

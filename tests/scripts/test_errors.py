@@ -74,7 +74,7 @@ FILES_AT_FAULT = [
     ("run_pretraining.py", "--input_file=words.txt",
      r"words\.txt: is text, not TFRecord; create_pretraining_data\.py makes records of text"),
     ("run_pretraining.py", "--output_dir=classifier", r"classifier/model\.ckpt-7: .*cls/predictions.* is missing"),
-    ("run_pretraining.py", "--output_dir=file", "folder file"),
+    ("run_pretraining.py", "--output_dir=file", "Not a directory"),
     ("run_classifier.py", "--data_dir=torn", r"torn/train\.tsv, row 4: has 5 columns where 3 are expected"),
     ("run_classifier.py", "--data_dir=empty", r"empty/train\.tsv: is empty"),
     ("run_classifier.py", "--data_dir=lonely --do_eval", r"lonely/dev\.tsv: no such file .*train\.tsv"),
@@ -130,7 +130,7 @@ ONE = "--bert_config_file=one_segment.json"
 VALUES_AT_FAULT = [
     ("run_classifier.py", "--vocab_file=lower.txt", r"lower.txt: has no \[PAD\], .* \(line 1 is '\[pad\]', not"),
     ("run_pretraining.py", "--bert_config_file=deep.json", "deep.json: .* num_hidden_layers 100000000 is more than"),
-    ("run_pretraining.py", "--input_file=records,stub", "stub, record 1 .*: the gzip archive is damaged"),
+    ("run_pretraining.py", "--input_file=records,stub", "stub: the gzip archive is damaged"),
     ("run_pretraining.py", "--input_file=nan_weights", "nan_weights, record 2: masked_lm_weights holds nan"),
     ("run_squad.py", ONE, "has two texts .* type_vocab_size 1"),
     ("run_classifier.py", "--num_train_epochs=1e300", r"1e\+300 epochs make too many steps; change --num_train_epochs"),
@@ -181,12 +181,12 @@ SLOW_KINDS_AT_FAULT = [
 ]
 # Where an output cannot be. Found before the work: a training that cannot write its model at the end is lost time.
 OUTPUTS_AT_FAULT = [
-    ("run_pretraining.py", "--do_export --vocab_file=vocab.txt --export_dir=/dev/null", "/dev/null is a file"),
+    ("run_pretraining.py", "--do_export --vocab_file=vocab.txt --export_dir=/dev/null", "Not a directory"),
     ("run_pretraining.py", f"--output_dir={'x' * 300}", "File name too long"),
     ("run_classifier.py", f"--do_export --export_dir={'x' * 300}", "File name too long"),
     ("convert_checkpoint.py", "--output=wrong/text", "wrong/text"),
-    ("export_saved_model.py", "--export_dir=wrong/text/x", "wrong/text is a file"),
-    ("create_pretraining_data.py", "--output_file=wrong/text/x", "wrong/text is a file"),
+    ("export_saved_model.py", "--export_dir=wrong/text/x", "Not a directory"),
+    ("create_pretraining_data.py", "--output_file=wrong/text/x", "Not a directory"),
 ]
 
 

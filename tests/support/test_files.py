@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bert_tf2.support import files, remote_files
+from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 
 
@@ -155,10 +155,10 @@ def test_a_path_with_a_scheme_goes_through_tensorflow(tmp_path):
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 def test_a_remote_file_that_cannot_be_written(tmp_path):
     """An object store writes all of the file when it is closed, and says only then what is wrong."""
-    stream = remote_files.open_binary("file:///dev/full", "wb")
+    stream = files.open_binary("file:///dev/full", "wb")
     with pytest.raises(UserError, match=r"^file:///dev/full: cannot be written: .*No space left"), stream:
         stream.write(b"text")
     path = f"file://{tmp_path}/x"
-    with remote_files.open_binary(path, "wb") as stream:
+    with files.open_binary(path, "wb") as stream:
         stream.write(memoryview(b"text"))
     assert (tmp_path / "x").read_bytes() == b"text"

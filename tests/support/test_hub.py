@@ -108,7 +108,7 @@ def test_names_of_the_hub(ask):
     assert Hub.fetched.count("org/new/model.safetensors") == 1  # the second time, it is in the cache
     assert "has no weights at Hugging Face's hub that can be read" in none
     for told, name in (revision, "org/new@v2"), (wrong, "org/wrong"):
-        assert told.startswith(f"{name}: there is no such file or folder, and Hugging Face's hub shows no model")
+        assert told.startswith(f"{name}: there is no such file or folder, and it cannot be fetched from Hugging Face's")
     offline, unknown = ask("org/new", "org/other", HF_HUB_OFFLINE="1")
     assert offline == new and "cannot be fetched from Hugging Face's hub" in unknown
 

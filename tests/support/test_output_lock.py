@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 _HOLD = """
 import sys
 from bert_tf2.support import output_lock
-with output_lock.training_in(sys.argv[1]):
+with output_lock.locked(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -50,7 +50,7 @@ def holder(tmp_path):
 
 def test_a_second_training_is_refused(tmp_path, holder):
     assert output_lock.is_training_elsewhere(str(tmp_path / "out"))
-    with pytest.raises(UserError) as caught, output_lock.training_in(str(tmp_path / "out")):
+    with pytest.raises(UserError) as caught, output_lock.locked(str(tmp_path / "out")):
         raise AssertionError
     assert str(caught.value).startswith(f"{tmp_path}/out: another training is running in this folder; wait for it")
 
@@ -58,7 +58,7 @@ def test_a_second_training_is_refused(tmp_path, holder):
 def test_a_killed_process_keeps_no_lock(tmp_path, holder):
     holder.end("kill")
     assert not output_lock.is_training_elsewhere(str(tmp_path / "out"))
-    with output_lock.training_in(str(tmp_path / "out")):
+    with output_lock.locked(str(tmp_path / "out")):
         assert output_lock.is_training_elsewhere(str(tmp_path / "out"))
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -102,6 +102,6 @@ def test_a_folder_that_cannot_be_locked_is_used_with_a_warning(tmp_path, monkeyp
         raise OSError("no locks available")
 
     monkeypatch.setattr(output_lock.filelock.FileLock, "acquire", fail)
-    with output_lock.training_in(str(tmp_path)):
+    with output_lock.locked(str(tmp_path)):
         pass
     assert [line for line in log_lines if "cannot be locked (no locks available)" in line]

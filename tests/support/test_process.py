@@ -12,7 +12,7 @@ import pytest
 from command_lines import ROOT
 
 import bert_tf2
-from bert_tf2.support import quiet
+from bert_tf2.support import process
 from bert_tf2.support.errors import UserError
 
 _ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -36,7 +36,7 @@ def test_a_signal_while_tensorflow_loads_gets_its_line(number, tmp_path):
     """What libraries write to standard error at that time goes elsewhere."""
     loads = f"import os, time\nos.write(2, b'chatter')\nos.kill(os.getpid(), {int(number)})\ntime.sleep(20)"
     (tmp_path / "tensorflow.py").write_text(loads)
-    program = "from bert_tf2.support import process, quiet; process.begin(); quiet.load_tensorflow()"
+    program = "from bert_tf2.support import process; process.begin(); process.load_tensorflow()"
     done = python(program, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}", TF_CPP_MIN_LOG_LEVEL="2")
     words = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM"}[number]
     assert (done.returncode, done.stderr.decode()) == (128 + number, f"-c: error: {words}\n")
@@ -79,6 +79,6 @@ def test_keras_on_another_backend_is_refused_in_a_line(monkeypatch):
     monkeypatch.delitem(sys.modules, "keras")
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     with pytest.raises(UserError, match=r"^Keras runs on torch"):
-        quiet.check_backend()
+        process.check_backend()
     monkeypatch.setenv("KERAS_BACKEND", "")  # as if it were not set
-    quiet.check_backend()
+    process.check_backend()

@@ -44,17 +44,11 @@ class Task(Part):
 
 @options
 class Lists(Options):
-    passes_on = "rest"
-
     texts: Sequence[str] | None = setting("Texts.", None, group=DATA)
-    rest: Sequence[str] = ()
 
 
-@pytest.mark.parametrize("name", ["texts", "rest"])
-def test_a_text_is_no_list_of_letters(name):
-    assert getattr(Lists(**{name: ["abc"]}), name) == ["abc"]
-    with pytest.raises(WrongSetting, match=rf"^{name}='abc': a list of texts is needed, {name}=\['abc'\]$"):
-        Lists(**{name: "abc"})
+def test_a_text_is_no_list_of_letters():
+    assert Lists(texts="abc").texts == Lists(texts=["abc"]).texts == ["abc"]
 
 
 def test_what_is_allowed():

@@ -175,9 +175,7 @@ def test_other_exceptions_of_the_same(tmp_path):
         tf.errors.ResourceExhaustedError(
             None, None, f"{{{{function_node f}}}} {path}; No space left on device [Op:Save]"
         ),
-        RuntimeError(
-            f"Can't decrement id (filename = '{path}', file descriptor = 3, errno = 28, error message = 'No')"
-        ),
+        RuntimeError("Can't write (file descriptor = 3, errno = 28, error message = 'No space left on device')"),
         OSError(errno.ENOSPC, "No space left on device"),
     ):
         full = pytest.raises(UserError, match=r"x: cannot be written: No space left on device")

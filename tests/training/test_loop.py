@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
@@ -307,7 +308,7 @@ with loop.StopRequest():
 def test_room_for_the_checkpoints_is_looked_for_first(tmp_path, monkeypatch, log_lines):
     def train_with(name: str, free: int) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(environment, "free_bytes", lambda path: free)
+            patch.setattr(environment.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=free))
             train(tmp_path / name, 2)
 
     train_with("much", 10**9)

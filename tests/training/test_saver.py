@@ -12,10 +12,10 @@ from small_models import MAKERS, tiny_config
 
 from bert_tf2.finetuning.options import ClassifierOptions, NerOptions, SquadOptions
 from bert_tf2.pretraining.options import PretrainingOptions
-from bert_tf2.support import json_text, output_lock, process, settings
+from bert_tf2.support import output_lock, process, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.options import TrainOptions
-from bert_tf2.training.saver import Best, Saver, TrainingState, deciding
+from bert_tf2.training.saver import Best, Saver, TrainingState, deciding, with_checksum
 from bert_tf2.weights import checkpoint
 
 STATE = TrainingState(8, {"random_seed": 1})
@@ -60,7 +60,7 @@ def test_a_folder_that_is_moved_ends_the_training(tmp_path, another):
     folder.mkdir()
     with (
         pytest.raises(UserError, match=rf"{folder}: was moved or removed .* put the folder back"),
-        output_lock.training_in(str(folder)),
+        output_lock.locked(str(folder)),
         Saver(str(folder), 5) as saver,
     ):
         folder.rename(moved)
@@ -221,8 +221,8 @@ def best(out, text: str) -> Best:
         ("[" * 10000, "nested too deep"),
         ("{}", "does not match its checksum"),
         (json.dumps(SEEN), "does not match its checksum"),
-        (json.dumps({**json_text.with_checksum(SEEN), "value": 0.9}), "does not match its checksum"),
-        (json.dumps(json_text.with_checksum(SEEN)), "its weights, of step 4, are not in"),
+        (json.dumps({**with_checksum(SEEN), "value": 0.9}), "does not match its checksum"),
+        (json.dumps(with_checksum(SEEN)), "its weights, of step 4, are not in"),
     ],
 )
 def test_a_broken_measure_says_how_to_go_on_without_loss(text, reason, tmp_path):
@@ -235,7 +235,7 @@ def test_a_broken_measure_says_how_to_go_on_without_loss(text, reason, tmp_path)
 
 
 def test_no_evaluation_gave_a_number(tmp_path):
-    assert not best(tmp_path, json.dumps(json_text.with_checksum({**SEEN, "measure": None, "value": None}))).found
+    assert not best(tmp_path, json.dumps(with_checksum({**SEEN, "measure": None, "value": None}))).found
     seen = Best(str(tmp_path), begun=True)
     seen.update(None, 6, "f1", float("nan"))
     assert json.loads((tmp_path / "best" / "measure.json").read_text(), parse_constant=pytest.fail)["value"] is None

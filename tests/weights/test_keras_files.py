@@ -122,7 +122,7 @@ def test_a_damaged_file(tmp_path, damage):
         ({"module": "os", "class_name": "system"}, "os.system, which is not a model of this project"),
         ({"module": "keras", "class_name": "Sequential"}, "keras.Sequential, which is not a model of this project"),
         ({"class_name": "OutputLayer", "registered_name": "bert_tf2>OutputLayer"}, "OutputLayer"),
-        ({"config": {"config": {"vocab_size": 23}}}, "missing hidden_size"),
+        ({"config": {"config": {"vocab_size": 23}, "num_labels": 3}}, "missing hidden_size"),
     ],
 )
 def test_another_model(tmp_path, change, part):

@@ -1,0 +1,229 @@
+"""Keras models whose `fit`, `evaluate` and `predict` take sentences as lists of words, and questions with paragraphs.
+
+names = bert_tf2.tagger("cased_L-12_H-768_A-12", labels=["O", "B-PER", "I-PER"])
+names.fit(sentences, tags, epochs=3)
+names.predict([["Ann", "lives", "here"]])       # [["B-PER", "O", "O"]]
+
+reader = bert_tf2.answerer("uncased_L-12_H-768_A-12")
+reader.fit((questions, paragraphs), answers, epochs=2)
+reader.predict([("Where does Ann live?", "Ann lives in Rome.")])       # [SpanAnswer("Rome", 0.98)]
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert_tf2 import heads
+from bert_tf2.commands.text_models import TextModel, check_labels, count_rows
+from bert_tf2.commands.text_parts import RANDOM_SEED, Parts, find_labels, span_settings
+from bert_tf2.exporting.signatures import IDS
+from bert_tf2.exporting.tokenize_layer import Tokenize, columns
+from bert_tf2.finetuning import ner, squad
+from bert_tf2.finetuning.answering import NER, SQUAD, Answerer, SpanAnswer
+from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import check_type
+
+
+class _WindowModel(TextModel):
+    """A model whose `fit` and `evaluate` have a row for each window of a text, as the scripts make them."""
+
+    def dataset(
+        self, x: Any, y: Any = None, sample_weight: Any = None, batch_size: int = 32, shuffle: bool = False
+    ) -> tf.data.Dataset:
+        """The batches that `fit` and `evaluate` make; raises UserError as they do."""
+        check_type("batch_size", batch_size, int, low=1)
+        if isinstance(x, tf.data.Dataset) or y is None or sample_weight is not None:
+            raise UserError("x and y: two lists are needed, and weights of rows are not possible")
+        x, y = self._columns(x), self._targets(y)
+        if len(y) != count_rows(x):
+            raise UserError(f"y: {len(y)} rows for {count_rows(x)} texts; each needs one")
+        data = tf.data.Dataset.from_tensor_slices(self._rows(x, y))
+        data = (data.shuffle(int(data.cardinality())) if shuffle else data).batch(batch_size)
+        if not self.tokenize.pad_to_max_length:
+            data = data.map(_as_long_as_needed, tf.data.AUTOTUNE)
+        return data.prefetch(tf.data.AUTOTUNE)
+
+    def _count_cut(self, x: Any) -> int:
+        return 0
+
+
+def _as_long_as_needed(features: dict[str, tf.Tensor], *others: tf.Tensor) -> tuple:
+    """A batch without the columns [B, F] that are padding in all of its rows."""
+    whole, length = features["input_mask"].shape[1], tf.reduce_max(tf.reduce_sum(features["input_mask"], 1))
+
+    def cut(values: tf.Tensor) -> tf.Tensor:
+        return values[:, :length] if values.shape[1] == whole else values
+
+    return tf.nest.map_structure(cut, (features, *others))
+
+
+@keras.saving.register_keras_serializable(package="bert_tf2")
+class TagModel(_WindowModel):
+    """A tagger of words, made by `bert_tf2.tagger`.
+
+    `x` has sentences, each a list of words, or a text with blanks between the words; `y` a list of tags for each, or a
+    text of tags. Long sentences are read in windows.
+    """
+
+    def compile(self, optimizer: Any = None, loss: Any = None, metrics: Any = None, **kwargs) -> None:
+        """See TextModel.compile; padding and all pieces of a word but the first have weight 0."""
+        loss = loss or keras.losses.SparseCategoricalCrossentropy(reduction="mean_with_sample_weight")
+        kwargs = {"weighted_metrics": ["accuracy"], **kwargs}
+        super().compile(optimizer, loss, metrics or [], **kwargs)
+
+    def predict(self, x: Iterable[Sequence[str]], batch_size: int | None = None, *_, **__) -> list[list[str]]:
+        """A tag for each word."""
+        answerer = Answerer(self.model, self.tokenize.tokenizer, self._label_map, self.name)
+        return answerer.tag(_split(x), NER | {"max_seq_length": self.tokenize.max_seq_length}, batch_size or 32)
+
+    @staticmethod
+    def _columns(x: Any) -> list[list[str]]:
+        rows = _split(x)
+        for number, words in enumerate(rows, 1):
+            if not words or not all(isinstance(word, str) for word in words):
+                raise UserError(f"sentence {number}: {words!r:.60} is no list of words")
+        return rows
+
+    def _targets(self, y: Any) -> list[list[str]]:
+        rows = _split(y)
+        check_labels({tag for tags in rows for tag in tags} - {*self.labels}, self.labels)
+        return rows
+
+    def _rows(self, x: list[list[str]], y: list[list[str]]) -> tuple:
+        """Features and label ids, int32 [windows, F] each, and float32 weights of these."""
+        for number, (words, tags) in enumerate(zip(x, y, strict=True), 1):
+            if len(words) != len(tags):
+                raise UserError(f"sentence {number}: {len(words)} words, but {len(tags)} tags")
+        sentences = [*map(ner.NerSentence, x, y)]
+        length, tokenizer = self.tokenize.max_seq_length, self.tokenize.tokenizer
+        found = [*map(ner.as_record, ner.convert_sentences_to_features(sentences, self.labels, length, tokenizer))]
+        features = {name: np.array([row[name] for row in found], np.int32) for name in (*IDS, "label_ids")}
+        labels = features.pop("label_ids")
+        return features, np.maximum(labels, 0), (labels > ner.IGNORED_LABEL_ID).astype(np.float32)
+
+
+def _split(rows: Iterable[str | Sequence[str]]) -> list[list[str]]:
+    return [row.split() if isinstance(row, str) else [*row] for row in rows]
+
+
+def tagger(
+    weights: str | os.PathLike[str],
+    labels: Sequence[str] | None = None,
+    *,
+    max_seq_length: int | None = None,
+    bert_config_file: str | os.PathLike[str] | None = None,
+    vocab_file: str | os.PathLike[str] | None = None,
+    do_lower_case: bool | None = None,
+    random_seed: int = RANDOM_SEED,
+) -> TagModel:
+    """A tagger of words as a Keras model, compiled with the reference's recipe; see `classifier` for the arguments.
+
+    Raises:
+      UserError: as `classifier`.
+    """
+    found = Parts(weights, bert_config_file, vocab_file, do_lower_case, max_seq_length)
+    label_map = find_labels(found.source, labels, tags=True)
+    model = found.model(heads.TaggingModel, len(label_map.labels), seed=random_seed)
+    return TagModel(model, found.tokenize, label_map)
+
+
+@keras.saving.register_keras_serializable(package="bert_tf2")
+class SpanTextModel(_WindowModel):
+    """A model that finds answers in paragraphs, made by `bert_tf2.answerer`.
+
+    `x` has pairs (question, paragraph), or is a tuple of both columns. `y` has for each question its answer, which is
+    where the paragraph has these words first; or (answer, start) as in SQuAD; "" if the paragraph does not say it.
+    """
+
+    def __init__(self, model: heads.SpanModel, tokenize: Tokenize, settings: dict[str, Any], **kwargs):
+        super().__init__(model, tokenize, None, **kwargs)
+        self.settings = settings
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "settings": dict(self.settings)}
+
+    def call(self, inputs: Any, training: bool = False) -> tf.Tensor:
+        """The rows of `dataset` -> logits of the first and the last token of the answer, float32 [B, 2, F]."""
+        return tf.stack(self.model(inputs, training=training), axis=1)
+
+    def compile(self, optimizer: Any = None, loss: Any = None, metrics: Any = None, **kwargs) -> None:
+        """See TextModel.compile; the loss is the mean of the two cross-entropies."""
+        loss = loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        super().compile(optimizer, loss, ["accuracy"] if metrics is None else metrics, **kwargs)
+
+    def _targets(self, y: Any) -> list[tuple[str, int | None]]:
+        """(answer, its first character) for each question."""
+        rows = [(row, None) if isinstance(row, str) else row for row in y]
+        return [(str(text), None if start is None else int(start)) for text, start in rows]
+
+    def _rows(self, x: Any, y: list[tuple[str, int | None]]) -> tuple:
+        """Features, int32 [windows, F] each, and the first and the last token of the answer, int32 [windows, 2]."""
+        found, version_2 = [], self.settings["version_2_with_negative"]
+        for number, (question, context, (text, start)) in enumerate(zip(*_strings(x), y, strict=True)):
+            start = context.find(text) if start is None else start
+            if text and start < 0:
+                raise UserError(f"y: the paragraph of question {number + 1} does not have the words {text!r:.60}")
+            if not text and not version_2:
+                raise UserError(f'y: question {number + 1} has the answer ""; answerer(..., may_be_missing=True) may')
+            answer = {"is_impossible": not text, "answers": [{"text": text, "answer_start": start}]}
+            found.append({"context": context, "qas": [{"id": number, "question": question, **answer}]})
+        examples = squad.examples_of({"data": [{"paragraphs": found}]}, "the questions", True, version_2)
+        sizes = (self.settings[name] for name in ("max_seq_length", "doc_stride", "max_query_length"))
+        rows = list(squad.convert_examples_to_features(examples, self.tokenize.tokenizer, *sizes, True))
+        features = {name: np.array([getattr(row, name) for row in rows], np.int32) for name in IDS}
+        return features, np.array([(row.start_position, row.end_position) for row in rows], np.int32)
+
+    def predict(self, x: Any, batch_size: int | None = None, *_, **__) -> list[SpanAnswer]:
+        """The answer to each question, with its probability; "" if there is none."""
+        answerer = Answerer(self.model, self.tokenize.tokenizer, None, self.name)
+        how = (self.settings, self.model.config.max_position_embeddings, batch_size or 8)
+        return [answerer.answer(*pair, *how) for pair in zip(*_strings(x), strict=True)]
+
+    def _kept(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        kept = dict(self.settings)
+        return {"task": "squad", "version_2_with_negative": kept.pop("version_2_with_negative")}, kept
+
+
+def _strings(x: Any) -> list[list[str]]:
+    """The columns of questions and paragraphs."""
+    return [[text.decode() for text in column.numpy()] for column in columns(x)]
+
+
+def answerer(
+    weights: str | os.PathLike[str],
+    *,
+    may_be_missing: bool | None = None,
+    max_seq_length: int | None = None,
+    bert_config_file: str | os.PathLike[str] | None = None,
+    vocab_file: str | os.PathLike[str] | None = None,
+    do_lower_case: bool | None = None,
+    random_seed: int = RANDOM_SEED,
+    **settings: Any,
+) -> SpanTextModel:
+    """Finds the answers to questions in paragraphs: a Keras model, compiled with the reference's recipe.
+
+    Args:
+      weights, max_seq_length, bert_config_file, vocab_file, do_lower_case, random_seed: see `classifier`.
+      may_be_missing: whether a paragraph may not have the answer, as in SQuAD 2.0; by default as in the training of the
+        weights, else False.
+      **settings: run_squad.py's `doc_stride`, `max_query_length`, `n_best_size`, `max_answer_length`,
+        `null_score_diff_threshold`; by default those of the training of the weights, else those of the script.
+
+    Raises:
+      UserError: as `classifier`, or a setting is unknown or wrong.
+    """
+    found = Parts(weights, bert_config_file, vocab_file, do_lower_case, max_seq_length, SQUAD["max_seq_length"])
+    found.config.check_pairs("a question and its paragraph")
+    length = found.tokenize.max_seq_length
+    usual = {"max_query_length": length // 2, "doc_stride": length // 4} if length < SQUAD["max_seq_length"] else {}
+    usual = {name: min(SQUAD[name], most) for name, most in usual.items()}
+    stated = span_settings("answerer", found.source.folder, settings, may_be_missing, **usual)
+    stated["max_seq_length"] = length
+    squad.check_lengths(length, stated["max_query_length"], stated["doc_stride"])
+    return SpanTextModel(found.model(heads.SpanModel, seed=random_seed), found.tokenize, stated)
