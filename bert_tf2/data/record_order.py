@@ -343,8 +343,9 @@ def _parse(serialized, kind: RecordKind, sizes: Sizes) -> dict:
             limit = sizes.get(feature.exclusive_maximum, feature.exclusive_maximum)
             fits = (values >= feature.minimum) & (values < limit)
             checks.append(tf.debugging.Assert(tf.reduce_all(fits), [f"{name} out of range"]))
+    found = {}
     with tf.control_dependencies(checks):
         for name, feature in kind.features.items():
             values = tf.cast(batch[name], tf.int32) if feature.dtype == "int64" else batch[name]  # TPUs have no int64
-            batch[name] = tf.identity(values[:, 0] if feature.length == 1 and not feature.varies else values)
-    return batch
+            found[name] = tf.identity(values[:, 0] if feature.length == 1 and not feature.varies else values)
+    return found
