@@ -292,7 +292,7 @@ def amid_writing(folder: pathlib.Path, tmp_path: pathlib.Path):
             running.kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 @pytest.mark.slow
 def test_a_signal_while_a_file_is_written_leaves_nothing(number, folder, tmp_path):
     with amid_writing(folder, tmp_path) as running:
