@@ -46,7 +46,10 @@ from bert_tf2.layers import (
 )
 from bert_tf2.layers import gelu as gelu
 from bert_tf2.layers import get_activation as get_activation
+from bert_tf2.shapes import assert_rank as assert_rank
 from bert_tf2.shapes import get_shape_list
+from bert_tf2.shapes import reshape_from_matrix as reshape_from_matrix
+from bert_tf2.shapes import reshape_to_matrix as reshape_to_matrix
 from bert_tf2.support.errors import UserError
 
 

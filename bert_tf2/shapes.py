@@ -123,15 +123,36 @@ def _listed(sizes: Sequence[Any]) -> str:
     return f"[{', '.join(map(str, sizes))}]"
 
 
+# The reference's helpers, which `modeling` has too. Only the first one is used in this package.
+
+
 def get_shape_list(
     tensor: tf.Tensor, expected_rank: int | Collection[int] | None = None, name: str | None = None
 ) -> list[int | tf.Tensor]:
-    """The shape of a tensor: Python numbers if they are known statically, else scalar tensors.
-
-    Reference: the function of the same name. Raises ValueError if the rank is not in `expected_rank`.
-    """
-    allowed = [expected_rank] if isinstance(expected_rank, int) else expected_rank
-    if allowed is not None and tensor.shape.rank not in allowed:
-        raise ValueError(f"{name or 'the tensor'} has shape {tensor.shape}; expected rank: {expected_rank}")
+    """The shape of a tensor: Python numbers if they are known statically, else scalar tensors. See `assert_rank`."""
+    if expected_rank is not None:
+        assert_rank(tensor, expected_rank, name)
     dynamic = tf.shape(tensor)
     return [dynamic[axis] if size is None else size for axis, size in enumerate(tensor.shape.as_list())]
+
+
+def assert_rank(tensor: tf.Tensor, expected_rank: int | Collection[int], name: str | None = None) -> None:
+    """Raises ValueError if the rank is not in `expected_rank`; `name` is for the message."""
+    allowed = [expected_rank] if isinstance(expected_rank, int) else list(expected_rank)
+    if tensor.shape.rank not in allowed:
+        raise ValueError(
+            f"{name or 'the tensor'} has rank {tensor.shape.rank} (shape {tensor.shape}); expected:"
+            f" {' or '.join(map(str, allowed))}"
+        )
+
+
+def reshape_to_matrix(input_tensor: tf.Tensor) -> tf.Tensor:
+    """[..., D] -> [rows, D]. Raises ValueError for a tensor with fewer than two dimensions."""
+    if input_tensor.shape.rank < 2:
+        raise ValueError(f"a tensor of shape {input_tensor.shape} has no rows: two dimensions or more are needed")
+    return tf.reshape(input_tensor, [-1, get_shape_list(input_tensor)[-1]])
+
+
+def reshape_from_matrix(output_tensor: tf.Tensor, orig_shape_list: Sequence[int | tf.Tensor]) -> tf.Tensor:
+    """[rows, D] -> [..., D]; `orig_shape_list` is `get_shape_list` of the tensor before `reshape_to_matrix`."""
+    return tf.reshape(output_tensor, [*orig_shape_list[:-1], get_shape_list(output_tensor)[-1]])

@@ -202,11 +202,19 @@ def test_get_shape_list_mixes_known_and_unknown_sizes():
     assert sizes(tf.zeros([5, 3])) == 5
 
 
-def test_ranks():
-    x = tf.zeros([2, 3, 4])
-    assert modeling.get_shape_list(x, 3) == modeling.get_shape_list(x, [2, 3]) == [2, 3, 4]
-    with pytest.raises(ValueError, match=r"states has shape \(2, 3, 4\); expected rank: \[1, 2\]"):
+def test_ranks_and_matrices():
+    x = tf.reshape(tf.range(24), [2, 3, 4])
+    rows = modeling.reshape_to_matrix(x)
+    assert rows.shape == (6, 4)
+    assert tf.reduce_all(modeling.reshape_from_matrix(rows, modeling.get_shape_list(x, [2, 3])) == x)
+    assert modeling.reshape_from_matrix(rows[:, :2], [2, 3, 4]).shape == (2, 3, 2)
+    assert tf.reduce_all(modeling.reshape_to_matrix(rows) == rows)
+    assert tf.reduce_all(modeling.reshape_from_matrix(rows, [6, 4]) == rows)
+    modeling.assert_rank(x, 3)
+    with pytest.raises(ValueError, match=r"states has rank 3 \(shape \(2, 3, 4\)\); expected: 1 or 2"):
         modeling.get_shape_list(x, [1, 2], name="states")
+    with pytest.raises(ValueError, match="has no rows"):
+        modeling.reshape_to_matrix(x[0, 0])
 
 
 def test_layer_norm_has_the_epsilon_of_the_configuration():
