@@ -53,7 +53,7 @@ test-pythons:
 	  else echo "Python $$version: not found"; fi; \
 	done
 
-# create_pretraining_data.py --runner: on Dask.
+# create_pretraining_data.py --dask_scheduler.
 dask: $(VENV)/dask-installed
 	$(BIN)/python -m pytest tests/pretraining/test_dask_run.py
 

@@ -60,7 +60,7 @@ setuptools.setup(
         ],
         "torch": ["torch"],  # weights in a pytorch_model.bin
         "sentences": ["sentencex>=1.0.32"],  # create_pretraining_data.py --input_format=text and jsonl
-        # create_pretraining_data.py --runner
+        # create_pretraining_data.py --dask_scheduler
         "docs": ["mkdocs-material", "mkdocstrings[python]"],  # `make docs`
         "dask": ["distributed>=2025.1", "bokeh"],  # bokeh draws the scheduler's dashboard
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],  # TensorFlow with NVIDIA's libraries; never tried here

@@ -47,7 +47,7 @@ class BenchmarkOptions(PretrainingDataOptions):
     vocab_file: str = setting("The vocabulary.", machine.VOCAB, group=DATA)
     do_lower_case: bool = setting("Whether the vocabulary is of lower-cased text.", True, group=DATA)
     megabytes: float = setting("The size of a text made of the documents; 0 for the text itself.", 0.0, group=DATA)
-    shard_megabytes: float = setting("The size of a shard.", 1.0, group=DATA)
+    num_shards: int = setting("The number of shards.", 20, group=DATA)
     against: str | None = setting("A checkout whose script to compare with.", None, group=DATA)
     rounds: int = setting("How often each command runs; the median counts.", 3, group=DATA, low=1)
 
@@ -120,7 +120,7 @@ def measure(inputs: str, options: BenchmarkOptions, folder: str) -> dict[str, Wa
         "start": {"input_file": one_word, "folder": folder},
         "whole": {"input_file": inputs, "folder": folder},
         "twice": {"input_file": f"{inputs},{inputs}", "folder": f"{folder}/twice"},
-        "sharded": {"input_file": inputs, "folder": f"{folder}/shards", "shard_megabytes": options.shard_megabytes},
+        "sharded": {"input_file": inputs, "folder": f"{folder}/shards", "num_shards": options.num_shards},
     }
     if options.against:
         checkout = pathlib.Path(options.against).resolve()

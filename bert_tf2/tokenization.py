@@ -17,7 +17,7 @@ becomes
 3. ids, by `convert_tokens_to_ids`: the line number, counted from 0, of each piece in the vocabulary file.
 
 `FullTokenizer` does steps 1 and 2. The results equal those of google-research/bert for every code point. They are
-computed differently: text has few distinct characters and words, so each result is cached (see `_Remembered`).
+computed differently: text has few distinct characters and words, so each result is cached (see `Remembered`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class NotInVocabularyError(UserError, KeyError):
     __str__ = Exception.__str__  # KeyError would quote the message
 
 
-class _Remembered(dict):
+class Remembered(dict):
     """A cache: `remembered[key]` is `compute(key)`.
 
     After `limit` results the cache is cleared: frequent words return within a page of text, and look-ups need no
@@ -106,7 +106,7 @@ def _clean(code: int) -> str:
 
 
 # A table for str.translate, which looks up each code point.
-_CLEAN = _Remembered(_clean)
+_CLEAN = Remembered(_clean)
 
 
 class BasicTokenizer:
@@ -136,8 +136,8 @@ class BasicTokenizer:
         self.tokenize_chinese_chars = tokenize_chinese_chars
         longest_first = sorted(map(re.escape, self.never_split), key=len, reverse=True)
         self._kept = re.compile(f"({'|'.join(longest_first)})") if longest_first else None
-        self._words = _Remembered(self._split_word)
-        self._chinese_apart = _Remembered(self._set_chinese_apart)
+        self._words = Remembered(self._split_word)
+        self._chinese_apart = Remembered(self._set_chinese_apart)
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """The words of a text, in order (the reference's `BasicTokenizer.tokenize`).
@@ -220,7 +220,7 @@ class WordpieceTokenizer:
         self.unk_token = unk_token
         self.max_input_chars_per_word = max_input_chars_per_word
         self._longest_entry = max(map(len, vocab), default=0)
-        self._pieces = _Remembered(self._split_word)
+        self._pieces = Remembered(self._split_word)
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """The pieces of all words of a text in which blanks separate the words: "unaffable" -> un, ##aff, ##able."""

@@ -1,4 +1,4 @@
-"""What the tests of create_pretraining_data.py --runner share: data, command lines, and clusters of processes."""
+"""What the tests of create_pretraining_data.py on a cluster share: data, command lines, clusters of processes."""
 
 from __future__ import annotations
 

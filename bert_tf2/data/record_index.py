@@ -97,7 +97,6 @@ def read(
     output_dir: str,
     *,
     keep: bool,
-    anew: bool = False,
     check: Callable[[Mapping[str, int], Sequence[str]], None] | None = None,
 ) -> tuple[RecordIndex, list[str]]:
     """The index of record files, of which those that are not known are read.
@@ -105,7 +104,6 @@ def read(
     Args:
       output_dir: where the index is kept if it cannot be kept beside the first file.
       keep: whether to write what was read; one worker of several does.
-      anew: read all files.
       check: is called before anything is kept, with the number of records of each file that was read, and with one file
         for each form of first records.
 
@@ -115,7 +113,7 @@ def read(
     places = [os.path.join(folder, NAME) for folder in (os.path.dirname(paths[0]), output_dir)]
     states = _states(paths)
     stored: dict[str, tuple[_State, Runs]] = {}
-    for place in () if anew else places:
+    for place in places:
         stored |= _load(place)
     kept = {path: stored.get(_key(path), (None, None)) for path in paths}
     known = {path: runs for path, (state, runs) in kept.items() if state == states[path] and state[1]}

@@ -124,26 +124,12 @@ def _kinds_at_spaces(lengths: Sequence[int]) -> bytes:
 
 
 _ID_SIZE = array("i").itemsize
-
-
-class _Words(dict):
-    """The ids of each word as bytes, computed once. Emptied when full, and long words are not kept."""
-
-    _MOST, _LONGEST = 1 << 17, 64
-
-    def __init__(self, compute: Callable[[str], bytes]):
-        super().__init__()
-        self._compute = compute
-
-    def __missing__(self, word: str) -> bytes:
-        ids = self._compute(word)
-        if len(word) <= self._LONGEST:
-            if len(self) >= self._MOST:
-                self.clear()
-            self[word] = ids
-        return ids
+_MOST_WORDS = 1 << 17
 
 
 @functools.lru_cache(maxsize=1)  # a worker process has one tokenizer and many shards with the same words
-def _ids_of_words(tokenizer: tokenization.FullTokenizer) -> _Words:
-    return _Words(lambda word: array("i", tokenizer.convert_tokens_to_ids(tokenizer.tokenize(word))).tobytes())
+def _ids_of_words(tokenizer: tokenization.FullTokenizer) -> tokenization.Remembered:
+    def ids_of(word: str) -> bytes:
+        return array("i", tokenizer.convert_tokens_to_ids(tokenizer.tokenize(word))).tobytes()
+
+    return tokenization.Remembered(ids_of, _MOST_WORDS)

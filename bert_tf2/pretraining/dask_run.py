@@ -1,9 +1,8 @@
 """Makes shards on a Dask cluster: a task per shard, on workers that are ordinary processes of one or many machines.
 
-    python create_pretraining_data.py --runner=DaskRunner ... --dask_client_address=tcp://HOST:8786
-
 A task is the number of a shard, and its answer the shard's counts: no text and no record passes through the scheduler.
-Dask gives the shards of a worker that ended to others, and shards to workers that join late.
+Dask gives the shards of a worker that ended to others, and shards to workers that join late. It may repeat the work on
+a shard, also while another worker still does it: whoever comes last replaces a file by an equal one.
 """
 
 from __future__ import annotations
@@ -12,9 +11,11 @@ import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import logging as python_logging
 import os
 import pickle
+import socket
 import time
 from collections.abc import Iterator, Sequence
 
@@ -25,6 +26,7 @@ import bert_tf2
 from bert_tf2.pretraining import shard_making
 from bert_tf2.pretraining.shard_making import Result
 from bert_tf2.pretraining.shards import Job, Shard
+from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 
 _AGAIN = "finished shards are kept, so run the same command again"
@@ -34,7 +36,7 @@ _SECONDS_BETWEEN_LOOKS = 0.05
 
 def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
     """Like `shard_making.make`, on the cluster of the options."""
-    with _connect(job.options.dask_client_address) as client:
+    with _connect(job.options.dask_scheduler) as client:
         try:
             yield from _submit(client, wanted, job)
         except (OSError, concurrent.futures.CancelledError, asyncio.TimeoutError) as error:  # of a call in the meantime
@@ -43,7 +45,7 @@ def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
 
 def _submit(client: distributed.Client, wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
     # The job is an argument of every task, which a worker gets once; as a task, it is made again if its holders end.
-    sent = client.submit(bytes, pickle.dumps(job), pure=False)
+    sent = client.submit(bytes, pickle.dumps(_for_other_folders(job)), pure=False)
     numbers = [shard.number for shard in wanted]
     tasks = client.map(_make_shard, numbers, version=bert_tf2.__version__, sent=sent, pure=False)
     shard_of = dict(zip(tasks, wanted, strict=True))
@@ -62,28 +64,31 @@ def _submit(client: distributed.Client, wanted: Sequence[Shard], job: Job) -> It
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
+def _for_other_folders(job: Job) -> Job:
+    """The job for workers whose working directory is another one."""
+
+    def absolute(path: str) -> str:
+        return path if files.is_remote(path) else os.path.abspath(path)
+
+    sources = tuple(dataclasses.replace(source, place=absolute(source.place)) for source in job.sources)
+    options = dataclasses.replace(job.options, output_file=absolute(job.options.output_file))
+    return dataclasses.replace(job, options=options, sources=sources)
+
+
 @contextlib.contextmanager
-def _connect(address: str | None) -> Iterator[distributed.Client]:
-    """A connection to the scheduler at an address, or to a cluster that ends with it."""
-    with contextlib.ExitStack() as opened:
-        # Dask's log of lost connections, with tracebacks; a line tells what matters of it.
-        for name in [*python_logging.root.manager.loggerDict]:
-            if name.partition(".")[0] in ("distributed", "tornado", "bokeh"):
-                python_logging.getLogger(name).disabled = True
-        if address is None:
-            os.environ["DASK_LOGGING__DISTRIBUTED"] = "critical"  # also of workers that replace dead ones
-            with shard_making.starting_processes():
-                address = opened.enter_context(distributed.LocalCluster(threads_per_worker=1, silence_logs="CRITICAL"))
-        where = address if isinstance(address, str) else "this machine"
-        try:
-            client = opened.enter_context(
-                distributed.Client(address, timeout=_SECONDS_TO_ANSWER, set_as_default=False, name="bert_tf2")
-            )
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"--dask_client_address={address}: no scheduler answers ({_line(error)}); to start one: dask scheduler"
-            ) from error
-        logging.info("Dask: %s, %d workers; its dashboard: %s", where, len(client.nthreads()), client.dashboard_link)
+def _connect(address: str) -> Iterator[distributed.Client]:
+    # Dask's log of lost connections, with tracebacks; a line tells what matters of it.
+    for name in [*python_logging.root.manager.loggerDict]:
+        if name.partition(".")[0] in ("distributed", "tornado", "bokeh"):
+            python_logging.getLogger(name).disabled = True
+    try:
+        client = distributed.Client(address, timeout=_SECONDS_TO_ANSWER, set_as_default=False, name="bert_tf2")
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"--dask_scheduler={address}: no scheduler answers ({_line(error)}); to start one: dask scheduler"
+        ) from error
+    with client:
+        logging.info("Dask: %s, %d workers; its dashboard: %s", address, len(client.nthreads()), client.dashboard_link)
         if not client.nthreads():
             logging.warning("no worker is connected; to start some: dask worker %s --nworkers=auto", address)
         yield client
@@ -118,5 +123,23 @@ def _line(error: BaseException) -> str:
 
 
 def _make_shard(number: int, *, version: str, sent: bytes) -> tuple[str, Result]:
-    """What a worker runs."""
-    return distributed.get_worker().address, shard_making.make_sent(number, version, sent)
+    """What a worker runs, if it has the launcher's version of the package."""
+    worker = distributed.get_worker().address
+    if version != bert_tf2.__version__:
+        problem = f"has bert_tf2 {bert_tf2.__version__}, and the launcher {version}: install the same"
+        return worker, Result(error=problem)
+    job = _receive(sent)
+    shard = job.shard(number)
+    for source in {piece.source for piece in shard.pieces}:
+        if not files.exists(source.place) or files.size(source.place) != source.size:
+            problem = (
+                f"{source.place}: is another file on {socket.gethostname()} than where the job was started; name files"
+                " that all machines see, and leave them as they are until the job has ended"
+            )
+            return worker, Result(error=problem)
+    return worker, shard_making.attempt(shard, job)
+
+
+@functools.lru_cache(maxsize=1)
+def _receive(sent: bytes) -> Job:
+    return pickle.loads(sent)

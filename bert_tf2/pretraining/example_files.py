@@ -6,7 +6,7 @@ import functools
 import itertools
 import os
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from absl import logging
@@ -23,8 +23,6 @@ from bert_tf2.support import console, files, outputs, progress
 from bert_tf2.support.errors import and_more
 from bert_tf2.weights import text_rules
 
-_Batch = Mapping[str, np.ndarray | Ragged]
-_LOGGED_EXAMPLES = 20
 _VALUES_PER_BATCH = 1 << 17  # a few megabytes while they are encoded
 _MANY_PASSES = 5
 _MANY_SINGLE = 0.9
@@ -53,38 +51,30 @@ def write_instance_to_example_files(
     Raises:
       ValueError: an instance is longer than `max_seq_length` or `max_predictions_per_seq`.
     """
-    words: dict[int, str] = {}
-    for instance in itertools.islice(instances, _LOGGED_EXAMPLES):
-        for tokens in (instance.tokens, instance.masked_lm_labels):
-            words.update(zip(tokenizer.convert_tokens_to_ids(tokens), tokens, strict=True))
-
-    def batches(size: int) -> Iterator[_Batch]:
-        rows = (_features(instance, tokenizer, max_seq_length, max_predictions_per_seq) for instance in instances)
-        while some := [*itertools.islice(rows, size)]:
-            kind = records.PRETRAINING if "next_sentence_labels" in some[0] else records.MASKED_WORDS
-            yield records.columns(kind, some)
-
+    for instance in itertools.islice(instances, 1):
+        _log_first(instance.tokens, len(instances))
+    rows = (_features(instance, tokenizer, max_seq_length, max_predictions_per_seq) for instance in instances)
     size = _rows_per_batch(max_seq_length, max_predictions_per_seq)
-    _write(batches, size, len(instances), words, output_files)
+    batches = (
+        records.columns(records.PRETRAINING if "next_sentence_labels" in some[0] else records.MASKED_WORDS, some)
+        for some in iter(lambda: [*itertools.islice(rows, size)], [])
+    )
+    _write(batches, len(instances), output_files)
 
 
 def _rows_per_batch(max_seq_length: int, max_predictions_per_seq: int) -> int:
     return max(1, _VALUES_PER_BATCH // (max_seq_length + max_predictions_per_seq))
 
 
-def _write(
-    batches: Callable[[int], Iterator[_Batch]],
-    rows_per_batch: int,
-    total: int,
-    words: Mapping[int, str],
-    output_files: Sequence[str],
-) -> None:
-    """Writes examples to files in turn, and logs the first ones, whose ids are in `words`."""
-    if first := next(batches(_LOGGED_EXAMPLES), None):
-        _log_examples(first, total, words)
+def _log_first(tokens: Iterable[str], total: int) -> None:
+    logging.info("The first of %d examples: %s", total, " ".join(map(tokenization.printable_text, tokens)))
+
+
+def _write(batches: Iterable[Mapping[str, np.ndarray | Ragged]], total: int, output_files: Sequence[str]) -> None:
+    """Writes examples to files in turn."""
     done = 0
     with tfrecords.writing(*output_files) as outs, progress.Progress("Writing", total, "examples") as shown:
-        for batch in batches(rows_per_batch):
+        for batch in batches:
             encoded = example.encode(batch)
             for number, append in enumerate(outs):
                 append(encoded[(number - done) % len(outs) :: len(outs)])
@@ -115,20 +105,6 @@ def _features(
         "masked_lm_weights": [1.0] * len(masked_lm_ids) + [0.0] * len(no_predictions),
         **of_pair,
     }
-
-
-def _log_examples(batch: _Batch, total: int, words: Mapping[int, str]) -> None:
-    """Logs the tokens of the first example; with --verbose_logging, all of several."""
-    for number, values in enumerate(zip(*(values.tolist() for values in batch.values()), strict=True)):
-        row = dict(zip(batch, values, strict=True))
-        ids = row["input_ids"][: sum(row["input_mask"])] if "input_mask" in row else row["input_ids"]
-        tokens = " ".join(tokenization.printable_text(words[token_id]) for token_id in ids)
-        if number == 0:
-            logging.info("The first of %d examples: %s", total, tokens)
-        logging.debug("*** Example ***")
-        logging.debug("tokens: %s", tokens)
-        for name, numbers in row.items():
-            logging.debug("%s: %s", name, " ".join(map(str, numbers)))
 
 
 def run(options: CreatePretrainingDataOptions) -> None:
@@ -179,7 +155,7 @@ def _warn_of_documents(name: str, text: corpus.Corpus, options: CreatePretrainin
     single = sum(stop - start == 1 for start, stop in text.documents)
     if single > _MANY_SINGLE * count and count > 1:
         problem = f'{single:,} of {count:,} documents are a single sentence: what follows is always labelled "random"'
-    elif count == 1 and not options.is_sharded:
+    elif count == 1 and options.num_shards is None:
         problem = 'is one document, from which the "random" second texts are taken too'
     else:
         return
@@ -203,7 +179,10 @@ def make_files(
     _warn_of_documents(and_more(texts, 3), text, options)
     size = _rows_per_batch(options.max_seq_length, options.max_predictions_per_seq)
     batches = functools.partial(drawn_examples.batches, examples, text, tokenizer, options)
-    _write(batches, size, len(examples), tokenizer.inv_vocab, output_files)
+    for first in itertools.islice(batches(1), 1):
+        length = first["input_mask"].sum() if "input_mask" in first else None
+        _log_first(tokenizer.convert_ids_to_tokens(first["input_ids"].tolist()[0][:length]), len(examples))
+    _write(batches(size), len(examples), output_files)
     return text, examples
 
 

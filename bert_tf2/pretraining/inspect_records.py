@@ -16,8 +16,6 @@ from bert_tf2.support import environment, files, progress
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights.text_rules import check_special_tokens
 
-_MOST_BARS = 16
-_BAR = 40  # characters of the longest bar
 _MASK = "[MASK]"
 
 
@@ -60,13 +58,13 @@ class Statistics:
 
     def __init__(self, kind: records.RecordKind):
         self.kind = kind
+        self.of_files: Counter[str] = Counter()  # records by file
         self.records = self.random_next = 0  # the number of all, and of those whose second text is random
-        self.max_seq_length = 0  # the most values of input_ids
-        self.label_sum = 0.0  # of a regression
-        self.of_files: Counter[str] = Counter()  # records by file,
-        self.lengths, self.masked = Counter(), Counter()  # by number of tokens, and by number of masked ones
+        self.max_seq_length = self.tokens = 0  # the most values of input_ids, and all that are no padding
+        self.masked = self.most_masked = 0  # the masked tokens, and the most of them in a record
+        self.replacements = Counter()  # the ids at masked places; None for those that are unchanged
         self.labels = Counter()  # by label; of token tagging, the tokens
-        self.replacements, self.unchanged = Counter(), 0  # the ids at masked places, without the `unchanged` ones
+        self.label_sum = 0.0  # of a regression
 
     def add(self, record: Record) -> None:
         values = record.values
@@ -75,13 +73,14 @@ class Statistics:
             return
         self.records += 1
         self.max_seq_length = max(self.max_seq_length, len(values["input_ids"]))
-        self.lengths[len(_tokens(record))] += 1
+        self.tokens += len(_tokens(record))
         self.random_next += int(values.get("next_sentence_labels", [0])[0])
         if "masked_lm_positions" in values:
             places, labels = _masks(record)
             inputs = values["input_ids"][places]
-            self.masked[len(labels)] += 1
-            self.unchanged += int((inputs == labels).sum())
+            self.masked += len(labels)
+            self.most_masked = max(self.most_masked, len(labels))
+            self.replacements[None] += int((inputs == labels).sum())
             self.replacements.update(inputs[inputs != labels].tolist())
         elif self.kind is records.REGRESSION:
             self.label_sum += float(values["label_ids"][0])
@@ -117,68 +116,40 @@ def summary(found: Statistics, num_files: int, size: int, words: Sequence[str] |
         "records": f"{_number(found.records, f'{found.kind.name} record')} in {_number(num_files, 'file')}"
         f" ({environment.human(size)}), all valid"
     }
-    if tokens := sum(found.lengths.elements()):
+    unmasked = "segment_lengths" in found.kind.features
+    if found.tokens:
         length, positions = found.max_seq_length, found.records * found.max_seq_length
-        what = "the longest" if "segment_lengths" in found.kind.features else "max_seq_length"
-        rows["length"] = f"{tokens / found.records:.1f} tokens on average, of {length} ({what})"
+        what = "the longest" if unmasked else "max_seq_length"
+        rows["length"] = f"{found.tokens / found.records:.1f} tokens on average, of {length} ({what})"
         rows["padding"] = (
-            f"{1 - tokens / positions:.1%} of {positions:,} positions; without padding"
-            f" {positions / tokens:.2f} times fewer"
+            f"{1 - found.tokens / positions:.1%} of {positions:,} positions; without padding"
+            f" {positions / found.tokens:.2f} times fewer"
         )
     if found.masked:
-        predictions = sum(found.masked.elements())
         rows["masked"] = (
-            f"{predictions / found.records:.2f} tokens per record, {predictions / max(tokens, 1):.1%} of all,"
-            f" at most {max(found.masked)} in a record"
+            f"{found.masked / found.records:.2f} tokens per record, {found.masked / max(found.tokens, 1):.1%} of all,"
+            f" at most {found.most_masked} in a record"
         )
-        if predictions and words and _MASK in words:
-            masks = found.replacements[words.index(_MASK)]
+        if words and _MASK in words:
+            masks, kept = found.replacements[words.index(_MASK)], found.replacements[None]
             rows["replaced"] = (
-                f"{masks / predictions:.1%} by {_MASK}, {(found.replacements.total() - masks) / predictions:.1%} by"
-                f" another word, {found.unchanged / predictions:.1%} kept"
+                f"{masks / found.masked:.1%} by {_MASK}, {(found.masked - masks - kept) / found.masked:.1%} by another"
+                f" word, {kept / found.masked:.1%} kept"
             )
-    if "segment_lengths" in found.kind.features:
+    if unmasked:
         rows["masked"] = "no masks: drawn in training"
     if "next_sentence_labels" in found.kind.features:
         rows["next"] = f"{found.random_next / found.records:.1%} of the second texts are random"
     if found.kind is records.REGRESSION and found.records:
         rows["labels"] = f"{found.label_sum / found.records:.4f} on average"
+    elif found.labels:
+        rows["labels"] = ", ".join(f"{label}: {count:,}" for label, count in sorted(found.labels.items()))
     column = max(map(len, rows)) + 2
-    return [*(f"{name:<{column}}{text}" for name, text in rows.items()), *_histograms(found)]
+    return [f"{name:<{column}}{text}" for name, text in rows.items()]
 
 
 def _number(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def _histograms(found: Statistics) -> list[str]:
-    """Of lengths, and of masks or labels."""
-    lines = bars("tokens per record", *in_ranges(found.lengths, 1, found.max_seq_length))
-    if found.masked:
-        lines += bars("masked tokens per record", *in_ranges(found.masked, 0, max(found.masked)))
-    if found.labels:
-        title = "tokens per label" if found.kind is records.TOKEN_TAGGING else "records per label"
-        lines += bars(title, *zip(*sorted(found.labels.items()), strict=True))
-    return lines
-
-
-def in_ranges(counts: Counter[int], first: int, last: int) -> tuple[list[str], list[int]]:
-    """Counts of the values from `first` to `last` as those of ranges of equal width: ("1-8", ...) and their counts."""
-    width = max(-(-(last + 1 - first) // _MOST_BARS), 1)
-    ranges = [(low, min(low + width - 1, last)) for low in range(first, last + 1, width)]
-    names = [str(low) if low == high else f"{low}-{high}" for low, high in ranges]
-    return names, [sum(counts[value] for value in range(low, high + 1)) for low, high in ranges]
-
-
-def bars(title: str, names: Sequence[object], counts: Sequence[int]) -> list[str]:
-    """A title, and a bar of text for each count; what is not 0 has a character."""
-    most, width = max(counts, default=0), max((len(str(name)) for name in names), default=0)
-    digits = len(f"{most:,}")
-    lines = ["", f"{title}:"]
-    for name, count in zip(names, counts, strict=True):
-        bar = "#" * max(round(_BAR * count / most), 1) if count else ""
-        lines.append(f"  {name!s:>{width}}  {count:>{digits},}  {bar}".rstrip())
-    return lines
 
 
 def example(record: Record, words: Sequence[str] | None = None) -> list[str]:

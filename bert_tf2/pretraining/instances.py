@@ -16,53 +16,30 @@ from bert_tf2.pretraining.examples import Example, ExampleMaker
 from bert_tf2.pretraining.options import PretrainingDataOptions
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass
 class TrainingInstance:
-    """One example: two segments of a corpus, or one. The lists are made on access."""
+    """One example."""
 
-    _corpus: Corpus
-    _example: Example
+    tokens: list[str]  # [CLS] A [SEP] B [SEP], or [CLS] A [SEP]; with the replacements
+    segment_ids: list[int]  # 0 for [CLS] A [SEP], 1 for B [SEP]
+    masked_lm_positions: list[int]  # sorted indexes into `tokens`
+    masked_lm_labels: list[str]  # the original tokens there
+    is_random_next: bool | None  # whether B is from a random place; None without B
 
-    @property
-    def tokens(self) -> list[str]:
-        """[CLS] A [SEP] B [SEP], with the replacements."""
-        tokens = self._join()
-        for position, replacement in self._masks():
-            if replacement != masking.SAME:
-                tokens[position] = replacement
-        return tokens
 
-    @property
-    def segment_ids(self) -> list[int]:
-        """0 for [CLS] A [SEP], 1 for B [SEP]."""
-        length_a, length_b = self._example.length_a, self._example.length_b
-        return [0] * (length_a + 2) + [1] * (length_b + 1 if length_b else 0)
-
-    @property
-    def is_random_next(self) -> bool | None:
-        """Whether B is from a random place; None without B."""
-        return self._example.is_random_next if self._example.length_b else None
-
-    @property
-    def masked_lm_positions(self) -> list[int]:
-        """Sorted indexes into `tokens`."""
-        return [position for position, _ in self._masks()]
-
-    @property
-    def masked_lm_labels(self) -> list[str]:
-        """The original tokens at `masked_lm_positions`."""
-        tokens = self._join()
-        return [tokens[position] for position, _ in self._masks()]
-
-    def _join(self) -> list[str]:
-        tokens, found = self._corpus.tokens, self._example
-        segment_a = tokens[found.start_a : found.start_a + found.length_a]
-        segment_b = tokens[found.start_b : found.start_b + found.length_b]
-        return ["[CLS]", *segment_a, "[SEP]", *([*segment_b, "[SEP]"] if segment_b else [])]
-
-    def _masks(self) -> list[tuple[int, str]]:
-        positions = (index + (1 if index < self._example.length_a else 2) for index in self._example.masked)
-        return sorted(zip(positions, self._example.replacements, strict=True))
+def _instance(corpus: Corpus, found: Example) -> TrainingInstance:
+    segment_a = corpus.tokens[found.start_a : found.start_a + found.length_a]
+    segment_b = corpus.tokens[found.start_b : found.start_b + found.length_b]
+    tokens = ["[CLS]", *segment_a, "[SEP]", *([*segment_b, "[SEP]"] if segment_b else [])]
+    segment_ids = [int(place > found.length_a + 1) for place in range(len(tokens))]
+    places = (index + (1 if index < found.length_a else 2) for index in found.masked)
+    masks = sorted(zip(places, found.replacements, strict=True))
+    positions = [place for place, _ in masks]
+    labels = [tokens[place] for place in positions]
+    for place, replacement in masks:
+        if replacement != masking.SAME:
+            tokens[place] = replacement
+    return TrainingInstance(tokens, segment_ids, positions, labels, found.is_random_next if segment_b else None)
 
 
 def make_instances(
@@ -71,7 +48,7 @@ def make_instances(
     """Makes all examples of text files, shuffled."""
     corpus, draws = read_strings(input_files, tokenizer, options), Draws(rng)
     made = [*ExampleMaker(corpus, ["[MASK]"], list(tokenizer.vocab), options, draws).make_all()]
-    return [TrainingInstance(corpus, made[number]) for number in draws.shuffled(len(made))]
+    return [_instance(corpus, made[number]) for number in draws.shuffled(len(made))]
 
 
 def create_training_instances(
@@ -111,8 +88,8 @@ def create_instances_from_document(
     )  # fmt: skip
     corpus = Corpus([])
     maker = ExampleMaker(corpus, ["[MASK]"], vocab_words, options, Draws(rng))
-    made = maker.make_document(_Documents(all_documents, corpus), document_index)
-    return [TrainingInstance(corpus, example) for example in made]
+    made = [*maker.make_document(_Documents(all_documents, corpus), document_index)]
+    return [_instance(corpus, example) for example in made]
 
 
 class _Documents(Sequence):

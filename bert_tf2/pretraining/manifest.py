@@ -1,9 +1,7 @@
 """The manifest of a sharded run, and what it and the names of files of records say of these files.
 
-`manifest.json` stands beside the shards. It is written before the first shard with the flags, the vocabulary and the
-inputs, and again after the last one with a row per shard. In between, every finished shard is a line of
-`.manifest.jsonl`: rewriting a manifest of thousands of rows for each of them would take longer than the shards. Where
-the output is remote, the manifest is rewritten every few seconds instead.
+`manifest.json` stands beside the shards: the flags, the vocabulary and the inputs, and a row per finished shard. It is
+written again after a shard, unless the shards would wait for it: a large one takes longer to write than a shard.
 
 Records that are missing, made twice, or of another run train a model without an error, so readers get their files from
 `find`. A pattern stands for everything that there should be: what is missing of that, or too much, is an error. Whoever
@@ -16,7 +14,6 @@ import contextlib
 import dataclasses
 import fnmatch
 import hashlib
-import json
 import os
 import re
 import time
@@ -27,16 +24,15 @@ from absl import logging
 
 from bert_tf2.data import record_index
 from bert_tf2.pretraining import sentences
-from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingDataOptions
-from bert_tf2.pretraining.shards import Shard, text_sha256
+from bert_tf2.pretraining.options import PretrainingDataOptions
+from bert_tf2.pretraining.shards import Job, Shard, text_sha256
 from bert_tf2.support import files, gzip_files, progress
 from bert_tf2.support.errors import UserError, and_more
 
 NAME = "manifest.json"
-_JOURNAL = ".manifest.jsonl"
 _BLOCK = 1 << 20
-_SECONDS_BETWEEN_REMOTE = 10.0  # object stores limit how often an object may change; after a kill, this much is redone
-_FLAGS = (*(field.name for field in dataclasses.fields(PretrainingDataOptions)), "do_lower_case")
+_SHARE = 0.02  # of the time is for writing the manifest; after a kill, what was made since the last time is made again
+_SECONDS_BETWEEN_REMOTE = 10.0  # object stores limit how often an object may change
 _NUMBERED = re.compile(r"(?P<begin>.*-)(?P<number>\d{1,6})-of-(?P<count>\d{1,6})(?P<end>(\..*)?)")
 _ONE_BY_ONE = "or name the files that are meant one by one, with commas"
 
@@ -53,44 +49,38 @@ def sha256(path: str, *, durable: bool = False) -> str:
     return found.hexdigest()
 
 
-def describe(
-    options: CreatePretrainingDataOptions, inputs: Sequence[str], count: int, rules: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Everything that decides what `count` shards hold; `rules`: see FullTokenizer.rules."""
-    flags = {name: getattr(options, name) for name in _FLAGS}
+def _describe(job: Job) -> dict[str, Any]:
+    """Everything that decides what the shards hold."""
+    options, tokenizer = job.options, job.tokenizer
+    flags = {field.name: getattr(options, field.name) for field in dataclasses.fields(PretrainingDataOptions)}
     return {
         "output": os.path.basename(options.output_file),
-        "flags": {**flags, "num_shards": count},
+        "flags": {**flags, "do_lower_case": tokenizer.basic_tokenizer.do_lower_case, "num_shards": len(job)},
         "splitter": sentences.splitter_version(options),
-        "vocabulary": {"name": options.vocab_file, "sha256": sha256(options.vocab_file), **(rules or {})},
-        "inputs": [
-            {"name": name, "size": files.size(name), "modified": files.modified(name), "changed": _changed(name)}
-            for name in inputs
-        ],
+        "vocabulary": {"name": options.vocab_file, "sha256": sha256(options.vocab_file), **tokenizer.rules},
+        "inputs": [{"name": it.name, "size": it.size, "changed": _changed(it.name)} for it in job.sources],
     }
 
 
-def _changed(name: str) -> int | None:
+def _changed(name: str) -> float | None:
     """When anything of a local file changed, its name or rights too, which no program can set back."""
-    return None if files.is_remote(name) else os.stat(name).st_ctime_ns
+    return files.modified(name) if files.is_remote(name) else os.stat(name).st_ctime_ns
 
 
 class Manifest:
     """The manifest of one run. A finished shard is kept by later runs with the same description."""
 
-    def __init__(self, output_file: str, described: dict[str, Any], shards: Sequence[Shard]):
-        """Reads the manifest of an earlier run, if there is one, or begins a new one; `described`: see `describe`."""
-        folder = os.path.dirname(output_file)
-        self.path = os.path.join(folder, NAME)
-        self._journal = os.path.join(folder, _JOURNAL)
-        self._described = described
-        self.shards = shards
+    def __init__(self, job: Job):
+        """Reads the manifest of an earlier run, if there is one, or begins a new one."""
+        self.path = os.path.join(os.path.dirname(job.options.output_file), NAME)
+        self._described = _describe(job)
+        self.shards = [*map(job.shard, range(len(job)))]
         self._rows: dict[int, dict[str, Any]] = {}
         if files.exists(self.path):
             found = files.read_json(self.path)
             try:
                 self._rows = self._finished(found)
-                problem = _difference(found, described) or self._changed_text(found)
+                problem = _difference(found, self._described) or self._other_text(found)
             except (AttributeError, KeyError, TypeError, ValueError):
                 problem = "by another program, or the file is damaged"
             if problem:
@@ -98,36 +88,25 @@ class Manifest:
                     f"{self.path}: the shards beside it were made {problem}; repeat that command, or write to another"
                     " folder, or remove the file to begin anew"
                 )
-        else:
-            files.make_directory(folder)
         self.save()
 
     def _finished(self, found: dict[str, Any]) -> dict[int, dict[str, Any]]:
-        rows = [*found["shards"]]
-        if files.exists(self._journal):
-            with files.open_binary(self._journal) as stream:
-                for line in stream:
-                    # The last line of a run that was killed may be incomplete, within a character too.
-                    with contextlib.suppress(ValueError, RecursionError):
-                        rows.append(json.loads(line))
-        expected = {shard.number: shard for shard in self.shards}
+        rows = {row["shard"]: row for row in filter(is_row, found["shards"])}
         return {
-            row["shard"]: row
-            for row in rows
-            if is_row(row)
-            and (shard := expected.get(row["shard"])) is not None
+            shard.number: {**row, "text": _text_of(shard)}
+            for shard in self.shards
+            if (row := rows.get(shard.number))
             and row.get("seed") == shard.seed
             and files.exists(shard.output)
             and files.size(shard.output) == row["bytes"]
         }
 
-    def _changed_text(self, found: dict[str, Any]) -> str | None:
+    def _other_text(self, found: dict[str, Any]) -> str | None:
         """What `_difference` would say of finished shards, whose text is read where something of its files changed."""
-        if [row["changed"] for row in found["inputs"]] != [row["changed"] for row in self._described["inputs"]]:
+        if found["inputs"] != self._described["inputs"]:
             for shard in self.shards:
-                before = self._rows.get(shard.number, {}).get("text_sha256")
-                if before and before != text_sha256(shard.pieces):
-                    return f"from {shard.pieces[0].source.name} as it was before its text changed"
+                if shard.number in self._rows and self._rows[shard.number]["text_sha256"] != text_sha256(shard.pieces):
+                    return f"from other text than --input_file has now, {os.path.basename(shard.output)} for example"
         return None
 
     def missing(self) -> list[Shard]:
@@ -135,33 +114,30 @@ class Manifest:
         return [shard for shard in self.shards if shard.number not in self._rows]
 
     def add(self, shard: Shard, counts: dict[str, Any]) -> None:
-        """Records a finished shard; beside remote shards at most some seconds later, with others."""
-        row = {
+        """Records a finished shard, in the file with others if that takes long."""
+        self._rows[shard.number] = {
             "shard": shard.number,
             "file": os.path.basename(shard.output),
             "seed": shard.seed,
-            "text": [{"input": p.source.name, "start": p.start, "stop": p.stop} for p in shard.pieces],
+            "text": _text_of(shard),
             **counts,
         }
-        self._rows[shard.number] = row
-        if files.is_remote(self._journal):  # a remote file cannot be extended, and written only so often
-            if time.monotonic() - self._saved >= _SECONDS_BETWEEN_REMOTE:
-                self.save()
-            return
-        with files.open_binary(self._journal, "ab") as stream:
-            stream.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
+        if time.monotonic() >= self._next_time:
+            self.save()
 
     def save(self, *, complete: bool = False) -> None:
         """Writes the manifest of the shards that are finished so far, or `complete`, of all."""
+        begin = time.monotonic()
         files.write_json(self.path, {**self._described, "complete": complete, "shards": self._listed()})
-        self._saved = time.monotonic()
-        _remove(self._journal)  # last: without it, the next run has the rows of the manifest
+        end = time.monotonic()
+        self._next_time = end + max((end - begin) / _SHARE, _SECONDS_BETWEEN_REMOTE * files.is_remote(self.path))
 
-    def remove_if_empty(self) -> None:
-        """Removes the files of a run that finished no shard: they would forbid another one in the folder."""
-        if not self._rows:
-            _remove(self.path)
-            _remove(self._journal)
+    def end_early(self) -> None:
+        """Saves what a run that failed has finished. A manifest without a shard would forbid another run there."""
+        if self._rows:
+            self.save()
+        elif files.exists(self.path):
+            files.remove(self.path)
 
     def total(self, name: str) -> int:
         """The sum of a count over the finished shards."""
@@ -176,9 +152,8 @@ class Manifest:
         return [self._rows[number] for number in sorted(self._rows)]
 
 
-def _remove(path: str) -> None:
-    if files.exists(path):
-        files.remove(path)
+def _text_of(shard: Shard) -> list[dict[str, Any]]:
+    return [{"input": piece.source.name, "start": piece.start, "stop": piece.stop} for piece in shard.pieces]
 
 
 def is_row(row: object) -> bool:
@@ -199,12 +174,6 @@ def _difference(found: dict[str, Any], described: dict[str, Any]) -> str | None:
         return f"with sentences of {found['splitter']}, not {described['splitter']}"
     if {**found["vocabulary"], "name": None} != {**described["vocabulary"], "name": None}:
         return f"with another vocabulary, or other rules for its words, than {described['vocabulary']['name']} has now"
-    names = [[os.path.basename(row["name"]) for row in each["inputs"]] for each in (found, described)]
-    if names[0] != names[1]:
-        return "from other input files"
-    for old, new in zip(found["inputs"], described["inputs"], strict=True):
-        if (old["size"], old["modified"]) != (new["size"], new["modified"]):
-            return f"from {new['name']} as it was before it changed (size or time)"
     return None
 
 

@@ -12,7 +12,6 @@ from bert_tf2.support.settings import (
     DATA,
     EVALUATION,
     EXAMPLES,
-    LOG,
     MODEL,
     TO_DO,
     TRAINING,
@@ -31,7 +30,6 @@ from bert_tf2.training.options import (
     sequence_length,
 )
 
-RUNNERS = ("DaskRunner",)
 NUM_DELIMITERS = 3  # [CLS], [SEP], [SEP]; of pairs
 OBJECTIVES = ("mlm_nsp", "mlm")
 _LONGEST = 1_000_000  # every example is padded to its length, in memory
@@ -116,8 +114,8 @@ class CreatePretrainingDataOptions(PretrainingDataOptions, CaseOptions):
           --vocab_file=$BERT_BASE_DIR/vocab.txt --max_seq_length=128 --max_predictions_per_seq=20
     """
 
-    not_both = (("num_shards", "shard_megabytes"), ("num_workers", "runner"))
-    needs = (("dask_client_address", "runner"),)
+    not_both = (("num_workers", "dask_scheduler"),)
+    needs = (("num_workers", "num_shards"), ("dask_scheduler", "num_shards"))
 
     input_file: str = setting(
         "Text files to read, also compressed by gzip: names and patterns (*, ?), separated by commas.",
@@ -130,37 +128,21 @@ class CreatePretrainingDataOptions(PretrainingDataOptions, CaseOptions):
     )
     vocab_file: str = setting("Vocabulary of the model to train, one entry per line.", group=MODEL, reads=True)
     num_shards: int | None = setting(
-        "Cut the text into this many shards, written to OUTPUT-00000-of-00010 and so on.", None, group=DATA, low=1
-    )
-    shard_megabytes: float | None = setting(
-        "The same with shards of about this much text, in 1,000,000 bytes.", None, group=DATA, low=0.001
-    )
+        "Cut the text into this many shards, written to OUTPUT-00000-of-00010 and so on: one for every 16 MB, for"
+        " example.", None, group=DATA, low=1, high=1_000_000,
+    )  # fmt: skip
     num_workers: int | None = setting(
         "Processes that make shards; the number of cores if not given.", None, group=DATA, low=1
     )
-    runner: str | None = setting(
-        "Make the shards on a cluster: DaskRunner (extra `dask`).", None, group=DATA, choices=RUNNERS
+    dask_scheduler: str | None = setting(
+        "Make the shards on the cluster of this scheduler (extra `dask`): tcp://HOST:8786.", None, group=DATA
     )
-    dask_client_address: str | None = setting(
-        "Its scheduler, tcp://HOST:8786; if not given, a cluster on this machine.", None, group=DATA
-    )
-    verbose_logging: bool = setting(
-        "Log several examples as the model reads them, instead of one in words.", False, group=LOG
-    )
-
-    @property
-    def is_sharded(self) -> bool:
-        """Whether the text is cut into shards."""
-        return self.num_shards is not None or self.shard_megabytes is not None
 
     def check(self) -> None:
-        for name in ("num_workers", "runner"):
-            if getattr(self, name) is not None and not self.is_sharded:
-                raise WrongSetting(f"--{name}={getattr(self, name)} needs --num_shards or --shard_megabytes")
-        if self.is_sharded and "," in self.output_file:
+        if self.num_shards is not None and "," in self.output_file:
             raise WrongSetting(f"--output_file={self.output_file}: shards need one name, to which numbers are added")
         in_folder = os.path.basename(self.output_file) not in ("", ".gz") and not self.output_file.startswith("/dev/")
-        if self.is_sharded and not in_folder:
+        if self.num_shards is not None and not in_folder:
             raise WrongSetting(f"--output_file={self.output_file}: give the beginning of the names of the shards")
 
 
@@ -208,10 +190,6 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
     eval_input_file: str | None = setting(
         "Records to evaluate on: names and globs, separated by commas.", None, group=EVALUATION, reads=True
     )
-    check_records: bool = setting(
-        "Verify the checksums of all records before the training, also of those that a kept index knows.",
-        False, group=DATA,
-    )  # fmt: skip
     eval_steps: int = setting(
         "While training, evaluate on eval_input_file every N steps and at the end, and keep the weights with the lowest"
         " masked_lm_loss in output_dir/best; 0 disables this.",

@@ -83,7 +83,6 @@ class Source:
     def index(self, team: Team = ALONE) -> record_index.RecordIndex:
         """Where the records lie. The first of several workers reads the files for it, and keeps it for the others."""
         records.check_first_records(self._paths, self._kind, self._sizes, must_have_some=True)
-        options = self._options
         if not team.is_chief:
             team.wait()
 
@@ -91,8 +90,7 @@ class Source:
             self._files.check(counts)
             records.check_first_records(unlike, self._kind, self._sizes, must_have_some=False)
 
-        anew = options.check_records and team.is_chief
-        index, _ = record_index.read(self._paths, options.output_dir, keep=team.is_chief, anew=anew, check=check)
+        index, _ = record_index.read(self._paths, self._options.output_dir, keep=team.is_chief, check=check)
         if team.is_chief:
             team.wait()
         return index

@@ -73,25 +73,29 @@ def read(texts: Iterable[str | Piece], options: CorpusOptions) -> Iterator[str]:
         lines of a piece count from its start.
       options: input_format, language and text_field are used.
     """
-    decode = _decoder(options)
+    decode, warned = _decoder(options), set()
     for text in texts:
+        name = str(text)
         if isinstance(text, Piece):
-            lines = files.decode_lines(text.lines(), str(text))
-            yield from decode(_watched(lines, str(text), options.input_format), str(text))
+            lines = files.decode_lines(text.lines(), name)
+            yield from decode(_watched(lines, name, options.input_format, warned), name)
             continue
         with gzip_files.open_unpacked(text) as stream:
             # Counting the lines of an archive would take as long as reading it.
             total = None if gzip_files.is_packed(stream) else files.count_lines(text)
             lines = progress.track(files.decode_lines(stream, text), f"Reading {text}", total, "lines")
-            yield from decode(_watched(lines, text, options.input_format), text)
+            yield from decode(_watched(lines, name, options.input_format, warned), name)
 
 
 _LONG = 10_000_000
 
 
-def _watched(lines: Iterable[str], name: str, input_format: str) -> Iterator[str]:
-    """Warns of lines that take much memory."""
+def _watched(lines: Iterable[str], name: str, input_format: str, warned: set[str]) -> Iterator[str]:
+    """Warns of lines that take much memory, and once of JSON that is read as text."""
     for number, line in enumerate(lines, 1):
+        if number == 1 and input_format != "jsonl" and not warned and _is_json_object(line):
+            warned.add(name)
+            logging.warning("%s: its first line is a JSON object; for JSON lines give --input_format=jsonl", name)
         if len(line) >= _LONG:
             lost = " as one sentence, most of which no example holds, and" if input_format == "lines" else ""
             logging.warning(
@@ -101,53 +105,23 @@ def _watched(lines: Iterable[str], name: str, input_format: str) -> Iterator[str
         yield line
 
 
-def _decoder(options: CorpusOptions) -> Callable[[Iterable[str], str], Iterator[str]]:
-    """A function that makes sentences and "" of the lines of a file, given them and the file's name."""
-    look = functools.partial(_looked_at, input_format=options.input_format, warned=set())
-    if options.input_format == "lines":
-        return lambda lines, name: map(str.strip, look(lines, name))
-    split = _splitter(options.language)
-    if options.input_format == "jsonl":
-        return functools.partial(_of_json, split=split, field=options.text_field)
-    return lambda lines, name: itertools.chain.from_iterable(
-        split(paragraph) if (paragraph := line.strip()) else [""] for line in look(lines, name)
-    )
-
-
-_LOOKED_AT, _FEWEST = 400, 40  # lines
-_WRAPPED = range(40, 121)
-_END = re.compile("[.!?…:;。।؟\uff01\uff1f\uff1b\uff1a][\"'”»\u2019\uff09)\\]]*$")
-
-
-def _looked_at(lines: Iterable[str], name: str, *, input_format: str, warned: set[str]) -> Iterator[str]:
-    """Warns of lines that are probably meant otherwise: once of JSON, and once of wrapped text."""
-    lines = iter(lines)
-    beginning = list(itertools.islice(lines, _LOOKED_AT))
-    if "json" not in warned and beginning and _is_json_object(beginning[0]):
-        warned.add("json")
-        logging.warning("%s: its first line is a JSON object; for JSON lines give --input_format=jsonl", name)
-    if "wrapped" not in warned and input_format == "text" and _is_wrapped([*map(str.strip, beginning)]):
-        warned.add("wrapped")
-        logging.warning(
-            "%s: most lines break off within a sentence, as if the text were wrapped, and with --input_format=text each"
-            " is a paragraph. Join the lines of each paragraph first: awk -v RS= '{$1=$1} 1'",
-            name,
-        )
-    return itertools.chain(beginning, lines)
-
-
-def _is_wrapped(texts: list[str]) -> bool:
-    """Whether most lines, except the last ones of paragraphs, are as long as wrapped ones and do not end a sentence."""
-    inner = [text for text, following in itertools.pairwise(texts) if text and following]
-    num_broken = sum(len(text) in _WRAPPED and not _END.search(text) for text in inner)
-    return len(inner) >= _FEWEST and num_broken >= len(inner) * 6 / 10
-
-
 def _is_json_object(line: str) -> bool:
     try:
         return isinstance(json.loads(line.removeprefix("\ufeff")), dict)
     except (ValueError, RecursionError):
         return False
+
+
+def _decoder(options: CorpusOptions) -> Callable[[Iterable[str], str], Iterator[str]]:
+    """A function that makes sentences and "" of the lines of a file, given them and the file's name."""
+    if options.input_format == "lines":
+        return lambda lines, name: map(str.strip, lines)
+    split = _splitter(options.language)
+    if options.input_format == "jsonl":
+        return functools.partial(_of_json, split=split, field=options.text_field)
+    return lambda lines, name: itertools.chain.from_iterable(
+        split(paragraph) if (paragraph := line.strip()) else [""] for line in lines
+    )
 
 
 def ends_document(line: bytes, input_format: str) -> bool:

@@ -1,24 +1,19 @@
-"""Makes shards in processes of this machine (`make`), and one by one in a worker of Dask (`make_sent`).
+"""Makes shards, in processes of this machine with `make`; `dask_run` has another one.
 
 Workers are started with `spawn`, so that they inherit neither memory nor threads; everything that they run is
 importable. Each has a pipe of its own. A worker whose main process has ended removes its partial file and ends too.
-Dask may repeat the work on a shard, also while another worker still does it: whoever comes last replaces a file by an
-equal one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import logging as python_logging
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.resource_tracker
 import os
-import pickle
 import signal
-import socket
 import sys
 import threading
 import traceback
@@ -28,15 +23,12 @@ from typing import Any
 
 from absl import logging
 
-import bert_tf2
 from bert_tf2.data import record_index
 from bert_tf2.pretraining import manifest, shards
 from bert_tf2.pretraining.example_files import make_files
-from bert_tf2.pretraining.options import CreatePretrainingDataOptions
 from bert_tf2.pretraining.shards import Job, Shard
 from bert_tf2.support import environment, files, outputs, process
 from bert_tf2.support.errors import UserError
-from bert_tf2.tokenization import FullTokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,13 +41,16 @@ class Result:
     warnings: tuple[str, ...] = ()  # what was logged
 
 
-def attempt(shard: Shard, tokenizer: FullTokenizer, options: CreatePretrainingDataOptions) -> Result:
+def attempt(shard: Shard, job: Job) -> Result:
     """Writes a shard, or says why it cannot be written."""
     with _collected_log() as messages:
         try:
-            result = Result(counts=make_shard(shard, tokenizer, options))
+            result = Result(counts=make_shard(shard, job))
+        except UserError as error:
+            result = Result(error=shards.placed(str(error), shard.pieces))
         except Exception as error:
-            result = explain(error)
+            line = environment.explain(error)
+            result = Result(error=line) if line else Result(bug="".join(traceback.format_exception(error)))
     return dataclasses.replace(result, warnings=tuple(shards.placed(line, shard.pieces) for line in messages))
 
 
@@ -80,21 +75,10 @@ def _collected_log() -> Iterator[list[str]]:
         logger.removeFilter(keep)
 
 
-def explain(error: Exception) -> Result:
-    if isinstance(error, UserError):
-        return Result(error=str(error))
-    if line := environment.explain(error):
-        return Result(error=line)
-    return Result(bug="".join(traceback.format_exception(error)))
-
-
-def make_shard(shard: Shard, tokenizer: FullTokenizer, options: CreatePretrainingDataOptions) -> dict[str, Any]:
+def make_shard(shard: Shard, job: Job) -> dict[str, Any]:
     """Writes a shard, as an unsharded run does for its text with its seed; returns its counts for the manifest."""
-    files.make_directory(os.path.dirname(shard.output))
-    try:
-        corpus, examples = make_files(shard.pieces, [shard.output], tokenizer, options, shard.seed)
-    except UserError as error:
-        raise UserError(shards.placed(str(error), shard.pieces)) from error
+    options = job.options
+    corpus, examples = make_files(shard.pieces, [shard.output], job.tokenizer, options, shard.seed)
     places = options.max_seq_length * len(examples)
     tokens = examples.num_tokens + options.num_delimiters * len(examples)
     return {
@@ -192,21 +176,9 @@ def work(connection: multiprocessing.connection.Connection, job: Job) -> None:
     """The whole life of a worker process: receives shards and answers with results until the pipe ends."""
     signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    tokenizer = None
-    while True:
-        try:
-            shard = connection.recv()
-        except (EOFError, OSError):
-            return
-        try:
-            tokenizer = tokenizer or FullTokenizer(job.options.vocab_file, job.options.do_lower_case, **job.rules)
-            result = attempt(shard, tokenizer, job.options)
-        except Exception as error:
-            result = explain(error)
-        try:
-            connection.send(result)
-        except OSError:
-            return
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            connection.send(attempt(connection.recv(), job))
 
 
 def _leave(*_) -> None:
@@ -218,40 +190,3 @@ def _end_with_parent() -> None:
     multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
     # Not _leave() here: the main thread could begin another partial file after they are removed. It handles the signal.
     signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
-
-
-# In a worker that the launcher did not start
-
-
-def load_tokenizer(job: Job) -> FullTokenizer:
-    vocab_file = job.options.vocab_file
-    if manifest.sha256(vocab_file) != job.vocabulary:
-        raise UserError(
-            f"{vocab_file}: is another file on {socket.gethostname()} than where the job was started;"
-            " name a file that all machines see"
-        )
-    return FullTokenizer(vocab_file, job.options.do_lower_case, **job.rules)
-
-
-def make_sent(number: int, version: str, sent: bytes) -> Result:
-    """Makes a shard of a pickled job, if this worker has the launcher's version of the package."""
-    if version != bert_tf2.__version__:
-        return Result(error=f"has bert_tf2 {bert_tf2.__version__}, and the launcher {version}: install the same")
-    try:
-        job, tokenizer = _receive(sent)
-        shard = job.shard(number)
-        for source in {piece.source for piece in shard.pieces}:
-            if files.size(source.place) != source.size:
-                raise UserError(
-                    f"{source.place}: has another size on {socket.gethostname()} than where the job was started; name"
-                    " files that all machines see, and leave them as they are until the job has ended"
-                )
-        return attempt(shard, tokenizer, job.options)
-    except Exception as error:
-        return explain(error)
-
-
-@functools.lru_cache(maxsize=1)
-def _receive(sent: bytes) -> tuple[Job, FullTokenizer]:
-    job = pickle.loads(sent)
-    return job, load_tokenizer(job)

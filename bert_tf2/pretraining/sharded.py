@@ -1,4 +1,4 @@
-"""create_pretraining_data.py: as one output, or with --num_shards or --shard_megabytes as shards.
+"""create_pretraining_data.py: as one output, or with --num_shards as shards.
 
 A shard is byte for byte what an unsharded run writes for the shard's text with the shard's seed; docs/scaling.md says
 how to make one alone.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -17,13 +16,12 @@ from types import ModuleType
 from absl import logging
 
 from bert_tf2.pretraining import example_files, shard_making, shards
-from bert_tf2.pretraining.manifest import Manifest, describe, sha256
+from bert_tf2.pretraining.manifest import NAME, Manifest
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions
 from bert_tf2.pretraining.shard_making import Result
 from bert_tf2.pretraining.shards import Job, Shard
-from bert_tf2.support import environment, files, output_lock, outputs, progress
+from bert_tf2.support import environment, files, gzip_files, output_lock, outputs, progress
 from bert_tf2.support.errors import UserError
-from bert_tf2.tokenization import FullTokenizer
 
 
 def run(options: CreatePretrainingDataOptions) -> None:
@@ -31,7 +29,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
 
     Beside shards stands `manifest.json`. A run that was stopped continues: finished shards are kept.
     """
-    if not options.is_sharded:
+    if options.num_shards is None:
         return example_files.run(options)
     engine = _engine(options)
     inputs, tokenizer = example_files.prepare(options, [options.output_file])
@@ -40,72 +38,51 @@ def run(options: CreatePretrainingDataOptions) -> None:
     with output_lock.locked(folder or ".", "making of shards"):
         outputs.remove_leftovers(folder)
         with shards.opened(inputs, options.output_file) as sources:
-            total = sum(source.size for source in sources)
-            count = shards.count_of(total, options.num_shards, options.shard_megabytes)
-            cuts = shards.cut(sources, count, options.input_format)
-            job = Job(dataclasses.replace(options, do_lower_case=options.do_lower_case is not False), sources, cuts)
-            manifest = _make_all(job, inputs, tokenizer, engine)
+            cuts = shards.cut(sources, options.num_shards, options.input_format)
+            job = Job(options, tokenizer, sources, cuts)
+            manifest = Manifest(job)
+            try:
+                _make(manifest, job, engine)
+            except BaseException:
+                manifest.end_early()
+                raise
         manifest.save(complete=True)
         manifest.keep_index()
-        unpacked = [shards.unpacked_name(options.output_file, number) for number in range(len(inputs))]
-        _remove_partial(folder, [*(shard.output for shard in manifest.shards), *unpacked, manifest.path])
+        _remove_partial(options.output_file)
     examples = manifest.total("examples")
     logging.info("Wrote %d examples", examples)
-    written = shards.name_of(options.output_file, None, count)
+    written = shards.name_of(options.output_file, None, options.num_shards)
     example_files.tell_summary([written, manifest.path], options, examples)
 
 
-def _make_all(job: Job, inputs: Sequence[str], tokenizer: FullTokenizer, engine: ModuleType) -> Manifest:
-    """Makes the shards that are missing."""
-    planned = [*map(job.shard, range(len(job)))]
-    read = {outputs.identity(name): name for name in inputs}
-    for shard in planned:
-        if name := read.get(outputs.identity(shard.output)):
-            raise UserError(f"{shard.output}: is also read from (--input_file, {name}); give another --output_file")
-    manifest = Manifest(job.options.output_file, describe(job.options, inputs, len(job), tokenizer.rules), planned)
-    job = dataclasses.replace(job, vocabulary=sha256(job.options.vocab_file), rules=tokenizer.rules)
-    if job.options.runner:
-        job = job.for_other_folders()
-    missing = manifest.missing()
-    try:
-        if missing and job.cuts[-1]:
-            _warn_of_few_documents(job)
-        _make(missing, manifest, job, engine)
-    except BaseException:
-        manifest.remove_if_empty()
-        raise
-    return manifest
-
-
-def _remove_partial(folder: str, written: Sequence[str]) -> None:
-    """Removes what workers that were killed left of the files of a run that is complete, on whatever machine."""
-    finals = {os.path.basename(path) for path in written}
-    for name in files.list_directory(folder or "."):
-        if os.path.basename(environment.final_name(name)) in finals - {name}:
-            files.remove(os.path.join(folder, name))
+def _remove_partial(output_file: str) -> None:
+    """Removes what workers that were killed, on whatever machine, left of the files of a run that is complete."""
+    folder, name = os.path.split(output_file.removesuffix(gzip_files.ENDING))
+    for partial in files.list_directory(folder or "."):
+        if partial.startswith((f".{name}-", f".{NAME}.")) and environment.final_name(partial) != partial:
+            files.remove(os.path.join(folder, partial))
 
 
 def _engine(options: CreatePretrainingDataOptions) -> ModuleType:
     """The module whose `make(wanted, job)` yields shards with their results, in any order."""
-    if not options.runner:
+    if not options.dask_scheduler:
         return shard_making
-    if not importlib.util.find_spec("distributed"):
-        raise UserError(
-            f"--runner={options.runner} needs a package that is not installed, distributed: pip install '.[dask]' in"
-            " the checkout"
-        )
-    from bert_tf2.pretraining import dask_run
-
+    try:
+        from bert_tf2.pretraining import dask_run
+    except ImportError as error:
+        raise UserError(f"--dask_scheduler needs the extra `dask` ({error}): pip install '.[dask]'") from error
     return dask_run
 
 
-def _make(missing: Sequence[Shard], manifest: Manifest, job: Job, engine: ModuleType) -> None:
-    """Makes shards and lists them in the manifest; a RuntimeError has the traceback of a worker."""
-    kept = len(job) - len(missing)
-    if kept:
+def _make(manifest: Manifest, job: Job, engine: ModuleType) -> None:
+    """Makes the shards that are missing; a RuntimeError has the traceback of a worker."""
+    missing = manifest.missing()
+    if kept := len(job) - len(missing):
         logging.info("%d of %d shards are finished and kept", kept, len(job))
     if not missing:
         return
+    if job.cuts[-1]:
+        _warn_of_few_documents(job)
     warned: set[str] = set()
     made: Iterator[tuple[Shard, Result]] = engine.make(missing, job)
     with contextlib.closing(made), progress.Progress("Making shards", len(job), "shards", done=kept) as shown:

@@ -17,17 +17,16 @@ import itertools
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from bert_tf2.pretraining import sentences
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions
 from bert_tf2.pretraining.sentences import Piece, Source
 from bert_tf2.support import environment, files, gzip_files, outputs
 from bert_tf2.support.errors import UserError
+from bert_tf2.tokenization import FullTokenizer
 
 _BLOCK = 1 << 20
-_MOST_SHARDS = 10**6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,12 +48,10 @@ class Shard:
 class Job:
     """All shards of a run: whoever has it makes any of them, given its number."""
 
-    options: CreatePretrainingDataOptions  # the options of the run; `do_lower_case` is true or false
+    options: CreatePretrainingDataOptions  # the options of the run
+    tokenizer: FullTokenizer
     sources: tuple[Source, ...]  # the files of the corpus, in order
     cuts: tuple[int, ...]  # shard s has the text from byte cuts[s] to cuts[s + 1], see `cut`
-    vocabulary: str = ""  # the SHA-256 of the vocabulary
-    # how the tokenizer differs from the reference's, see FullTokenizer.rules
-    rules: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
 
     def __len__(self) -> int:
         """The number of shards."""
@@ -75,16 +72,6 @@ class Job:
         seed = seed_of(self.options.random_seed, number)
         return Shard(number, name_of(self.options.output_file, number, len(self)), seed, tuple(pieces))
 
-    def for_other_folders(self) -> Job:
-        """The job for workers whose working directory is another one."""
-
-        def absolute(path: str) -> str:
-            return path if files.is_remote(path) else os.path.abspath(path)
-
-        names = {name: absolute(getattr(self.options, name)) for name in ("vocab_file", "output_file")}
-        sources = tuple(dataclasses.replace(source, place=absolute(source.place)) for source in self.sources)
-        return dataclasses.replace(self, options=dataclasses.replace(self.options, **names), sources=sources)
-
 
 def seed_of(random_seed: int, number: int) -> int:
     """The value of --random_seed for a shard: the first four bytes of the SHA-256 of "SEED,NUMBER", big-endian."""
@@ -101,15 +88,9 @@ def name_of(output_file: str, number: int | None, count: int) -> str:
 @contextlib.contextmanager
 def opened(names: Sequence[str], output_file: str) -> Iterator[tuple[Source, ...]]:
     """The files of the corpus; those that gzip compressed are unpacked beside the output, as long as this is open."""
+    begin = output_file.removesuffix(gzip_files.ENDING)
     with contextlib.ExitStack() as unpacked:
-        yield tuple(
-            _open_source(name, outputs.name_beside(unpacked_name(output_file, number)), unpacked)
-            for number, name in enumerate(names)
-        )
-
-
-def unpacked_name(output_file: str, number: int) -> str:
-    return f"{output_file}.input-{number:05d}"
+        yield tuple(_open_source(name, f"{begin}-input-{number}", unpacked) for number, name in enumerate(names))
 
 
 def _open_source(name: str, scratch: str, unpacked: contextlib.ExitStack) -> Source:
@@ -118,21 +99,13 @@ def _open_source(name: str, scratch: str, unpacked: contextlib.ExitStack) -> Sou
     place = name
     with gzip_files.open_unpacked(name) as stream:
         if gzip_files.is_packed(stream):
-            place = scratch
+            place = outputs.name_beside(scratch)
             unpacked.callback(lambda: files.exists(place) and files.remove(place))
             with environment.writing(place), files.open_binary(place, "wb") as text:
                 shutil.copyfileobj(stream, text, _BLOCK)
     with files.open_binary(place) as stream:
         next(files.decode_lines(stream, name), None)  # refuses other kinds of files
     return Source(name, place, files.size(place))
-
-
-def count_of(total: int, num_shards: int | None, shard_megabytes: float | None) -> int:
-    """The number of shards; `shard_megabytes` is the size of a shard's text in units of 1,000,000 bytes."""
-    count = num_shards or max(1, -(-total // round(shard_megabytes * 1_000_000)))
-    if count > _MOST_SHARDS:
-        raise UserError(f"{count:,} shards of {total:,} bytes of text; at most {_MOST_SHARDS:,}: make larger ones")
-    return count
 
 
 def cut(sources: Sequence[Source], count: int, input_format: str = "lines") -> tuple[int, ...]:

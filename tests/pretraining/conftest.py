@@ -33,8 +33,7 @@ def in_process(monkeypatch):
 
     def make(wanted, job):
         for shard in wanted:
-            tokenizer = FullTokenizer(job.options.vocab_file, job.options.do_lower_case, **job.rules)
-            yield shard, shard_making.Result(counts=shard_making.make_shard(shard, tokenizer, job.options))
+            yield shard, shard_making.Result(counts=shard_making.make_shard(shard, job))
             made.append(shard.number)
 
     monkeypatch.setattr(shard_making, "make", make)

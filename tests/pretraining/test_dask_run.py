@@ -1,4 +1,4 @@
-"""create_pretraining_data.py --runner=DaskRunner, with a scheduler and workers that are processes."""
+"""create_pretraining_data.py --dask_scheduler, with a scheduler and workers that are processes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from command_lines import ROOT
 
 pytestmark = pytest.mark.extra
 
-DASK = "--runner=DaskRunner"
-
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
@@ -28,7 +26,7 @@ def cluster(tmp_path, monkeypatch):
 
 
 def at(cluster, flags=FLAGS):
-    return (*flags, DASK, f"--dask_client_address={cluster.address}")
+    return (*flags, f"--dask_scheduler={cluster.address}")
 
 
 @pytest.fixture(scope="module")
@@ -126,23 +124,17 @@ def test_a_killed_scheduler_is_one_line_and_loses_nothing(long, cluster, tmp_pat
 
 
 # What is wrong with a worker, as a module that it loads first.
-WITHOUT_VOCABULARY = """
-import dataclasses
-from bert_tf2.pretraining import shard_making
-def load_elsewhere(job, load=shard_making.load_tokenizer):
-    return load(dataclasses.replace(job, options=dataclasses.replace(job.options, vocab_file="/elsewhere/vocab.txt")))
-shard_making.load_tokenizer = load_elsewhere
-"""
+OTHER_TEXT = "from bert_tf2.support import files; files.size = lambda path: 7"
 OTHER_VERSION = "import bert_tf2; bert_tf2.__version__ = '0.0.1'"
 
 
 @pytest.mark.parametrize(
     ("wrong", "problem"),
     [
-        (WITHOUT_VOCABULARY, "/elsewhere/vocab.txt: no such file"),
+        (OTHER_TEXT, "one.txt: is another file on"),
         (OTHER_VERSION, "has bert_tf2 0.0.1, and the launcher"),
     ],
-    ids=["vocabulary", "version"],
+    ids=["text", "version"],
 )
 def test_a_worker_that_cannot_is_named(short, cluster, tmp_path, wrong, problem, request):
     (tmp_path / "wrong.py").write_text(wrong)
@@ -159,23 +151,24 @@ def test_a_worker_that_cannot_is_named(short, cluster, tmp_path, wrong, problem,
     assert done.returncode == 0 and contents(short / output) == contents(short / "plain"), done.stderr
 
 
-def test_a_shard_that_ends_every_worker_is_one_line(short, tmp_path, monkeypatch):
+def test_a_shard_that_ends_every_worker_is_one_line(short, cluster, tmp_path):
     (tmp_path / "ends.py").write_text(
         "import os; from bert_tf2.pretraining import shard_making; shard_making.make_shard = lambda *_: os._exit(9)"
     )
-    monkeypatch.setenv("DASK_DISTRIBUTED__WORKER__PRELOAD", str(tmp_path / "ends.py"))
-    done = run(short, *FLAGS, DASK, output="ends")
-    # A worker that is being replaced while the cluster ends may print a traceback of Dask's before the last line.
+    worker = cluster.add("--nanny", "--preload", str(tmp_path / "ends.py"))  # a new one is started each time
+    done = run(short, *at(cluster), output="ends")
     last = done.stderr.splitlines()[-1]
     assert done.returncode == 1 and last.startswith("create_pretraining_data.py: error: "), done.stderr
     assert "4 workers ended while they made it, the last at tcp://127.0.0.1:" in last and "ends/x-000" in last
-    monkeypatch.delenv("DASK_DISTRIBUTED__WORKER__PRELOAD")
-    done = run(short, *FLAGS, DASK, output="ends")
+    worker.terminate()
+    worker.wait()
+    cluster.add()
+    done = run(short, *at(cluster), output="ends")
     assert done.returncode == 0 and contents(short / "ends") == contents(short / "plain"), done.stderr
 
 
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense://x"])
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense://x", "127.0.0.1"])
 def test_an_address_where_nobody_answers_is_one_line(short, address):
-    done = run(short, *FLAGS, DASK, f"--dask_client_address={address}", output="nobody")
+    done = run(short, *FLAGS, f"--dask_scheduler={address}", output="nobody")
     assert done.returncode == 1 and "no scheduler answers" in done.stderr.splitlines()[-1], done.stderr
     assert "Traceback" not in done.stderr

@@ -96,8 +96,7 @@ def test_no_text(tmp_path, tokenizer):
 
 
 def test_a_corpus_is_its_documents(tmp_path, tokenizer, monkeypatch):
-    monkeypatch.setattr(corpus._Words, "_MOST", 5)  # it is emptied again and again
-    monkeypatch.setattr(corpus._Words, "_LONGEST", 3)
+    monkeypatch.setattr(corpus, "_MOST_WORDS", 5)  # it is emptied again and again
     path = tmp_path / "text"
     path.write_text(random_text(random.Random(1)), encoding="utf-8")
     assert not corpus.read([str(path)], tokenizer).kinds

@@ -78,7 +78,7 @@ def test_unsharded_remote_files(there, here):
 def test_finished_remote_shards_are_kept(there, in_process, monkeypatch):
     one = shard_making.make_shard
     monkeypatch.setattr(manifest, "_SECONDS_BETWEEN_REMOTE", 0.0)
-    monkeypatch.setattr(shard_making, "make_shard", lambda s, t, o: 1 / (3 - s.number) and one(s, t, o))
+    monkeypatch.setattr(shard_making, "make_shard", lambda shard, job: 1 / (3 - shard.number) and one(shard, job))
     with pytest.raises(ZeroDivisionError):
         sharded.run(options(there, "out/x"))
     write(f"{there}/out/.x-00003-of-00040.host.123.partial", b"of a worker that was killed")

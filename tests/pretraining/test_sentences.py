@@ -142,37 +142,6 @@ def test_settings_that_would_change_nothing(settings, words):
         PretrainingDataOptions(**settings)
 
 
-WRAPPED = (
-    "the lines of this text are as long as each other and end with\nin a sentence which goes on, so that\n" * 5
-).split()
-
-
-def wrapped(width):
-    import textwrap
-
-    return "\n\n".join(textwrap.fill(" ".join(WRAPPED * 6), width) + "." for _ in range(8))
-
-
-@needs_sentencex
-@pytest.mark.parametrize(
-    ("text", "warned"),
-    [
-        (wrapped(72), True),
-        (wrapped(72).replace("\n\n", "\x00").replace("\n", " ").replace("\x00", "\n"), False),
-        ("A sentence of the usual length stands here, and it ends with a full stop.\n" * 100, False),
-        ("A title\n" * 100, False),
-        (wrapped(72)[:1000], False),  # too little to tell
-    ],
-)
-def test_wrapped_text_gets_one_warning(tmp_path, log_lines, text, warned):
-    for name in ("one", "two"):
-        (tmp_path / name).write_text(text)
-    [*sentences.read([f"{tmp_path}/one", f"{tmp_path}/two"], PretrainingDataOptions(input_format="text"))]
-    found = [line for line in log_lines if "wrapped" in line]
-    assert len(found) == warned
-    assert all(line.startswith(f"{tmp_path}/one: ") and "awk" in line for line in found)
-
-
 def test_json_lines_that_are_read_as_text_get_one_warning(tmp_path, log_lines):
     contents = {"list": "[1] is a number.\n", "brace": "{a set}\n", "one": as_json("A."), "two": "{}"}
     for name, content in contents.items():

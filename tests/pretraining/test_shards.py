@@ -28,7 +28,7 @@ def shards_of(names, count, **settings):
         input_file=",".join(names), output_file=f"{names[0]}.out", vocab_file="none", num_shards=count, **settings
     )
     with shards.opened(names, given.output_file) as sources:
-        job = shards.Job(given, sources, shards.cut(sources, count, given.input_format))
+        job = shards.Job(given, None, sources, shards.cut(sources, count, given.input_format))
         return [
             (shard, [line for piece in shard.pieces for line in piece.lines()])
             for shard in map(job.shard, range(count))
@@ -112,10 +112,6 @@ def test_names_and_numbers_of_shards():
     assert shards.name_of("out/x.tfrecord.gz", 7, 1000) == "out/x.tfrecord-00007-of-01000.gz"
     assert shards.name_of("out/x", None, 7) == "out/x-*-of-00007"
     assert shards.name_of("out/x.gz", None, 7) == "out/x-*-of-00007.gz"
-    assert [shards.count_of(size, None, 0.5) for size in (0, 1, 500_000, 500_001)] == [1, 1, 1, 2]
-    assert shards.count_of(10, 7, None) == 7
-    with pytest.raises(UserError, match=r"1,000,000,000 shards of .* make larger ones"):
-        shards.count_of(10**12, None, 0.001)
 
 
 def test_compressed_files_are_unpacked_beside_the_output(tmp_path):

@@ -36,10 +36,10 @@ def warnings(folder, caplog, text, **changes):
         (f"{DOCUMENT}\n" * 20, {"num_shards": 40}, ["; give --num_shards=10 or fewer"]),
         (f"{DOCUMENT}\n" * 20, {"num_shards": 40, "objective": "mlm"}, ["20 of 40 shards have no text; give --num_s"]),
         (f"\n\n{DOCUMENT}\n\n" * 20, {"num_shards": 20, "objective": "mlm"}, []),
-        (DOCUMENT * 99, {"shard_megabytes": 0.001}, ["1 of 2 shards have no text and 1 are one document, from which"]),
+        (DOCUMENT * 99, {"num_shards": 2}, ["1 of 2 shards have no text and 1 are one document, from which"]),
         (
             DOCUMENT * 99,
-            {"shard_megabytes": 0.001},
+            {"num_shards": 2},
             ["; leave empty lines between documents only, or give --objective"],
         ),
     ],
@@ -57,6 +57,6 @@ def test_a_long_line_is_named_in_its_file(tmp_path, tokenizer, caplog, monkeypat
     assert len(found) == 1 and told in found[0]
     given = data_options(tmp_path, "out/x", num_shards=3)
     with shards.opened([given.input_file], given.output_file) as sources:
-        job = shards.Job(given, sources, shards.cut(sources, 3))
-        made = [shard_making.attempt(shard, tokenizer, given).warnings for shard in map(job.shard, range(3))]
+        job = shards.Job(given, tokenizer, sources, shards.cut(sources, 3))
+        made = [shard_making.attempt(shard, job).warnings for shard in map(job.shard, range(3))]
     assert made[0] == made[2] == () and len(made[1]) == 1 and told in made[1][0]
