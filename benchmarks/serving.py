@@ -35,6 +35,7 @@ import os
 import statistics
 import tempfile
 import time
+import types
 import warnings
 from collections.abc import Callable
 
@@ -97,7 +98,7 @@ def write_all(folder: str, weights: str | None) -> tuple[dict[str, str], int]:
     """Writes what the sides read; returns its place for each side that can be timed, and the vocabulary's size."""
     import tensorflow as tf
 
-    from bert_tf2.exporting import folded_encoder, onnx_model
+    from bert_tf2.exporting import folded_encoder, onnx_model, signatures
 
     model, config = load_model(weights)
     places = {"float32": f"{folder}/float32", "bfloat16": f"{folder}/bfloat16"}
@@ -113,8 +114,8 @@ def write_all(folder: str, weights: str | None) -> tuple[dict[str, str], int]:
         else:
             places[name] = places["float32"] if "OpenVINO" in name else f"{folder}/{name.replace(' ', '_')}.onnx"
     if "ONNX" in places:
-        of_task = {"has_pooler": True, "mask_id": 0, "top_k": 1, "num_words": config.vocab_size}
-        exact = onnx_model.build("features", model, config, None, **of_task)
+        options = types.SimpleNamespace(task="features")
+        exact = onnx_model.build(signatures.Setting(options, config, None, model=model, has_pooler=True))
         for name, written in (("ONNX", exact.SerializeToString()), ("ONNX int8", onnx_model.quantize(exact))):
             with open(places[name], "wb") as stream:
                 stream.write(written)

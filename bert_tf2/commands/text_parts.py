@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from bert_tf2.exporting.tokenize_layer import Tokenize, entries_of, write_vocabulary
+from bert_tf2.exporting.tokenize_layer import Tokenize, write_vocabulary
 from bert_tf2.finetuning.answering import SQUAD
 from bert_tf2.finetuning.options import ClassifierOptions, checked_length
 from bert_tf2.layers import initial_weights_from
@@ -61,7 +61,7 @@ def write_folder(
     output_dir = os.path.expanduser(os.fspath(output_dir))
     files.make_directory(output_dir)
     with tempfile.TemporaryDirectory() as folder:
-        vocab_file = write_vocabulary(folder, entries_of(tokenizer))
+        vocab_file = write_vocabulary(folder, tokenizer.entries)
         sources.check_output_dir(output_dir, model.config, vocab_file)
         sources.write_companions(output_dir, model.config, tokenizer, vocab_file, content)
     if label_map:

@@ -9,13 +9,11 @@ Dimensions: B questions or texts, W windows of all questions, F positions, N pie
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import NamedTuple
 
 import tensorflow as tf
 
-from bert_tf2 import heads, modeling
-from bert_tf2.exporting.graph_tokenization import Inputs, Pieces, character_offsets
+from bert_tf2 import modeling
+from bert_tf2.exporting.graph_tokenization import Pieces, character_offsets
 from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.request_checks import Rows, checked_texts
 from bert_tf2.exporting.signatures import Outputs, Setting, Task, fill_rows, windows
@@ -23,17 +21,6 @@ from bert_tf2.finetuning import squad
 
 # Windows in the encoder at a time; a long paragraph has many more than the usual number of rows in a batch.
 _WINDOWS_AT_A_TIME = 32
-
-
-class Spans(NamedTuple):
-    """The best span of each row: int32 positions of its first and last piece, float64 score; all of the same shape.
-
-    If a row has no span, the score is -infinity and the positions are undefined.
-    """
-
-    starts: tf.Tensor
-    ends: tf.Tensor
-    scores: tf.Tensor
 
 
 def max_context(pieces: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
@@ -56,10 +43,11 @@ def max_context(pieces: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
 def best_spans(
     start_logits: tf.Tensor, end_logits: tf.Tensor, may_start: tf.Tensor, may_end: tf.Tensor, options: ExportOptions
-) -> Spans:
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns the best span of each row, like squad.compute_predictions: among equal scores, the first one.
 
-    All are [B, F]; `may_start`, `may_end`: where a span may begin and end.
+    All are [B, F]; `may_start`, `may_end`: where a span may begin and end. Returns the positions of first and last
+    pieces, int32 [B], and the scores, float64 [B]: -infinity in a row without a span, whose positions are undefined.
     """
     count = tf.minimum(options.n_best_size, tf.shape(start_logits)[1])
     start_values, starts = tf.math.top_k(start_logits, count)  # [B, n]
@@ -73,18 +61,8 @@ def best_spans(
     scores = tf.where(allowed, scores, tf.constant(float("-inf"), tf.float64))
     scores = tf.reshape(scores, [-1, count * count])
     best = tf.argmax(scores, axis=1, output_type=tf.int32)
-    return Spans(
-        tf.gather(starts, best // count, batch_dims=1),
-        tf.gather(ends, best % count, batch_dims=1),
-        tf.gather(scores, best, batch_dims=1),
-    )
-
-
-def best_windows(scores: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Returns the window with the best score for each question, the first of equals: [W], [W] -> int32 [B]."""
-    best = tf.gather(tf.math.segment_max(scores, rows), rows)
-    count = tf.size(scores)
-    return tf.math.segment_min(tf.where(tf.equal(scores, best), tf.range(count), count), rows)
+    starts, ends = (tf.gather(starts, best // count, batch_dims=1), tf.gather(ends, best % count, batch_dims=1))
+    return starts, ends, tf.gather(scores, best, batch_dims=1)
 
 
 class SpanFinder(Task):
@@ -94,6 +72,8 @@ class SpanFinder(Task):
     null_odds [B]: the score of "no answer" minus that of the best span. Without an answer it is "", from -1 to -1.
     """
 
+    needs = ("cls/squad/",)
+    stated = ("doc_stride", "max_query_length", "n_best_size", "max_answer_length", "null_score_diff_threshold")
     texts = ("question", "context")
 
     def _logits(self, rows: Rows) -> tuple[tf.Tensor, tf.Tensor]:
@@ -114,9 +94,10 @@ class SpanFinder(Task):
         places = tf.maximum(inputs.words - tf.size(pieces["question"].ids), -1)  # of the paragraphs' pieces, [W, F]
         start_logits, end_logits = self._logits_of_all(Rows(*inputs[:3]))
         may_start = max_context(places, tf.size(paragraph.ids))
-        spans = best_spans(start_logits, end_logits, may_start, places >= 0, options)
-        best = best_windows(spans.scores, rows)  # [B]
-        score = tf.gather(spans.scores, best)
+        starts, ends, scores = best_spans(start_logits, end_logits, may_start, places >= 0, options)
+        is_best, count = tf.equal(scores, tf.gather(tf.math.segment_max(scores, rows), rows)), tf.size(scores)
+        best = tf.math.segment_min(tf.where(is_best, tf.range(count), count), rows)  # windows [B], the first of equals
+        score = tf.gather(scores, best)
         is_there = tf.math.is_finite(score)
         at_cls = tf.cast(start_logits[:, 0], tf.float64) + tf.cast(end_logits[:, 0], tf.float64)
         null_odds = tf.where(is_there, tf.math.segment_min(at_cls, rows) - score, squad.NO_SPAN_ODDS)
@@ -127,7 +108,7 @@ class SpanFinder(Task):
             piece = tf.gather_nd(places, tf.stack([best, tf.gather(positions, best)], axis=1))
             return tf.where(is_answer, tf.gather(of_pieces.values, tf.maximum(piece, 0)), -1)
 
-        start, end = offset(paragraph.starts, spans.starts), offset(paragraph.ends, spans.ends)
+        start, end = offset(paragraph.starts, starts), offset(paragraph.ends, ends)
         return {
             "answer": tf.strings.substr(context, tf.maximum(start, 0), end - start),
             "start": character_offsets(context, start[:, tf.newaxis])[:, 0],
@@ -164,9 +145,11 @@ class Tagger(Task):
     omitted.
     """
 
-    def __init__(self, setting: Setting, head: heads.OutputLayer, labels: Sequence[str]):
-        super().__init__(setting, head)
-        self._labels = tf.constant([*labels, ""])
+    needs = ("output_",)
+
+    def __init__(self, setting: Setting):
+        super().__init__(setting)
+        self._labels = tf.constant([*setting.labels.labels, ""])
 
     def from_rows(self, rows: Rows) -> Outputs:
         probabilities = tf.nn.softmax(self.head(self.encode(rows)[0]))
@@ -179,13 +162,12 @@ class Tagger(Task):
     def from_texts(self, **texts: tf.Tensor) -> Outputs:
         texts = checked_texts(texts)
         (text,) = texts.values()
-        (pieces,) = self.tokenize(texts).values()
-        inputs = self.setting.tokenizer.combine(pieces, None, self.setting.options.max_seq_length)
+        inputs = self.combine({"text_a": _to_ends_of_words(self.tokenize(texts)["text_a"])})
         before = tf.pad(inputs.words[:, :-1], [[0, 0], [1, 0]], constant_values=-1)
         places = tf.where((inputs.words >= 0) & tf.not_equal(inputs.words, before))  # of first pieces: [words, 2]
         probabilities = tf.nn.softmax(self.head(tf.gather_nd(self.encode(inputs)[0], places)))  # [words, L]
         labels = tf.gather(self._labels, tf.argmax(probabilities, axis=-1))
-        starts, ends = tf.gather_nd(inputs.starts, places), self._ends(pieces, inputs, places)  # bytes
+        starts, ends = tf.gather_nd(inputs.starts, places), tf.gather_nd(inputs.ends, places)  # bytes
         words = tf.strings.substr(tf.gather(text, places[:, 0]), starts, ends - starts)
         filled = functools.partial(fill_rows, rows=places[:, 0], count=tf.size(text))
         return {
@@ -196,12 +178,11 @@ class Tagger(Task):
             "ends": character_offsets(text, filled(ends, default=-1)),
         }
 
-    @staticmethod
-    def _ends(pieces: Pieces, inputs: Inputs, places: tf.Tensor) -> tf.Tensor:
-        """Returns where the words at `places` end, including those whose last pieces were cut off: bytes [words]."""
-        words, rows = pieces.words.values, pieces.words.value_rowids()
-        is_last = tf.not_equal(words[1:], words[:-1]) | tf.not_equal(rows[1:], rows[:-1])
-        is_last = tf.concat([is_last, [True]], 0)
-        ends = tf.boolean_mask(pieces.ends.values, is_last)  # of all words of the batch
-        words_before = tf.gather(tf.cumsum(tf.cast(is_last, tf.int32), exclusive=True), pieces.words.row_starts())
-        return tf.gather(ends, tf.gather(words_before, places[:, 0]) + tf.gather_nd(inputs.words, places))
+
+def _to_ends_of_words(pieces: Pieces) -> Pieces:
+    """Lets each piece end where its word does, whose last pieces may be cut off."""
+    words, rows = pieces.words.values, pieces.words.value_rowids()
+    begins = tf.not_equal(words[1:], words[:-1]) | tf.not_equal(rows[1:], rows[:-1])
+    number = tf.cumsum(tf.cast(tf.concat([[False], begins], 0), tf.int32))
+    ends = tf.gather(tf.math.segment_max(pieces.ends.values, number), number)
+    return pieces._replace(ends=pieces.ends.with_values(ends))

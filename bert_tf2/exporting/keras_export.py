@@ -12,7 +12,7 @@ import tensorflow as tf
 from bert_tf2.config import BertConfig
 from bert_tf2.exporting import saved_model_files
 from bert_tf2.exporting.graph_tokenization import GraphTokenizer, Inputs
-from bert_tf2.exporting.request_checks import Rows, SpecialIds, checked_rows, require
+from bert_tf2.exporting.request_checks import Rows, checked_rows, require
 from bert_tf2.exporting.signatures import IDS, Outputs, Setting, Task
 from bert_tf2.modeling import BertModel
 from bert_tf2.support import files
@@ -67,7 +67,6 @@ class _KerasTask(Task):
 
     def __init__(self, model: keras.Model, tokenizer: FullTokenizer, encoder: BertModel, max_seq_length: int):
         tf.Module.__init__(self)  # a Task would fold an encoder
-        special = SpecialIds(*tokenizer.convert_tokens_to_ids(["[PAD]", "[CLS]", "[SEP]", "[MASK]"]))
         self._call = lambda inputs: model(inputs, training=False)  # not the model itself, with much of Keras
         self._variables = [variable.value for variable in model.variables]
         self._structure = model.input if getattr(model, "inputs", None) else dict.fromkeys(IDS)
@@ -82,7 +81,7 @@ class _KerasTask(Task):
         width = min(filter(None, widths), default=encoder.config.max_position_embeddings)  # an Input may fix it
         options = types.SimpleNamespace(max_seq_length=min(max_seq_length, width))
         config = BertConfig.from_dict({**encoder.config.to_dict(), "max_position_embeddings": width})
-        self.setting = Setting(options, None, config, special, GraphTokenizer(tokenizer))
+        self.setting = Setting(options, config, tokenizer, GraphTokenizer(tokenizer))
         self._names = getattr(model, "output_names", None)
 
     def signatures(self) -> dict[str, Callable]:
@@ -95,7 +94,7 @@ class _KerasTask(Task):
 
     def _from_ids(self, **given: tf.Tensor) -> Outputs:
         ids = {name: given.pop(name) for name in IDS if name in given}
-        return self._outputs(checked_rows(self.setting.config, self.setting.special, **ids), given)
+        return self._outputs(checked_rows(self.setting.config, self.setting.tokenizer.vocab, **ids), given)
 
     def from_texts(self, **given: tf.Tensor) -> Outputs:
         texts = {name: given.pop(name) for name in ("text_a", "text_b") if name in given}

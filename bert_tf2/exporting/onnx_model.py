@@ -34,11 +34,10 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 from bert_tf2 import layers
 from bert_tf2.config import BertConfig
 from bert_tf2.exporting.folded_encoder import Encoder
+from bert_tf2.exporting.signatures import IDS, Setting
 from bert_tf2.tokenization import FullTokenizer
-from bert_tf2.weights.task_file import LabelMap
 
 FILE = "model.onnx"
-INPUTS = ("input_ids", "input_mask", "segment_ids")
 # Gelu is an operator since version 20, LayerNormalization since 17; ONNX Runtime 1.17 knows it.
 _OPSET, _IR_VERSION = 20, 9
 
@@ -99,28 +98,16 @@ class Graph:
 
     def model(self) -> onnx.ModelProto:
         """The model with the outputs so far."""
-        inputs = [helper.make_tensor_value_info(name, TensorProto.INT32, ["batch", "length"]) for name in INPUTS]
+        inputs = [helper.make_tensor_value_info(name, TensorProto.INT32, ["batch", "length"]) for name in IDS]
         weights = [tensor for _, tensor in self._weights.values()]
         graph = helper.make_graph([*self._nodes, *self._ends], "bert", inputs, self._results, weights)
         opsets = [helper.make_opsetid("", _OPSET)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="bert_tf2")
 
 
-def build(
-    task: str,
-    model: Any,
-    config: BertConfig,
-    labels: LabelMap | None,
-    *,
-    has_pooler: bool,
-    mask_id: int,
-    top_k: int,
-    num_words: int,
-) -> onnx.ModelProto:
-    """The graph of a task, one of options.TASKS; see the head of this file.
-
-    `model` is one of `heads` with its weights, for "features" a BertModel; `mask_id` and `top_k` are for "masked_lm".
-    """
+def build(setting: Setting) -> onnx.ModelProto:
+    """The graph of a task; see the head of this file."""
+    task, config, model, labels = setting.options.task, setting.config, setting.model, setting.labels
     graph = Graph(config)
     encoder = Encoder(model if task == "features" else model.bert)
     if task == "classifier":
@@ -135,7 +122,7 @@ def build(
             graph.output("probabilities", found, labels.num_labels)
         return graph.model()
     if task == "masked_lm":
-        _fill_masks(graph, encoder, model.masked_lm, config, mask_id, top_k, num_words)
+        _fill_masks(graph, encoder, setting)
         return graph.model()
     states = _encode(graph, encoder, config)
     real, is_token = graph.Cast("input_mask", to=TensorProto.FLOAT), graph.Cast("input_mask", to=TensorProto.BOOL)
@@ -144,7 +131,7 @@ def build(
         mean = graph.Div(graph.ReduceSum(sequence, [1], keepdims=0), graph.ReduceSum(real, [1], keepdims=1))
         graph.output("sequence_output", sequence, "length", config.hidden_size)
         graph.output("mean_pooled", mean, config.hidden_size)
-        if has_pooler:
+        if setting.has_pooler:
             graph.output("pooled_output", _pool(graph, encoder, states), config.hidden_size)
         return graph.model()
     head = model.output_layer
@@ -193,11 +180,10 @@ def _pool(graph: Graph, encoder: Encoder, states: str) -> str:
     return graph.Tanh(graph.dense(encoder.pooler, graph.Gather(states, 0, axis=1)))
 
 
-def _fill_masks(
-    graph: Graph, encoder: Encoder, head: Any, config: BertConfig, mask_id: int, top_k: int, num_words: int
-) -> None:
+def _fill_masks(graph: Graph, encoder: Encoder, setting: Setting) -> None:
     """The outputs of masked_lm, for the P [MASK] of a batch, at most M in a row."""
-    is_mask = graph.Equal(graph.Mul("input_ids", "input_mask"), np.int32(mask_id))
+    head, tokenizer, top_k = setting.model.masked_lm, setting.tokenizer, setting.options.top_k
+    is_mask = graph.Equal(graph.Mul("input_ids", "input_mask"), np.int32(tokenizer.vocab["[MASK]"]))
     places = graph.Transpose(graph.NonZero(is_mask), perm=(1, 0))  # [P, 2]
     numbers = graph.CumSum(graph.Cast(is_mask, to=TensorProto.INT64), 1)  # from 1 on, [B, F]
     most = graph.ReduceMax(graph.ReduceMax(numbers, [1], keepdims=0), keepdims=0)
@@ -207,10 +193,10 @@ def _fill_masks(
     size = graph.Concat(graph.Shape("input_ids", end=1), graph.Unsqueeze(most, [0]), axis=0)  # B and M
     positions = graph.ScatterND(graph.Expand(-1, size), targets, graph.Squeeze(position, [1]))  # -1 where there is none
     graph.output("positions", positions, "masks", kind=TensorProto.INT64)
-    states = _encode(graph, encoder, config, graph.Unsqueeze(graph.Max(positions, 0), [2]))
+    states = _encode(graph, encoder, setting.config, graph.Unsqueeze(graph.Max(positions, 0), [2]))
     states = graph.activate(graph.dense(head.transform, graph.GatherND(states, targets)))  # [P, D]
     logits = graph.Gemm(graph.norm(head.layer_norm, states), encoder.word_embeddings, head.output_bias, transB=1)
-    logits = graph.Slice(logits, [0], [num_words], [1])  # the table may have rows without a word
+    logits = graph.Slice(logits, [0], [len(tokenizer.entries)], [1])  # the table may have rows without a word
     best, ids = graph.TopK(logits, [top_k], axis=1)
     scores = graph.Exp(graph.Sub(best, graph.ReduceLogSumExp(logits, [1], keepdims=1)))
     of_words = graph.Concat(size, [top_k], axis=0)
@@ -254,11 +240,10 @@ def quantize(model: onnx.ModelProto) -> bytes:
 
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, FILE)
-        before = logging.root.manager.disable
         logging.disable(logging.WARNING)  # it would advise to infer shapes before
         try:
             quantize_dynamic(model, path, ["MatMul"], per_channel=True, weight_type=QuantType.QUInt8)
         finally:
-            logging.disable(before)
+            logging.disable(logging.NOTSET)
         with open(path, "rb") as stream:
             return stream.read()

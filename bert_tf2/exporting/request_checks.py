@@ -12,9 +12,6 @@ import tensorflow as tf
 
 from bert_tf2.config import BertConfig
 
-# A text of this size takes seconds to tokenize, and is about a thousand times what a model reads.
-MAX_TEXT_BYTES = 4 * 2**20
-
 
 class Rows(NamedTuple):
     """The inputs of the encoder: three int32 [B, F]; the mask is 1 for tokens, and 1 at the start of every row."""
@@ -22,15 +19,6 @@ class Rows(NamedTuple):
     input_ids: tf.Tensor
     input_mask: tf.Tensor
     segment_ids: tf.Tensor
-
-
-class SpecialIds(NamedTuple):
-    """The ids of the tokens that no text produces."""
-
-    pad: int
-    cls: int
-    sep: int
-    mask: int
 
 
 def require(ok: tf.Tensor, message: str, values: Sequence[tf.Tensor] = ()) -> tf.Tensor:
@@ -78,7 +66,7 @@ def _of_one_shape(inputs: Mapping[str, tf.Tensor], rank: int, needed: str) -> di
 
 def checked_rows(
     config: BertConfig,
-    special: SpecialIds,
+    vocab: Mapping[str, int],
     input_ids: tf.Tensor,
     input_mask: tf.Tensor | None = None,
     segment_ids: tf.Tensor | None = None,
@@ -91,7 +79,7 @@ def checked_rows(
     needed = "a matrix is needed, a row of token ids for each example"
     rows = _of_one_shape({name: tensor for name, tensor in given.items() if tensor is not None}, 2, needed)
     ids = rows["input_ids"]
-    mask = rows.get("input_mask", tf.cast(tf.not_equal(ids, special.pad), tf.int32))
+    mask = rows.get("input_mask", tf.cast(tf.not_equal(ids, vocab.get("[PAD]", 0)), tf.int32))
     segments = rows.get("segment_ids", tf.zeros_like(ids))
     length, positions = tf.shape(ids)[1], config.max_position_embeddings
     last_id, last_segment = config.vocab_size - 1, config.type_vocab_size - 1
@@ -106,33 +94,26 @@ def checked_rows(
         _within(segments, last_segment, "segment_ids", f"the model knows segments 0 to {last_segment}"),
     ]
     with tf.control_dependencies(checks):
-        return Rows(tf.identity(ids), _without_filling(ids, mask, special), tf.identity(segments))
+        return Rows(tf.identity(ids), _without_filling(ids, mask, vocab), tf.identity(segments))
 
 
-def _without_filling(ids: tf.Tensor, mask: tf.Tensor, special: SpecialIds) -> tf.Tensor:
+def _without_filling(ids: tf.Tensor, mask: tf.Tensor, vocab: Mapping[str, int]) -> tf.Tensor:
     """Returns the mask without what TensorFlow Serving adds with `pad_variable_length_inputs`.
 
     It fills with the first value of each tensor, [CLS] with mask 1. So this is a run of [CLS] at the end of a row that
     begins with [CLS] and whose last token before the run is [SEP]; the client's own padding may be between these.
     """
     places = tf.range(tf.shape(ids)[1])
-    is_filling = tf.equal(ids, special.cls) & tf.equal(mask, 1)
+    is_filling = tf.equal(ids, vocab["[CLS]"]) & tf.equal(mask, 1)
     # The last position outside the run; -1 in a row of only [CLS], which then has no last token.
     last_other = tf.reduce_max(tf.where(is_filling, -1, places), axis=1, keepdims=True)
     is_token = tf.equal(mask, 1) & (places <= last_other)
     last_token = tf.reduce_max(tf.where(is_token, places, 0), axis=1)
-    ends_well = tf.equal(tf.gather(ids, last_token, batch_dims=1), special.sep)
-    filled = (places > last_other) & (ends_well & tf.equal(ids[:, 0], special.cls))[:, tf.newaxis]
+    ends_well = tf.equal(tf.gather(ids, last_token, batch_dims=1), vocab["[SEP]"])
+    filled = (places > last_other) & (ends_well & tf.equal(ids[:, 0], vocab["[CLS]"]))[:, tf.newaxis]
     return tf.where(filled, 0, mask)
 
 
 def checked_texts(texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Checks strings [B]: equal batch sizes and limited length. Whether they are UTF-8 is checked by the tokenizer."""
-    texts = _of_one_shape(texts, 1, "a vector is needed, a text for each example")
-    checks = []
-    for name, text in texts.items():
-        size = tf.strings.length(text)
-        too_long = f"row {{}} of {name} has {{}} bytes; {MAX_TEXT_BYTES} are allowed"
-        checks.append(require_none(size > MAX_TEXT_BYTES, too_long, size))
-    with tf.control_dependencies(checks):
-        return {name: tf.identity(text) for name, text in texts.items()}
+    """Checks the sizes of strings [B]. Whether they are UTF-8 is checked by the tokenizer."""
+    return _of_one_shape(texts, 1, "a vector is needed, a text for each example")

@@ -1,4 +1,4 @@
-"""The numbered folders of an export.
+"""Exports as folders: their numbered versions, SavedModels in them, and `load`, a callable for texts without a server.
 
 A version is written under another name and gets its number when it is complete, because TensorFlow Serving loads every
 folder whose name is a number.
@@ -10,21 +10,42 @@ import contextlib
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from bert_tf2.support import files, outputs
+from bert_tf2.support.environment import reading
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.process import load_tensorflow_text
+from bert_tf2.support.settings import check_type
+from bert_tf2.weights.sources import EXPORT_INFO_FILE
+
+Text = str | tuple[str, str]
+
+# By task, the outputs for texts that a batch fills up to one length: the first one tells what is filling.
+_FILLED = {
+    "classifier": ("labels",),  # for a multi-label model
+    "features": ("tokens", "sequence_output"),
+    "ner": ("starts", "words", "labels", "probabilities", "ends"),
+    "masked_lm": ("positions", "tokens", "scores"),
+}
+# The inputs of the signature for texts, and what they are called in messages.
+_TAKES = {
+    ("text_a",): "a text",
+    ("text_a", "text_b"): "a text or a pair of texts",
+    ("question", "context"): "a pair (question, context)",
+}
 
 
 @contextlib.contextmanager
-def log_level(level: int) -> Iterator[None]:
-    """Suppresses log messages that are less severe than `level`, one of absl's levels."""
+def _errors_alone() -> Iterator[None]:
+    """Without TensorFlow's warnings about gradients, which are omitted on purpose, and each function's inputs."""
     before = logging.get_verbosity()
-    logging.set_verbosity(level)
+    logging.set_verbosity(logging.ERROR)
     try:
         yield
     finally:
@@ -63,7 +84,7 @@ def save(task: tf.Module, signatures: Mapping[str, Callable], folder: str) -> di
     """Writes a SavedModel; describes its signatures: name -> inputs, outputs -> name -> dtype and shape."""
     # A server does not need the gradients of an exported model.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-    with log_level(logging.ERROR):  # it logs the name of each input of each function
+    with _errors_alone():
         tf.saved_model.save(task, folder, signatures, options)
 
     def describe(tensors: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,3 +97,90 @@ def save(task: tf.Module, signatures: Mapping[str, Callable], folder: str) -> di
         }
         for name, function in sorted(signatures.items())
     }
+
+
+def load(path: str | os.PathLike[str]) -> ExportedModel:
+    """Loads the export in a folder, or the newest of the versions there.
+
+    Example:
+      answer = exporting.load("export")
+      answer("a lovely film")                        # {"label": "yes", "probabilities": ...}
+      answer([("Where is it?", "It is in Oslo.")])   # [{"answer": "Oslo", ...}]
+
+    Raises:
+      UserError: there is no export, it is damaged, or it takes no texts.
+    """
+    folder = os.fspath(path)
+    if not files.exists(os.path.join(folder, EXPORT_INFO_FILE)):
+        versions = filter(str.isdecimal, (name.strip("/") for name in files.list_directory(folder)))
+        folder = os.path.join(folder, *sorted(versions, key=int)[-1:])
+    path = os.path.join(folder, EXPORT_INFO_FILE)
+    if not files.exists(path):
+        raise UserError(
+            f"{folder}: is no export (there is no {EXPORT_INFO_FILE}); give a folder that export_saved_model.py wrote"
+        )
+    info = files.read_json(path)
+    load_tensorflow_text(f"{folder}: its signature for texts")
+    with reading(folder, "is damaged or incomplete ({}); export it again"), _errors_alone():
+        return ExportedModel(tf.saved_model.load(folder), folder, info)
+
+
+class ExportedModel:
+    """A callable for texts, created by `load`; `info` is the content of model_info.json."""
+
+    def __init__(self, model: Any, folder: str, info: Mapping[str, Any]):
+        self.info, self._model = info, model  # which owns the variables
+        self._counted, *self._others = _FILLED.get(info["task"], ("",))
+        if "serving_text" not in model.signatures:
+            raise UserError(f"{folder}: was exported with --text_signatures=false and takes no texts; export it again")
+        is_pair = "serving_text_pair" in model.signatures  # which takes "" for a second text that is not there
+        self._signature = model.signatures["serving_text_pair" if is_pair else "serving_text"]
+        inputs = {*self._signature.structured_input_signature[1]}
+        if own := inputs.difference(*_TAKES):
+            raise UserError(f"{folder}: takes {', '.join(sorted(own))} beside texts; use tf.saved_model.load")
+        self._inputs = next(names for names in _TAKES if inputs == {*names})
+
+    def __call__(self, texts: Text | Iterable[Text], *, batch_size: int = 32) -> dict[str, Any] | list[dict[str, Any]]:
+        """The outputs (see `signatures`) for a text, or a tuple of two; for several, a list. `batch_size`: of texts.
+
+        Rows of numbers are numpy arrays, everything else is of Python; what fills a batch up is left out. Raises
+        UserError if something is no text, or the model refuses it.
+        """
+        if isinstance(texts, str | bytes | tuple | Mapping) or not isinstance(texts, Iterable):
+            return self([texts])[0]
+        check_type("batch_size", batch_size, int, low=1)
+        rows = [self._row(number, text) for number, text in enumerate(texts)]
+        begins = range(0, len(rows), batch_size)
+        return [answer for begin in begins for answer in self._answer(rows[begin : begin + batch_size], begin)]
+
+    def _row(self, number: int, text: Text) -> tuple[str, ...]:
+        row = tuple(text) if isinstance(text, tuple | list) else (text,)
+        row += ("",) * (len(row) == 1 and self._inputs[-1] == "text_b")
+        if len(row) != len(self._inputs) or not all(isinstance(part, str) for part in row):
+            takes = f"a model of the task {self.info['task']} takes {_TAKES[self._inputs]}"
+            raise UserError(f"row {number} is {text!r:.60}; {takes}")
+        return row
+
+    def _answer(self, rows: Sequence[tuple[str, ...]], begin: int) -> list[dict[str, Any]]:
+        columns = dict(zip(self._inputs, map(tf.constant, zip(*rows, strict=True)), strict=True))
+        try:
+            found = {name: _rows(value.numpy()) for name, value in self._signature(**columns).items()}
+        except tf.errors.InvalidArgumentError as error:
+            sentence = re.search(r"assertion failed: \[(.*)\]", error.message)
+            if not sentence:
+                raise
+            counted = re.sub(r"^row (\d+)", lambda row: f"row {begin + int(row[1])}", sentence[1])
+            raise UserError(counted) from error
+        answers = [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
+        if self._counted in found:
+            for answer in answers:
+                length = sum(value not in ("", -1) for value in answer[self._counted])
+                answer.update((name, answer[name][:length]) for name in (self._counted, *self._others))
+        return answers
+
+
+def _rows(values: np.ndarray) -> list[Any]:
+    """The values for each text: rows of floats as arrays, everything else as Python types."""
+    if values.dtype == object:
+        values = np.vectorize(bytes.decode, otypes=[object])(values)
+    return [*values] if values.ndim > 1 and values.dtype.kind == "f" else values.tolist()

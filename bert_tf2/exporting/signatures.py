@@ -16,15 +16,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from bert_tf2 import heads
 from bert_tf2.config import BertConfig
 from bert_tf2.exporting.folded_encoder import Encoder
 from bert_tf2.exporting.graph_tokenization import GraphTokenizer, Inputs, Pieces
 from bert_tf2.exporting.options import ExportOptions
-from bert_tf2.exporting.request_checks import Rows, SpecialIds, checked_rows, checked_texts, require_none
+from bert_tf2.exporting.request_checks import Rows, checked_rows, checked_texts, require_none
+from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights.task_file import THRESHOLD, LabelMap
 
 IDS = ("input_ids", "input_mask", "segment_ids")
@@ -36,13 +37,15 @@ MAX_WINDOWS = 64
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """The common inputs of all tasks."""
+    """What an export knows, whatever its task and format."""
 
     options: ExportOptions  # texts are truncated to its max_seq_length
-    encoder: Encoder
     config: BertConfig
-    special: SpecialIds
-    tokenizer: GraphTokenizer | None  # None if no signature takes text
+    tokenizer: FullTokenizer
+    graph: GraphTokenizer | None = None  # the same for signatures that take text
+    model: Any = None  # of `heads`, with its weights; for "features" a BertModel
+    labels: LabelMap | None = None
+    has_pooler: bool = False  # whether the weights have one
 
 
 class Task(tf.Module):
@@ -51,25 +54,28 @@ class Task(tf.Module):
     What it returns is callable, with texts if the model takes texts; `serve` is the same under Keras' name.
     """
 
+    needs: tuple[str, ...] = ()  # prefixes of the variables that it needs in addition to the encoder's
+    stated: tuple[str, ...] = ()  # options that model_info.json states
     texts: tuple[str, ...] = ("text_a",)  # the inputs of serving_text
     pairs = False  # whether there is a signature serving_text_pair
     reads_some = False  # whether `encode` gets the positions that are read
 
-    def __init__(self, setting: Setting, head: heads.OutputLayer | heads.MaskedLMHead | None = None):
+    def __init__(self, setting: Setting):
         super().__init__()
-        self.setting = setting
-        self.encoder = setting.encoder  # this attribute makes its variables part of the saved model
-        if head:
+        self.setting, model = setting, setting.model
+        # This attribute makes its variables part of the saved model.
+        self.encoder = Encoder(getattr(model, "bert", model), setting.options.precision)
+        if head := getattr(model, "output_layer", None) or getattr(model, "masked_lm", None):
             self.head = head.__call__  # not the layer itself, with which much of Keras would be saved
             self._variables = [variable.value for variable in head.weights]
         # One function for all signatures, which makes four small graphs and a large one.
         specs = [tf.TensorSpec([None, None], tf.int32)] * (3 + self.reads_some)
-        self._encode = tf.function(setting.encoder.__call__, input_signature=specs, autograph=False)
+        self._encode = tf.function(self.encoder.__call__, input_signature=specs, autograph=False)
 
     def signatures(self, own: Sequence[tf.TensorSpec] = ()) -> dict[str, Callable]:
         """Returns name -> function to save, each of which also becomes a method; `own`: other inputs of each."""
         inputs = {"serving_default": IDS, "serving_ids": IDS[:1]}
-        if self.setting.tokenizer:
+        if self.setting.graph:
             inputs["serving_text"] = self.texts
             if self.pairs and self.setting.config.type_vocab_size > 1:  # otherwise the model cannot tell them apart
                 inputs["serving_text_pair"] = ("text_a", "text_b")
@@ -84,7 +90,7 @@ class Task(tf.Module):
         return found
 
     def _from_ids(self, **inputs: tf.Tensor) -> Outputs:
-        return self.from_rows(checked_rows(self.setting.config, self.setting.special, **inputs))
+        return self.from_rows(checked_rows(self.setting.config, self.setting.tokenizer.vocab, **inputs))
 
     def from_rows(self, rows: Rows) -> Outputs:
         raise NotImplementedError
@@ -98,7 +104,7 @@ class Task(tf.Module):
 
     def tokenize(self, texts: Mapping[str, tf.Tensor]) -> dict[str, Pieces]:
         """Returns the pieces of checked texts, each of which, except text_b, has at least one."""
-        pieces = {name: self.setting.tokenizer.tokenize(text, name) for name, text in texts.items()}
+        pieces = {name: self.setting.graph.tokenize(text, name) for name, text in texts.items()}
         checks = [
             require_none(found.ids.row_lengths() == 0, f"row {{}} of {name} is empty: it holds nothing but blanks")
             for name, found in pieces.items()
@@ -116,17 +122,15 @@ class Task(tf.Module):
     def combine(self, pieces: Mapping[str, Pieces]) -> Inputs:
         """Returns the encoder's inputs for a text, or a pair whose second text may be empty, cut to max_seq_length."""
         length = self.setting.options.max_seq_length
-        return self.setting.tokenizer.combine(pieces["text_a"], pieces.get("text_b"), length)
+        return self.setting.graph.combine(pieces["text_a"], pieces.get("text_b"), length)
 
 
 def _function_of(function: Callable, specs: Sequence[tf.TensorSpec]) -> Callable:
     """A `tf.function` of inputs with the names of these."""
     names = [spec.name for spec in specs]
-
-    def call(*inputs: tf.Tensor) -> Outputs:
-        return function(**dict(zip(names, inputs, strict=True)))
-
-    return tf.function(call, input_signature=specs, autograph=False)
+    return tf.function(
+        lambda *inputs: function(**dict(zip(names, inputs, strict=True))), input_signature=specs, autograph=False
+    )
 
 
 def _call_with_one_argument(function: Callable) -> Callable:
@@ -147,17 +151,16 @@ class Features(Task):
 
     pairs = True
 
-    def __init__(self, setting: Setting, tokens: Sequence[str], has_pooler: bool):
-        """`tokens`: the vocabulary. The model may have more ids, whose token is ""."""
+    def __init__(self, setting: Setting):
         super().__init__(setting)
+        tokens = setting.tokenizer.entries  # the model may have more ids
         self._tokens = tf.constant([*tokens, *[""] * (setting.config.vocab_size - len(tokens))])
-        self._has_pooler = has_pooler
 
     def from_rows(self, rows: Rows | Inputs) -> Outputs:
         sequence, pooled = self.encode(rows)
         count = tf.reduce_sum(tf.cast(rows.input_mask, tf.float32), axis=1, keepdims=True)
         outputs = {"sequence_output": sequence, "mean_pooled": tf.reduce_sum(sequence, axis=1) / count}
-        return {**outputs, "pooled_output": pooled} if self._has_pooler else outputs
+        return {**outputs, "pooled_output": pooled} if self.setting.has_pooler else outputs
 
     def from_texts(self, **texts: tf.Tensor) -> Outputs:
         inputs = self.read(texts)
@@ -208,13 +211,14 @@ class Classifier(Task):
     With a `stride`, long texts are read in windows, like answering.windows, and their probabilities are pooled.
     """
 
+    needs, stated = ("bert/pooler/", "output_"), ("stride", "pooling")
     pairs = True
     reads_some = True
 
-    def __init__(self, setting: Setting, head: heads.OutputLayer, label_map: LabelMap):
-        super().__init__(setting, head)
-        self._labels = None if label_map.regression else tf.constant([*label_map.labels])
-        self._several = label_map.multi_label
+    def __init__(self, setting: Setting):
+        super().__init__(setting)
+        self._labels = None if setting.labels.regression else tf.constant([*setting.labels.labels])
+        self._several = setting.labels.multi_label
 
     def from_rows(self, rows: Rows | Inputs) -> Outputs:
         return self._outputs(self._scores(rows))
@@ -254,18 +258,17 @@ class MaskedLM(Task):
     off, is refused, as `fill_mask` refuses it: an empty answer would hide that a [MASK] was misspelled or not read.
     """
 
+    needs, stated = ("cls/predictions/",), ("top_k",)
     pairs = True
     reads_some = True
 
-    def __init__(self, setting: Setting, head: heads.MaskedLMHead, tokens: Sequence[str]):
-        """`tokens`: the vocabulary. The model may have more words, for a round number, which are never predicted."""
-        super().__init__(setting, head)
-        self._table = setting.encoder.word_embeddings  # the output weights [V, D]
-        self._tokens = tf.constant([*tokens, ""])
-        self._k = setting.options.top_k
+    def __init__(self, setting: Setting):
+        super().__init__(setting)
+        # The model may have more words than the vocabulary, for a round number, which are never predicted.
+        self._tokens, self._mask = tf.constant([*setting.tokenizer.entries, ""]), setting.tokenizer.vocab["[MASK]"]
 
     def combine(self, pieces: Mapping[str, Pieces]) -> Inputs:
-        inputs, mask = super().combine(pieces), self.setting.special.mask
+        inputs, mask = super().combine(pieces), self._mask
         counts = (found.ids.with_values(tf.cast(found.ids.values == mask, tf.int32)) for found in pieces.values())
         written = tf.add_n([tf.reduce_sum(count, axis=1) for count in counts])  # [B]
         kept = tf.reduce_sum(tf.cast(inputs.input_ids == mask, tf.int32), axis=1)
@@ -276,16 +279,16 @@ class MaskedLM(Task):
             return Inputs(*map(tf.identity, inputs))
 
     def from_rows(self, rows: Rows | Inputs) -> Outputs:
-        is_mask = tf.equal(rows.input_ids, self.setting.special.mask) & (rows.input_mask > 0)
-        none = f"row {{}} of input_ids holds no [MASK], whose id is {self.setting.special.mask}"
+        is_mask = tf.equal(rows.input_ids, self._mask) & (rows.input_mask > 0)
+        none = f"row {{}} of input_ids holds no [MASK], whose id is {self._mask}"
         with tf.control_dependencies([require_none(~tf.reduce_any(is_mask, axis=1), none)]):
             places = tf.where(is_mask)  # [masks of the batch, 2]
             rows = rows._replace(input_ids=tf.identity(rows.input_ids))
         filled = functools.partial(fill_rows, rows=places[:, 0], count=tf.shape(is_mask)[0])
         positions = filled(tf.cast(places[:, 1], tf.int32), default=-1)  # [B, M]
         states = tf.gather_nd(self.encode(rows, tf.maximum(positions, 0))[0], tf.where(positions >= 0))  # [masks, D]
-        logits = self.head(states, self._table)[:, : self._tokens.shape[0] - 1]  # [masks, V]
-        best, ids = tf.math.top_k(logits, self._k)
+        logits = self.head(states, self.encoder.word_embeddings)[:, : self._tokens.shape[0] - 1]  # [masks, V]
+        best, ids = tf.math.top_k(logits, self.setting.options.top_k)
         # The softmax over all V words, computed for the best ones only.
         scores = tf.exp(best - tf.reduce_logsumexp(logits, axis=-1, keepdims=True))
         nothing = tf.size(self._tokens) - 1  # "", because OpenVINO cannot scatter strings

@@ -57,7 +57,7 @@ class Tokenize(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         basic = self.tokenizer.basic_tokenizer
-        said = {"entries": entries_of(self.tokenizer), "do_lower_case": basic.do_lower_case, **self.tokenizer.rules}
+        said = {"entries": self.tokenizer.entries, "do_lower_case": basic.do_lower_case, **self.tokenizer.rules}
         own = {"max_seq_length": self.max_seq_length, "pad_to_max_length": self.pad_to_max_length}
         return {**super().get_config(), "tokenizer": said, **own}
 
@@ -117,11 +117,6 @@ def columns(texts: Any) -> tuple[tf.Tensor, ...]:
     if any(example.text_b is not None for example in examples):
         found.append([example.text_b or "" for example in examples])
     return tuple(tf.constant(column, tf.string, [len(rows)]) for column in found)
-
-
-def entries_of(tokenizer: FullTokenizer) -> list[str]:
-    """The vocabulary by id; an id that no text gets, of a repeated entry, has its number in brackets."""
-    return [tokenizer.inv_vocab.get(i, f"[unused-{i}]") for i in range(max(tokenizer.inv_vocab) + 1)]
 
 
 def tokenizer_of(entries: list[str], **rules: Any) -> FullTokenizer:
