@@ -61,7 +61,7 @@ def best_spans(
     scores = tf.where(allowed, scores, tf.constant(float("-inf"), tf.float64))
     scores = tf.reshape(scores, [-1, count * count])
     best = tf.argmax(scores, axis=1, output_type=tf.int32)
-    starts, ends = (tf.gather(starts, best // count, batch_dims=1), tf.gather(ends, best % count, batch_dims=1))
+    starts, ends = tf.gather(starts, best // count, batch_dims=1), tf.gather(ends, best % count, batch_dims=1)
     return starts, ends, tf.gather(scores, best, batch_dims=1)
 
 

@@ -19,7 +19,7 @@ from bert_tf2.pretraining import sentences
 from bert_tf2.pretraining.options import CorpusOptions
 from bert_tf2.support import console, files
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.process import load_tensorflow
+from bert_tf2.support.process import load_tensorflow, load_tensorflow_text
 from bert_tf2.support.settings import DATA, VOCABULARY, options, setting
 
 # The search for the threshold ends when at most this fraction of the pieces is too much; the rarest are then dropped.
@@ -124,7 +124,10 @@ def _learn_pieces(word_counts: collections.Counter[str], room: int, min_count: i
     Of the pieces above a frequency threshold, roughly 1 / frequency are there, so the search bisects the ratio of its
     bounds. (The learner's own search may stop at a list that is too long, or far too short.)
     """
-    learner = _learner()
+    load_tensorflow()
+    load_tensorflow_text("learning a vocabulary")
+    from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
+
     # The learner's defaults; the settings that only its own search uses are None.
     used = {"num_iterations": 4, "max_token_length": _LONGEST_PIECE, "include_joiner_token": True, "joiner": "##"}
     settings = learner.Params(**{**dict.fromkeys(learner.Params._fields), **used, "reserved_tokens": []})
@@ -146,15 +149,3 @@ def _learn_pieces(word_counts: collections.Counter[str], room: int, min_count: i
         else:
             high = middle - 1
     return pieces[:room]
-
-
-def _learner():
-    try:
-        load_tensorflow()
-        from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib  # loads TensorFlow
-    except ImportError as error:
-        raise UserError(
-            f"learning a vocabulary needs tensorflow-text, which cannot be imported ({error}): pip install"
-            " tensorflow-text (it has no Windows version)"
-        ) from error
-    return wordpiece_tokenizer_learner_lib

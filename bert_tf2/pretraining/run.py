@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import itertools
@@ -245,28 +246,24 @@ def evaluation_results(batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str,
     examples; `loss` is the mean over batches of the sum of both losses, not exactly the sum of the means. Those of next
     sentences are left out for the outputs of a MaskedLMModel.
     """
-    words = {"loss": 0.0, "right": 0.0, "weight": 0.0}
-    sentences = {"loss": 0.0, "right": 0.0, "count": 0}
-    batch_losses = []
+    sums, batch_losses = collections.Counter(), []
     for batch in batches:
         weights = batch["masked_lm_weights"].astype(np.float64)
-        word_loss = float((weights * batch["masked_lm_example_loss"]).sum())
-        words["loss"] += word_loss
-        words["right"] += float((weights * (batch["masked_lm_predictions"] == batch["masked_lm_ids"])).sum())
-        words["weight"] += float(weights.sum())
-        batch_losses.append(word_loss / (weights.sum() + 1e-5))
+        loss = float((weights * batch["masked_lm_example_loss"]).sum())
+        right = float((weights * (batch["masked_lm_predictions"] == batch["masked_lm_ids"])).sum())
+        sums.update(word_loss=loss, right_words=right, words=float(weights.sum()))
+        batch_losses.append(loss / (weights.sum() + 1e-5))
         if "next_sentence_example_loss" in batch:
-            sentence_losses = batch["next_sentence_example_loss"]
-            sentences["loss"] += float(sentence_losses.sum(dtype=np.float64))
-            sentences["right"] += float((batch["next_sentence_predictions"] == batch["next_sentence_labels"]).sum())
-            sentences["count"] += len(sentence_losses)
-            batch_losses[-1] += float(sentence_losses.mean())
+            losses = batch["next_sentence_example_loss"]
+            right = int((batch["next_sentence_predictions"] == batch["next_sentence_labels"]).sum())
+            sums.update(pair_loss=float(losses.sum(dtype=np.float64)), right_pairs=right, pairs=len(losses))
+            batch_losses[-1] += float(losses.mean())
     results = {
         "loss": np.mean(batch_losses),
-        "masked_lm_accuracy": words["right"] / (words["weight"] or 1.0),
-        "masked_lm_loss": words["loss"] / (words["weight"] or 1.0),
+        "masked_lm_accuracy": sums["right_words"] / (sums["words"] or 1.0),
+        "masked_lm_loss": sums["word_loss"] / (sums["words"] or 1.0),
     }
-    if sentences["count"]:
-        results["next_sentence_accuracy"] = sentences["right"] / sentences["count"]
-        results["next_sentence_loss"] = sentences["loss"] / sentences["count"]
+    if sums["pairs"]:
+        results["next_sentence_accuracy"] = sums["right_pairs"] / sums["pairs"]
+        results["next_sentence_loss"] = sums["pair_loss"] / sums["pairs"]
     return {name: np.float32(value) for name, value in results.items()}  # as the reference prints them

@@ -135,7 +135,7 @@ def test_wrong_sizes_and_empty_texts_are_refused():
 
 
 def test_a_missing_learner_is_said_in_one_line(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorflow_text.tools.wordpiece_vocab", None)
+    monkeypatch.setitem(sys.modules, "tensorflow_text", None)
     with pytest.raises(UserError, match="pip install tensorflow-text") as caught:
         build_vocab.build_vocab(TEXTS)
     assert "\n" not in str(caught.value)

@@ -132,12 +132,10 @@ def test_without_the_library(tmp_path, monkeypatch, vocab_file, corpus):
     ("settings", "words"),
     [
         ({"input_format": "json"}, "--input_format=json"),
-        ({"language": "de"}, "--language=de needs --input_format=text or jsonl"),
         ({"language": "German", "input_format": "text"}, "--language=German: an ISO 639 code"),
-        ({"text_field": "body", "input_format": "text"}, "--text_field=body needs --input_format=jsonl"),
     ],
 )
-def test_settings_that_would_change_nothing(settings, words):
+def test_settings_of_texts(settings, words):
     with pytest.raises(WrongSetting, match=words):
         PretrainingDataOptions(**settings)
 

@@ -36,7 +36,6 @@ FLAGS_AT_FAULT = [
     ("predict_masked.py", "--sentence=b", "--input_file and --sentence exclude"),
     ("create_pretraining_data.py", "--num_workers=2", "--num_workers needs --num_shards"),
     ("create_pretraining_data.py", "--num_shards=2 --output_file=a,b", "--output_file=a,b: shards need one name"),
-    ("create_pretraining_data.py", "--num_shards=2 --output_file=a/.gz", "--output_file=a/.gz: give the beginning"),
     ("create_pretraining_data.py", "--word_boundaries=spaces", "--word_boundaries=spaces needs --do_whole_word_mask"),
 ]
 
