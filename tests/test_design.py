@@ -38,7 +38,7 @@ WITHOUT_TENSORFLOW = [
     *(f"pretraining.{name}" for name in ("examples", "instances", "masking", "example_files")),
     *(f"pretraining.{name}" for name in ("corpus", "draws", "drawn_examples", "sentences")),
     "pretraining.inspect_records",
-    *(f"pretraining.{name}" for name in ("shards", "shard_making", "sharded", "manifest")),
+    *(f"pretraining.{name}" for name in ("shards", "sharded", "manifest")),
     *(name for name in MODULES if name.endswith("options")),
     *("commands", "finetuning.tables", "finetuning.classification.tasks"),
     "training.plots",

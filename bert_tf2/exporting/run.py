@@ -5,8 +5,6 @@
                        model.onnx           instead of both, with assets/tokenizer.json; see `onnx_model`
                        assets/              vocab.txt, and label_map.json if the task has labels
                        model_info.json      description and origin of the model, for users and for `load`
-
-`saved_model_files` numbers the folders, and loads one of them in Python.
 """
 
 from __future__ import annotations

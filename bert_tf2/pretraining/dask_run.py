@@ -23,9 +23,8 @@ import distributed
 from absl import logging
 
 import bert_tf2
-from bert_tf2.pretraining import shard_making
-from bert_tf2.pretraining.shard_making import Result
-from bert_tf2.pretraining.shards import Job, Shard
+from bert_tf2.pretraining import shards
+from bert_tf2.pretraining.shards import Job, Result, Shard
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 
@@ -35,7 +34,7 @@ _SECONDS_BETWEEN_LOOKS = 0.05
 
 
 def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
-    """Like `shard_making.make`, on the cluster of the options."""
+    """Like `sharded.make`, on the cluster of the options."""
     with _connect(job.options.dask_scheduler) as client:
         try:
             yield from _submit(client, wanted, job)
@@ -137,7 +136,7 @@ def _make_shard(number: int, *, version: str, sent: bytes) -> tuple[str, Result]
                 " that all machines see, and leave them as they are until the job has ended"
             )
             return worker, Result(error=problem)
-    return worker, shard_making.attempt(shard, job)
+    return worker, shards.attempt(shard, job)
 
 
 @functools.lru_cache(maxsize=1)

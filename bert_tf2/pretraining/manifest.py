@@ -10,10 +10,8 @@ names files one by one means these, so only what is wrong with the files themsel
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import fnmatch
-import hashlib
 import os
 import re
 import time
@@ -25,28 +23,15 @@ from absl import logging
 from bert_tf2.data import record_index
 from bert_tf2.pretraining import sentences
 from bert_tf2.pretraining.options import PretrainingDataOptions
-from bert_tf2.pretraining.shards import Job, Shard, text_sha256
+from bert_tf2.pretraining.shards import Job, Shard, sha256, text_sha256
 from bert_tf2.support import files, gzip_files, progress
 from bert_tf2.support.errors import UserError, and_more
 
 NAME = "manifest.json"
-_BLOCK = 1 << 20
 _SHARE = 0.02  # of the time is for writing the manifest; after a kill, what was made since the last time is made again
 _SECONDS_BETWEEN_REMOTE = 10.0  # object stores limit how often an object may change
 _NUMBERED = re.compile(r"(?P<begin>.*-)(?P<number>\d{1,6})-of-(?P<count>\d{1,6})(?P<end>(\..*)?)")
 _ONE_BY_ONE = "or name the files that are meant one by one, with commas"
-
-
-def sha256(path: str, *, durable: bool = False) -> str:
-    """The SHA-256 of a file, in hexadecimal; with `durable`, a local file is on its disk afterwards."""
-    found = hashlib.sha256()
-    with files.open_binary(path) as stream:
-        while block := stream.read(_BLOCK):
-            found.update(block)
-        if durable and not files.is_remote(path):
-            with contextlib.suppress(OSError):  # some file systems do not offer it
-                os.fsync(stream.fileno())
-    return found.hexdigest()
 
 
 def _describe(job: Job) -> dict[str, Any]:

@@ -1,26 +1,34 @@
 """create_pretraining_data.py: as one output, or with --num_shards as shards.
 
-A shard is byte for byte what an unsharded run writes for the shard's text with the shard's seed; docs/scaling.md says
-how to make one alone.
+A shard is byte for byte what an unsharded run writes for the shard's text with the shard's seed.
+
+Workers are started with `spawn`, so that they inherit neither memory nor threads; everything that they run is
+importable. Each has a pipe of its own. A worker whose main process has ended removes its partial file and ends too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import multiprocessing
+import multiprocessing.connection
+import multiprocessing.resource_tracker
 import os
 import re
-from collections.abc import Iterator, Sequence
-from types import ModuleType
+import signal
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from absl import logging
 
-from bert_tf2.pretraining import example_files, shard_making, shards
+from bert_tf2.pretraining import example_files, shards
 from bert_tf2.pretraining.manifest import NAME, Manifest
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions
-from bert_tf2.pretraining.shard_making import Result
-from bert_tf2.pretraining.shards import Job, Shard
-from bert_tf2.support import environment, files, gzip_files, output_lock, outputs, progress
+from bert_tf2.pretraining.shards import Job, Result, Shard
+from bert_tf2.support import environment, files, gzip_files, output_lock, outputs, process, progress
 from bert_tf2.support.errors import UserError
 
 
@@ -31,7 +39,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
     """
     if options.num_shards is None:
         return example_files.run(options)
-    engine = _engine(options)
+    maker = _maker(options)
     inputs, tokenizer = example_files.prepare(options, [options.output_file])
     folder = os.path.dirname(options.output_file)
     files.make_directory(folder)
@@ -42,7 +50,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
             job = Job(options, tokenizer, sources, cuts)
             manifest = Manifest(job)
             try:
-                _make(manifest, job, engine)
+                _make(manifest, job, maker)
             except BaseException:
                 manifest.end_early()
                 raise
@@ -63,18 +71,18 @@ def _remove_partial(output_file: str) -> None:
             files.remove(os.path.join(folder, partial))
 
 
-def _engine(options: CreatePretrainingDataOptions) -> ModuleType:
-    """The module whose `make(wanted, job)` yields shards with their results, in any order."""
+def _maker(options: CreatePretrainingDataOptions) -> Callable[[Sequence[Shard], Job], Iterator[tuple[Shard, Result]]]:
+    """The function that makes shards, in any order."""
     if not options.dask_scheduler:
-        return shard_making
+        return make
     try:
         from bert_tf2.pretraining import dask_run
     except ImportError as error:
         raise UserError(f"--dask_scheduler needs the extra `dask` ({error}): pip install '.[dask]'") from error
-    return dask_run
+    return dask_run.make
 
 
-def _make(manifest: Manifest, job: Job, engine: ModuleType) -> None:
+def _make(manifest: Manifest, job: Job, maker: Callable[[Sequence[Shard], Job], Any]) -> None:
     """Makes the shards that are missing; a RuntimeError has the traceback of a worker."""
     missing = manifest.missing()
     if kept := len(job) - len(missing):
@@ -84,7 +92,7 @@ def _make(manifest: Manifest, job: Job, engine: ModuleType) -> None:
     if job.cuts[-1]:
         _warn_of_few_documents(job)
     warned: set[str] = set()
-    made: Iterator[tuple[Shard, Result]] = engine.make(missing, job)
+    made = maker(missing, job)
     with contextlib.closing(made), progress.Progress("Making shards", len(job), "shards", done=kept) as shown:
         for shard, result in made:
             _warn(result.warnings, shard, warned)
@@ -121,3 +129,101 @@ def _warn_of_few_documents(job: Job) -> None:
     if few:
         advice = f"give --num_shards={len(job)} or fewer" if len(job) else example_files.FEW_DOCUMENTS
         logging.warning("%s; %s", few, advice)
+
+
+# In processes of this machine
+
+
+def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
+    """Makes shards in worker processes; yields each with its result as soon as it is there, in any order.
+
+    Close this generator if you do not exhaust it: that ends the workers.
+    """
+    waiting = list(reversed(wanted))
+    workers: list[_Worker] = []
+    try:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        for _ in range(min(job.options.num_workers or cores, len(waiting))):
+            workers.append(_Worker(job))
+            workers[-1].give(waiting.pop())
+        busy = {worker.connection: worker for worker in workers}
+        while busy:
+            for connection in multiprocessing.connection.wait(list(busy)):
+                worker = busy[connection]
+                made = worker.take()
+                if waiting:
+                    worker.give(waiting.pop())
+                else:
+                    del busy[connection]
+                yield made
+    finally:
+        for worker in workers:
+            worker.connection.close()
+        process.end_processes([worker.process for worker in workers])
+
+
+class _Worker:
+    """A worker process, seen from the main process."""
+
+    def __init__(self, job: Job):
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(theirs, job), name="shards", daemon=True)
+        with _starting_processes():
+            self.process.start()
+        theirs.close()  # so that the end of the worker is the end of the pipe
+        self._shard: Shard | None = None
+
+    def give(self, shard: Shard) -> None:
+        self._shard = shard
+        with contextlib.suppress(OSError):  # the worker has ended: `take` reports it
+            self.connection.send(shard)
+
+    def take(self) -> tuple[Shard, Result]:
+        try:
+            return self._shard, self.connection.recv()
+        except (EOFError, OSError) as error:
+            self.process.join(process.SECONDS_TO_END)
+            status = self.process.exitcode
+            how = f"was killed by signal {-status}" if status and status < 0 else f"ended with status {status}"
+            raise UserError(
+                f"worker process {self.process.pid} {how} while it made {self._shard.output}; finished shards are kept,"
+                " so run the same command again (if memory was short, with fewer --num_workers or smaller shards)"
+            ) from error
+
+
+@contextlib.contextmanager
+def _starting_processes() -> Iterator[None]:
+    """Starts processes that Ctrl-C does not interrupt, and that do not run the caller's program again, as `spawn` does.
+
+    It would fail there without `if __name__ == "__main__":`, or where it is no file.
+    """
+    program = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    multiprocessing.resource_tracker.ensure_running()  # its first start would allow the signals again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        sys.modules["__main__"] = program
+
+
+def _work(connection: multiprocessing.connection.Connection, job: Job) -> None:
+    """The whole life of a worker process: receives shards and answers with results until the pipe ends."""
+    signal.signal(signal.SIGTERM, _leave)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            connection.send(shards.attempt(connection.recv(), job))
+
+
+def _leave(*_) -> None:
+    outputs.remove_partial()
+    os._exit(128 + signal.SIGTERM)
+
+
+def _end_with_parent() -> None:
+    multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
+    # Not _leave() here: the main thread could begin another partial file after they are removed. It handles the signal.
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)

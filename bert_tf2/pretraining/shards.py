@@ -1,4 +1,4 @@
-"""Cuts a corpus into shards at the boundaries of documents, without holding it in memory.
+"""Cuts a corpus into shards at the boundaries of documents, without holding it in memory, and makes one.
 
 The files of a corpus are taken as one text of `total` bytes. Shard s of n begins behind the first line that ends a
 document (see sentences.ends_document) and whose own end is at byte total * s // n or later, so a document belongs to
@@ -14,12 +14,20 @@ import dataclasses
 import functools
 import hashlib
 import itertools
+import logging as python_logging
 import os
 import re
 import shutil
+import threading
+import traceback
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+from absl import logging
+
+from bert_tf2.data import record_index
 from bert_tf2.pretraining import sentences
+from bert_tf2.pretraining.example_files import make_files
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions
 from bert_tf2.pretraining.sentences import Piece, Source
 from bert_tf2.support import environment, files, gzip_files, outputs
@@ -178,4 +186,82 @@ def text_sha256(pieces: Sequence[Piece]) -> str:
     for piece in pieces:
         for line in piece.lines():
             found.update(line)
+    return found.hexdigest()
+
+
+# Making one
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What a worker answers."""
+
+    counts: dict[str, Any] | None = None  # of the shard, for the manifest; None if it was not made
+    error: str = ""  # a line for the user, "" if there is none
+    bug: str = ""  # a traceback, "" if there is none
+    warnings: tuple[str, ...] = ()  # what was logged
+
+
+def attempt(shard: Shard, job: Job) -> Result:
+    """Writes a shard, or says why it cannot be written."""
+    with _collected_log() as messages:
+        try:
+            result = Result(counts=make_shard(shard, job))
+        except UserError as error:
+            result = Result(error=placed(str(error), shard.pieces))
+        except Exception as error:
+            line = environment.explain(error)
+            result = Result(error=line) if line else Result(bug="".join(traceback.format_exception(error)))
+    return dataclasses.replace(result, warnings=tuple(placed(line, shard.pieces) for line in messages))
+
+
+@contextlib.contextmanager
+def _collected_log() -> Iterator[list[str]]:
+    """Collects the warnings of this thread, which may be one of the launcher's; nothing else of it is logged."""
+    collected: list[str] = []
+    this = threading.get_ident()
+
+    def keep(record: python_logging.LogRecord) -> bool:
+        if record.thread != this:
+            return True
+        if record.levelno >= python_logging.WARNING:
+            collected.append(record.getMessage())
+        return False
+
+    logger = logging.get_absl_logger()
+    logger.addFilter(keep)
+    try:
+        yield collected
+    finally:
+        logger.removeFilter(keep)
+
+
+def make_shard(shard: Shard, job: Job) -> dict[str, Any]:
+    """Writes a shard, as an unsharded run does for its text with its seed; returns its counts for the manifest."""
+    options = job.options
+    corpus, examples = make_files(shard.pieces, [shard.output], job.tokenizer, options, shard.seed)
+    places = options.max_seq_length * len(examples)
+    tokens = examples.num_tokens + options.num_delimiters * len(examples)
+    return {
+        "documents": len(corpus.documents),
+        "sentences": len(corpus.bounds) - 1,
+        "examples": len(examples),
+        "masked_tokens": examples.num_masked,
+        "padding": round(1 - tokens / places, 6) if places else 0.0,
+        "bytes": files.size(shard.output),
+        "sha256": sha256(shard.output, durable=True),
+        "text_sha256": text_sha256(shard.pieces),
+        "index": record_index.runs_of(shard.output),
+    }
+
+
+def sha256(path: str, *, durable: bool = False) -> str:
+    """The SHA-256 of a file, in hexadecimal; with `durable`, a local file is on its disk afterwards."""
+    found = hashlib.sha256()
+    with files.open_binary(path) as stream:
+        while block := stream.read(_BLOCK):
+            found.update(block)
+        if durable and not files.is_remote(path):
+            with contextlib.suppress(OSError):  # some file systems do not offer it
+                os.fsync(stream.fileno())
     return found.hexdigest()

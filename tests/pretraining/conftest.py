@@ -3,7 +3,7 @@
 import pytest
 from pretraining_text import CORPUS, VOCABULARY
 
-from bert_tf2.pretraining import shard_making
+from bert_tf2.pretraining import sharded, shards
 from bert_tf2.tokenization import FullTokenizer
 
 
@@ -33,8 +33,8 @@ def in_process(monkeypatch):
 
     def make(wanted, job):
         for shard in wanted:
-            yield shard, shard_making.Result(counts=shard_making.make_shard(shard, job))
+            yield shard, shards.Result(counts=shards.make_shard(shard, job))
             made.append(shard.number)
 
-    monkeypatch.setattr(shard_making, "make", make)
+    monkeypatch.setattr(sharded, "make", make)
     return made

@@ -153,7 +153,7 @@ def test_a_worker_that_cannot_is_named(short, cluster, tmp_path, wrong, problem,
 
 def test_a_shard_that_ends_every_worker_is_one_line(short, cluster, tmp_path):
     (tmp_path / "ends.py").write_text(
-        "import os; from bert_tf2.pretraining import shard_making; shard_making.make_shard = lambda *_: os._exit(9)"
+        "import os; from bert_tf2.pretraining import shards; shards.make_shard = lambda *_: os._exit(9)"
     )
     worker = cluster.add("--nanny", "--preload", str(tmp_path / "ends.py"))  # a new one is started each time
     done = run(short, *at(cluster), output="ends")

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from pretraining_text import CORPUS, VOCABULARY, data_options
 
-from bert_tf2.pretraining import inspect_records, manifest, shard_making, sharded
+from bert_tf2.pretraining import inspect_records, manifest, sharded, shards
 from bert_tf2.pretraining.options import InspectRecordsOptions
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
@@ -76,15 +76,15 @@ def test_unsharded_remote_files(there, here):
 
 
 def test_finished_remote_shards_are_kept(there, in_process, monkeypatch):
-    one = shard_making.make_shard
+    one = shards.make_shard
     monkeypatch.setattr(manifest, "_SECONDS_BETWEEN_REMOTE", 0.0)
-    monkeypatch.setattr(shard_making, "make_shard", lambda shard, job: 1 / (3 - shard.number) and one(shard, job))
+    monkeypatch.setattr(shards, "make_shard", lambda shard, job: 1 / (3 - shard.number) and one(shard, job))
     with pytest.raises(ZeroDivisionError):
         sharded.run(options(there, "out/x"))
     write(f"{there}/out/.x-00003-of-00040.host.123.partial", b"of a worker that was killed")
     assert not json.loads(read(f"{there}/out/manifest.json"))["complete"]
     in_process.clear()
-    monkeypatch.setattr(shard_making, "make_shard", one)
+    monkeypatch.setattr(shards, "make_shard", one)
     sharded.run(options(there, "out/x"))
     assert in_process == [*range(3, 40)]
     names = tf.io.gfile.listdir(f"{there}/out")

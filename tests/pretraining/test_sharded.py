@@ -17,7 +17,7 @@ from pretraining_text import CORPUS, SETTINGS, VOCABULARY, data_options
 
 from bert_tf2.data import record_index
 from bert_tf2.data.records import read_all
-from bert_tf2.pretraining import example_files, shard_making, sharded
+from bert_tf2.pretraining import example_files, sharded, shards
 from bert_tf2.support import files, output_lock
 from bert_tf2.support.errors import UserError
 
@@ -105,13 +105,13 @@ def test_finished_shards_are_kept_and_missing_or_damaged_ones_made(data, in_proc
 
 def test_a_run_that_ended_halfway_is_continued(data, in_process, monkeypatch):
     sharded.run(options(data, "whole"))
-    one = shard_making.make_shard
-    monkeypatch.setattr(shard_making, "make_shard", lambda shard, job: 1 / (3 - shard.number) and one(shard, job))
+    one = shards.make_shard
+    monkeypatch.setattr(shards, "make_shard", lambda shard, job: 1 / (3 - shard.number) and one(shard, job))
     with pytest.raises(ZeroDivisionError):
         sharded.run(options(data, "out"))
     assert not manifest(data, "out")["complete"]
     in_process.clear()
-    monkeypatch.setattr(shard_making, "make_shard", one)
+    monkeypatch.setattr(shards, "make_shard", one)
     sharded.run(options(data, "out"))
     assert in_process == [3, 4] and contents(data / "out") == contents(data / "whole")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pretraining_text import CORPUS, data_options
 
-from bert_tf2.pretraining import sentences, shard_making, sharded, shards
+from bert_tf2.pretraining import sentences, sharded, shards
 
 DOCUMENT = "a b c .\nd e f .\n"
 SPACED = CORPUS.replace("\n", "\n\n")
@@ -58,5 +58,5 @@ def test_a_long_line_is_named_in_its_file(tmp_path, tokenizer, caplog, monkeypat
     given = data_options(tmp_path, "out/x", num_shards=3)
     with shards.opened([given.input_file], given.output_file) as sources:
         job = shards.Job(given, tokenizer, sources, shards.cut(sources, 3))
-        made = [shard_making.attempt(shard, job).warnings for shard in map(job.shard, range(3))]
+        made = [shards.attempt(shard, job).warnings for shard in map(job.shard, range(3))]
     assert made[0] == made[2] == () and len(made[1]) == 1 and told in made[1][0]
