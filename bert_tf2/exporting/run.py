@@ -1,10 +1,10 @@
 """Exports a model for TensorFlow Serving: the work of export_saved_model.py after its flags are parsed.
 
-    EXPORT_DIR/VERSION/saved_model.pb       the graph; see `signatures`, `answers`
-                       variables/
-                       model.onnx           instead of both, with assets/tokenizer.json; see `onnx_model`
-                       assets/              vocab.txt, and label_map.json if the task has labels
-                       model_info.json      description and origin of the model, for users and for `load`
+EXPORT_DIR/VERSION/saved_model.pb       the graph; see `signatures`, `answers`
+                   variables/
+                   model.onnx           instead of both, with assets/tokenizer.json; see `onnx_model`
+                   assets/              vocab.txt, and label_map.json if the task has labels
+                   model_info.json      description and origin of the model, for users and for `load`
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from bert_tf2.support import files, gzip_files, progress
 from bert_tf2.support.errors import UserError, and_more
 
 NAME = "manifest.json"
-_SHARE = 0.02  # of the time is for writing the manifest; after a kill, what was made since the last time is made again
+_SHARE = 0.05  # of the time is for writing the manifest; after a kill, what was made since the last time is made again
 _SECONDS_BETWEEN_REMOTE = 10.0  # object stores limit how often an object may change
 _NUMBERED = re.compile(r"(?P<begin>.*-)(?P<number>\d{1,6})-of-(?P<count>\d{1,6})(?P<end>(\..*)?)")
 _ONE_BY_ONE = "or name the files that are meant one by one, with commas"

@@ -160,40 +160,28 @@ class _Evaluation:
         self._is_held_out = "held_out" in sources
         self._source = sources["held_out" if self._is_held_out else "training"]
         self._runner = Runner(model, strategy)
-        self._best: Best | None = None
-
-    def begin(self, begun: bool) -> Callable[[int], bool] | None:
-        """What a training calls after every eval_steps steps; `begun`: whether the training continues."""
-        if not self._options.eval_steps:
-            return None
-        self._best = Best(self._options.output_dir, begun)
-        _ = self._data
-        return self._look
-
-    @property
-    def last_step(self) -> int:
-        return self._best.last_step if self._best else 0
 
     @functools.cached_property
-    def _data(self):
+    def data(self):
         return self._source.for_evaluation(once=self._is_held_out)
 
     def results(self) -> dict[str, float]:
         """See evaluation_results; with `masked_lm_perplexity`, e^masked_lm_loss, for records that are held out."""
-        data, count = self._data
+        data, count = self.data
         batches = itertools.islice(self._runner.run(data, explain=self._source.find_fault), count)
         results = evaluation_results(progress.track(batches, "Evaluating", count, "batches"))
         if self._is_held_out:
             results["masked_lm_perplexity"] = np.float32(np.exp(results["masked_lm_loss"]))
         return results
 
-    def _look(self, step: int) -> bool:
+    def look(self, best: Best, step: int) -> bool:
+        """What a training calls after every eval_steps steps; whether it is to end."""
         results = self.results()
         write_scalars(os.path.join(self._options.output_dir, "eval"), step, results)
         shown = ", ".join(f"{name} {value:.4f}" for name, value in results.items())
         logging.info("step %d, held out: %s", step, shown)
         # Higher is better: the mean logarithm of the probability of the right word.
-        return self._best.update(self._model, step, "masked_lm_log_likelihood", -float(results["masked_lm_loss"]))
+        return best.update(self._model, step, "masked_lm_log_likelihood", -float(results["masked_lm_loss"]))
 
 
 def _train(
@@ -217,8 +205,12 @@ def _train(
             options.num_warmup_steps, options.num_train_steps, highest,
         )  # fmt: skip
     trainer.start(options.init_checkpoint, weights)
-    evaluate = evaluation.begin(checkpoint.latest_checkpoint(options.output_dir) is not None)
-    done = trainer.is_done(options.eval_steps, evaluation.last_step)
+    evaluate, evaluated = None, 0
+    if options.eval_steps:
+        best = Best(options.output_dir, checkpoint.latest_checkpoint(options.output_dir) is not None)
+        evaluate, evaluated = functools.partial(evaluation.look, best), best.last_step
+        _ = evaluation.data  # what is wrong with it is told before the training
+    done = trainer.is_done(options.eval_steps, evaluated)
     if not done:  # a pass over the records that no index knows, before a checkpoint is in output_dir
         index = source.index(team)
         batches = source.for_training(index, trainer.examples, team.share)
@@ -234,7 +226,7 @@ def _train(
         explain=lambda: record_index.find_change(index) or source.find_fault(),
         evaluate=evaluate,
         eval_steps=options.eval_steps,
-        evaluated=evaluation.last_step,
+        evaluated=evaluated,
         where=functools.partial(record_order.where, index, options.random_seed),
     )
 
