@@ -83,7 +83,7 @@ def run(options: MaskedLMOptions) -> None:
     config = BertConfig.from_json_file(options.bert_config_file)
     source = checkpoint.open_weights(options.init_checkpoint)
     tokenizer = text_rules.load_tokenizer(options.vocab_file, options.do_lower_case, source=source)
-    _check_size(tokenizer, config, options.vocab_file)
+    check_vocab_size(options.vocab_file, len(tokenizer.entries), config.vocab_size)
     name, lines = _open(options)
     model = load_model(config, source, options.precision)
     batch_size = options.batch_size
@@ -98,11 +98,6 @@ def run(options: MaskedLMOptions) -> None:
     read_ahead = 0 if name == _STANDARD_INPUT else _READ_AHEAD
     for answer in _answer(model, tokenizer, sentences, options.top_k, batch_size, read_ahead):
         print(show(answer), flush=True)
-
-
-def _check_size(tokenizer: tokenization.FullTokenizer, config: BertConfig, name: str) -> None:
-    size = max(tokenizer.vocab.values(), default=-1) + 1  # lines of the file, some of which may be equal
-    check_vocab_size(name, size, config.vocab_size)
 
 
 def load_model(
@@ -173,7 +168,7 @@ def predict(
     check_type("top_k", top_k, int)
     check_type("max_seq_length", max_seq_length, int)
     check_type("batch_size", batch_size, int, low=1)
-    _check_size(tokenizer, model.config, "the tokenizer's vocabulary")
+    check_vocab_size("the tokenizer's vocabulary", len(tokenizer.entries), model.config.vocab_size)
     sentences = (
         encode(text, tokenizer, model.config, max_seq_length, f"text {number}") for number, text in enumerate(texts, 1)
     )
