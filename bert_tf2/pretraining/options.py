@@ -136,6 +136,8 @@ class CreatePretrainingDataOptions(PretrainingDataOptions, CaseOptions):
     def check(self) -> None:
         if self.num_shards is not None and "," in self.output_file:
             raise WrongSetting(f"--output_file={self.output_file}: shards need one name, to which numbers are added")
+        if self.dask_scheduler and not re.fullmatch(r"(tcp|tls|ucx|wss?)://[^/]+:\d+", self.dask_scheduler):
+            raise WrongSetting(f"--dask_scheduler={self.dask_scheduler}: an address is needed, tcp://HOST:8786")
 
 
 @options

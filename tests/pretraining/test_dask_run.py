@@ -167,8 +167,7 @@ def test_a_shard_that_ends_every_worker_is_one_line(short, cluster, tmp_path):
     assert done.returncode == 0 and contents(short / "ends") == contents(short / "plain"), done.stderr
 
 
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense://x", "127.0.0.1"])
-def test_an_address_where_nobody_answers_is_one_line(short, address):
-    done = run(short, *FLAGS, f"--dask_scheduler={address}", output="nobody")
+def test_an_address_where_nobody_answers_is_one_line(short):
+    done = run(short, *FLAGS, "--dask_scheduler=tcp://127.0.0.1:9", output="nobody")
     assert done.returncode == 1 and "no scheduler answers" in done.stderr.splitlines()[-1], done.stderr
     assert "Traceback" not in done.stderr

@@ -35,6 +35,14 @@ FLAGS_AT_FAULT = [
     ("extract_features.py", "--pooling=sum", "--pooling=sum"),
     ("predict_masked.py", "--sentence=b", "--input_file and --sentence exclude"),
     ("create_pretraining_data.py", "--num_workers=2", "--num_workers needs --num_shards"),
+    *(
+        (
+            "create_pretraining_data.py",
+            f"--num_shards=2 --dask_scheduler={address}",
+            f"={address}: an address is needed",
+        )
+        for address in ("nonsense://x:1", "127.0.0.1:8786")
+    ),
     ("create_pretraining_data.py", "--num_shards=2 --output_file=a,b", "--output_file=a,b: shards need one name"),
     ("create_pretraining_data.py", "--word_boundaries=spaces", "--word_boundaries=spaces needs --do_whole_word_mask"),
 ]
