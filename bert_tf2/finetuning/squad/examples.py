@@ -95,11 +95,17 @@ def examples_of(
     examples: list[SquadExample] = []
     unaligned: list[str] = []
     impossible: list[str] = []
+    places: dict[str, str] = {}
     for paragraph, where in paragraphs(dataset, input_file):
         context = field(paragraph, "context", str, where)
         found = list(WORD.finditer(context))
         words, starts = [match.group() for match in found], [match.start() for match in found]
         for qas_id, question, place in questions(paragraph, where):
+            if places.setdefault(qas_id, place) is not place and not is_training:
+                raise UserError(
+                    f"{place}: the id {qas_id} was there before, at {places[qas_id].removeprefix(f'{input_file}, ')};"
+                    " predictions are kept by id, so give each question one of its own"
+                )
             example = SquadExample(qas_id, field(question, "question", str, place), words, context=context)
             if is_training and not _add_answer(example, question, context, starts, version_2_with_negative, place):
                 unaligned.append(qas_id)
