@@ -155,13 +155,14 @@ def test_a_shard_that_ends_every_worker_is_one_line(short, cluster, tmp_path):
     (tmp_path / "ends.py").write_text(
         "import os; from bert_tf2.pretraining import shards; shards.make_shard = lambda *_: os._exit(9)"
     )
-    worker = cluster.add("--nanny", "--preload", str(tmp_path / "ends.py"))  # a new one is started each time
-    done = run(short, *at(cluster), output="ends")
-    last = done.stderr.splitlines()[-1]
-    assert done.returncode == 1 and last.startswith("create_pretraining_data.py: error: "), done.stderr
+    command = command_line(short, *at(cluster), output="ends")
+    launcher = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    for _ in range(4):
+        cluster.add("--preload", str(tmp_path / "ends.py")).wait(timeout=60)
+    _, log = launcher.communicate(timeout=60)
+    last = log.splitlines()[-1]
+    assert launcher.returncode == 1 and last.startswith("create_pretraining_data.py: error: "), log
     assert "4 workers ended while they made it, the last at tcp://127.0.0.1:" in last and "ends/x-000" in last
-    worker.terminate()
-    worker.wait()
     cluster.add()
     done = run(short, *at(cluster), output="ends")
     assert done.returncode == 0 and contents(short / "ends") == contents(short / "plain"), done.stderr
