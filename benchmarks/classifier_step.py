@@ -33,7 +33,6 @@ class BenchmarkOptions(PrecisionOptions, VocabularyOptions):
 def read_batches(options: BenchmarkOptions) -> list[dict]:
     """The first rows of the training table in random order, in batches of equal size, as run_classifier.py has them."""
     import numpy as np
-    from absl import logging
 
     from bert_tf2 import tokenization
     from bert_tf2.finetuning import classification
@@ -45,7 +44,7 @@ def read_batches(options: BenchmarkOptions) -> list[dict]:
     tokenizer = tokenization.FullTokenizer(options.vocab_file, do_lower_case=options.do_lower_case is not False)
     labels = processor.get_labels()
     features = classification.convert_examples_to_features(
-        [examples[n] for n in chosen], labels, options.max_seq_length, tokenizer, logging.DEBUG
+        [examples[n] for n in chosen], labels, options.max_seq_length, tokenizer
     )
     rows = [classification.as_record(feature) for feature in features]
     columns = {name: np.array([row[name] for row in rows], np.int32) for name in rows[0]}
