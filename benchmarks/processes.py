@@ -204,7 +204,8 @@ def ends_of_steps(folder: str | Path) -> dict[int, float]:
     ends: dict[int, float] = {}
     for path in sorted(Path(folder).glob("events.out.*")):
         for event in LegacyEventFileLoader(str(path)).Load():
-            ends[event.step] = min(event.wall_time, ends.get(event.step, event.wall_time))
+            if event.HasField("summary"):  # and not the start of a training, which has the number of its first step
+                ends[event.step] = min(event.wall_time, ends.get(event.step, event.wall_time))
     return ends
 
 
