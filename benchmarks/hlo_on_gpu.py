@@ -109,7 +109,13 @@ def _write_program(
     path = pathlib.Path(flags.write) / f"{name}.hlo"
     path.write_bytes(hlo_of(function, *arguments))
     results = sorted(concrete.structured_outputs)  # as tf.nest orders a dict
-    assigned = captured if name == "step" else []  # XLA returns what a program assigns, in the order of the parameters
+    # XLA returns what a program assigns, in the order of the parameters; a pooler that nothing reads is not trained.
+    still = [
+        key
+        for key in captured
+        if variables[key].shape.rank and not key.endswith(_SLOTS) and f"{key}/adam_m" not in variables
+    ]
+    assigned = [key for key in captured if key not in still] if name == "step" else []
     if not flags.no_answers:
         answers = {key: value.numpy() for key, value in function(*arguments).items()}
         answers |= {key: projected(key, variables[key].numpy()) for key in assigned if key.endswith("/adam_m")}
@@ -211,11 +217,16 @@ def _run_program(flags: argparse.Namespace, work: Mapping[str, Any], name: str, 
     shapes = program["variables"].items()
     drawn = (scalars[key] if key in scalars else initial_value(key, shape) for key, shape in shapes)
     variables = [jax.device_put(value, device) for value in drawn]
-    num_measures = len(program["results"]) - len(variables)
+    assigned = [key for key in program["results"] if key in program["variables"]]
+    num_measures = len(program["results"]) - len(assigned)
 
     def call(variables: list) -> list:
         results = executable.execute_sharded([*inputs, *variables]).disassemble_into_single_device_arrays()
         return [result[0] for result in results]
+
+    def updated(variables: list, results: list) -> list:
+        new = dict(zip(assigned, results[num_measures:], strict=True))
+        return [new.get(key, value) for key, value in zip(program["variables"], variables, strict=True)]
 
     results = call(variables)
     answers = dict(zip(program["results"], results, strict=True))
@@ -229,12 +240,12 @@ def _run_program(flags: argparse.Namespace, work: Mapping[str, Any], name: str, 
         found = np.concatenate([projected(key, np.asarray(answers[key])) for key in slots])
         parts.append(f"gradients {relative_difference(found, np.concatenate([wanted[key] for key in slots])):.1e}")
     # A step has taken its variables: their memory is that of the new ones.
-    variables = results[num_measures:] if slots else variables
+    variables = updated(variables, results)
     for count in (workload.WARM_UP, flags.steps):  # the last round counts
         began = time.perf_counter()
         for _ in range(count):
             results = call(variables)
-            variables = results[num_measures:] if slots else variables
+            variables = updated(variables, results)
         jax.block_until_ready(results)
         seconds = (time.perf_counter() - began) / count
     lengths = [work["max_seq_length"]] * work["batch_size"]

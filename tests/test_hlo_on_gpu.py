@@ -24,13 +24,15 @@ def output_of(*arguments: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.extra
-@pytest.mark.parametrize("precision", TOLERANCE)
-def test_jax_computes_what_tensorflow_does(tmp_path, monkeypatch, precision):
+@pytest.mark.parametrize(
+    ("model", "precision"), [*(("pretraining", precision) for precision in TOLERANCE), ("span", "float32")]
+)
+def test_jax_computes_what_tensorflow_does(tmp_path, monkeypatch, model, precision):
     pytest.importorskip("jax", reason="JAX is not installed; make interop installs it")
     config, folder = tmp_path / "config.json", tmp_path / "hlo"
     config.write_text(json.dumps(SIZES))
     shape = ["--batch_size=4", "--max_seq_length=16", f"--bert_config_file={config}"]
-    output_of(f"--write={folder}", f"--precision={precision}", *shape)
+    output_of(f"--write={folder}", f"--model={model}", f"--precision={precision}", *shape)
     _, encoder, step = output_of(f"--run={folder}", "--steps=2").splitlines()
     for line, names in (
         (encoder, {"pooled_output", "sequence_output"}),
