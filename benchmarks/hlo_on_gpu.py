@@ -77,7 +77,7 @@ def write(flags: argparse.Namespace) -> None:
     trainer = Trainer(model, tf.distribute.get_strategy(), options)
     variables = {**tf1_variables(model), **trainer.step.state}
     for name, variable in variables.items():
-        if variable.shape:  # the others belong to the scale of the loss, and have their values
+        if variable.shape.rank:  # the others belong to the scale of the loss, and have their values
             variable.assign(initial_value(name, variable.shape))
     work = {"config": config, **{name: getattr(flags, name) for name in _WORK}}
     batch = {name: tf.constant(values) for name, values in one_batch(work).items()}
@@ -105,7 +105,7 @@ def _write_program(
     concrete = function.get_concrete_function(*arguments)
     of_handle = {id(variable.handle): variable_name for variable_name, variable in variables.items()}
     captured = [of_handle[id(handle)] for handle in concrete.captured_inputs]
-    scalars = {key: value.numpy() for key in captured if not (value := variables[key]).shape}
+    scalars = {key: value.numpy() for key in captured if not (value := variables[key]).shape.rank}
     path = pathlib.Path(flags.write) / f"{name}.hlo"
     path.write_bytes(hlo_of(function, *arguments))
     results = sorted(concrete.structured_outputs)  # as tf.nest orders a dict
