@@ -2,7 +2,7 @@
 
     python convert_checkpoint.py --help
 
-shows every flag. They are stated in bert_tf2/weights/convert.py, as the class ConversionOptions.
+shows every flag. They are stated in bert_tf2/weights/options.py, as the class ConversionOptions.
 """
 
 from bert_tf2 import commands

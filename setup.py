@@ -50,7 +50,6 @@ setuptools.setup(
         "protobuf",  # the index of TensorFlow's checkpoints; TensorFlow installs it too
         "grpcio",  # whether a TPU answers; TensorFlow installs it too
         "ml-dtypes",  # bfloat16 for numpy; TensorFlow installs it too
-        "wrapt",  # what to do once Keras is imported; TensorFlow installs it too
     ],
     extras_require={
         "test": [

@@ -36,15 +36,15 @@ def learning_rate_at(step: tf.Tensor, init_lr: float, num_train_steps: int, num_
     return tf.where(done < num_warmup_steps, init_lr * (done * (1.0 / num_warmup_steps)), decayed)
 
 
-def square_norm(gradient: Gradient) -> tf.Tensor:
-    """Returns the sum of a gradient's squares.
+def square_norm(*gradients: Gradient) -> tf.Tensor:
+    """Returns the sum of the squares of one or more gradients.
 
     The gradient of a lookup (IndexedSlices) counts each row separately, even if a row was looked up several times: this
     is the norm that TensorFlow 1 clips by. In pretraining, the word table is also the output layer, which makes its
     gradient dense; in fine-tuning, it is the gradient of a lookup.
     """
-    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-    return 2.0 * tf.nn.l2_loss(tf.cast(values, tf.float32))
+    values = [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient for gradient in gradients]
+    return 2.0 * tf.add_n([tf.nn.l2_loss(tf.cast(one, tf.float32)) for one in values])
 
 
 def clip_scale(global_norm: tf.Tensor, clip_norm: float = CLIP_NORM) -> tf.Tensor:

@@ -23,7 +23,7 @@ from bert_tf2 import commands, heads, modeling
 from bert_tf2.pretraining import predict_masked
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import checkpoint, convert
-from bert_tf2.weights.convert import ConversionOptions
+from bert_tf2.weights.options import ConversionOptions
 from bert_tf2.weights.task_file import LabelMap, save_label_map
 
 TEXTS = ["the film was good .", "playing " * 12, "", "ann lives in Paris"]

@@ -41,7 +41,7 @@ COMMANDS = {
     "run_ner": Command("finetuning.options:NerOptions", "finetuning.ner.run", exports=True),
     "extract_features": Command("finetuning.options:FeatureOptions", "finetuning.extract_features"),
     "convert_checkpoint": Command(
-        "weights.convert:ConversionOptions", "weights.convert", tensorflow=False, prints=True
+        "weights.options:ConversionOptions", "weights.convert", tensorflow=False, prints=True
     ),
     "explore": Command("explorer.options:ExplorerOptions", "explorer.server"),
     "plot_training": Command("training.options:PlotTrainingOptions", "training.plots", prints=True),

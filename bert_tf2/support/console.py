@@ -12,11 +12,12 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import NoReturn
 
 from absl import logging
 
-from bert_tf2.support import environment, outputs, process, progress
+from bert_tf2.support import environment, outputs, process
 from bert_tf2.support.errors import UserError
 
 _LONGEST_ROW = 600
@@ -31,10 +32,21 @@ def set_up_log() -> None:
     emit = handler.emit
 
     def emit_beside_progress(record: python_logging.LogRecord) -> None:
-        with progress.hidden():
+        shown = _progress()
+        with shown.hidden() if shown else contextlib.nullcontext():
             emit(record)
 
     handler.emit = emit_beside_progress
+
+
+def _progress() -> ModuleType | None:
+    """Its module, once something has shown any: with tqdm, its import takes 20 ms of each start."""
+    return sys.modules.get("bert_tf2.support.progress")
+
+
+def _remove_lines() -> None:
+    if shown := _progress():
+        shown.close_all()
 
 
 class _Formatter(python_logging.Formatter):
@@ -68,7 +80,7 @@ def in_one_line() -> Iterator[None]:
     the reader of standard output stops reading, for example `head`, this is no error. Every other exception is a bug
     and propagates. With --verbosity=1, the traceback of a one-line error is logged.
     """
-    process.tidying[:] = [progress.close_all, outputs.remove_partial]
+    process.tidying[:] = [_remove_lines, outputs.remove_partial]
     process.begin()
     try:
         yield
@@ -96,7 +108,7 @@ def in_one_line() -> Iterator[None]:
 def fail(status: int, message: str) -> NoReturn:
     """Ends the script with one line on standard error."""
     with contextlib.suppress(OSError):  # for example, the terminal is closed
-        progress.close_all()
+        _remove_lines()
         line = "\\n".join(message.splitlines())  # the name of a file may contain a line end
         print(f"{process.script_name()}: error: {line}", file=sys.stderr, flush=True)
     sys.exit(status)

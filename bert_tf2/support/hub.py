@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import hashlib
 import os
 import pathlib
 import re
@@ -59,6 +58,8 @@ def _unpacked(path: str) -> str:
             raise UserError(f"{path}: no such file")
         address, found = pathlib.Path(path).absolute().as_uri(), os.stat(path)
         state = f"{address} {found.st_size} {found.st_mtime_ns}"  # of another file of this name, another copy
+    import hashlib
+
     from bert_tf2.support.process import load_tensorflow
 
     load_tensorflow()

@@ -36,7 +36,7 @@ class Progress(tqdm):
         `done`: what an earlier run has done; `tell_ends`: whether short work is logged too, at its first and last step.
         """
         self._is_first, self._tell_ends, self._contents = True, tell_ends, contents or (1, unit)
-        self._drawn = on_terminal()
+        self._drawn, self._left_out = on_terminal(), 0.0
         # Work in other threads is part of something that the main thread shows.
         hides = threading.current_thread() is not threading.main_thread() or (self._drawn and not logging.level_info())
         of = " of {total:,.0f}" if total else ""
@@ -74,6 +74,7 @@ class Progress(tqdm):
         if not self.disable:
             self.start_t += seconds
             self.last_print_t += seconds
+            self._left_out += seconds
 
     def display(self, msg: str | None = None, pos: int | None = None) -> bool | None:
         if self._drawn:
@@ -82,8 +83,8 @@ class Progress(tqdm):
             logging.info("%s", self)
 
     def close(self, complete: bool = False) -> None:
-        """Removes the line; if the work is complete and was long, logs how long it took."""
-        took = 0.0 if getattr(self, "disable", True) else max(self._time() - self.start_t, 0.0)
+        """Removes the line; if the work is complete and was long, logs how long it took, all of it."""
+        took = 0.0 if getattr(self, "disable", True) else self._time() - self.start_t + self._left_out
         super().close()
         if complete and (self._tell_ends or took >= _SECONDS_BETWEEN_LINES):
             done = f"{self.n:,.0f}{self.unit}{f', {self.postfix}' if self.postfix else ''}"

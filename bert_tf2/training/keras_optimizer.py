@@ -115,8 +115,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         For the norm, gradients of lookups count as `optimization.square_norm` tells.
         """
         pairs = super()._all_reduce_sum_gradients(grads_and_vars)
-        norms = [optimization.square_norm(gradient) for gradient, _ in pairs if gradient is not None]
-        scale = optimization.clip_scale(tf.sqrt(tf.add_n(norms)))
+        square = optimization.square_norm(*[gradient for gradient, _ in pairs if gradient is not None])
+        scale = optimization.clip_scale(tf.sqrt(square))
         return [
             (None if gradient is None else tf.convert_to_tensor(gradient) * tf.cast(scale, gradient.dtype), variable)
             for gradient, variable in pairs

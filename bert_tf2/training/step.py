@@ -216,8 +216,8 @@ def reduce_gradients(gradients: Gradients, dtype: tf.DType = tf.float32) -> tupl
         narrow = context.all_reduce("SUM", [tf.cast(g, dtype) for g in dense], _IN_PACKS)
         dense = [tf.cast(g, tf.float32) for g in narrow]
     summed = dict(zip(gradients, dense, strict=True))
-    others = [optimization.square_norm(gradient) for name, gradient in summed.items() if name not in squares]
-    return summed, tf.sqrt(tf.add_n([square, *others]))
+    others = [gradient for name, gradient in summed.items() if name not in squares]
+    return summed, tf.sqrt(square + optimization.square_norm(*others))
 
 
 # The loss scale of float16.

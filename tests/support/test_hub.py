@@ -19,7 +19,7 @@ from refused import message_of
 import bert_tf2
 from bert_tf2.finetuning.options import NerOptions
 from bert_tf2.support import hub
-from bert_tf2.weights.convert import ConversionOptions
+from bert_tf2.weights.options import ConversionOptions
 
 MODEL = {"config.json": b"{}", "vocab.txt": b"[PAD]\n", "README.md": b"?", "tf_model.h5": b"large"}
 NEW = {**MODEL, "model.safetensors": b"weights" * 999, "pytorch_model.bin": b"the same again"}

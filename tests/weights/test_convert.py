@@ -14,7 +14,7 @@ from bert_tf2.config import BertConfig
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import WrongSetting
 from bert_tf2.weights import bundle, checkpoint, convert, names
-from bert_tf2.weights.convert import ConversionOptions
+from bert_tf2.weights.options import ConversionOptions
 from bert_tf2.weights.task_file import TAGGING_TASK, LabelMap, load_label_map, save_label_map
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]", *(f"word{n}" for n in range(VOCAB - 6))]

@@ -14,7 +14,7 @@ import bert_tf2
 from bert_tf2 import heads, modeling
 from bert_tf2.tokenization import SPECIAL_TOKENS, load_vocab
 from bert_tf2.weights import bundle, checkpoint, convert, names, sources
-from bert_tf2.weights.convert import ConversionOptions
+from bert_tf2.weights.options import ConversionOptions
 from bert_tf2.weights.text_rules import check_special_tokens
 
 TEXTS, TAGS = (tensors_of(f"BertFor{kind}Classification") for kind in ("Sequence", "Token"))

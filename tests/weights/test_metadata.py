@@ -26,7 +26,7 @@ from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, MaskedLMOptions, PretrainingOptions
 from bert_tf2.training.loop import start_from
 from bert_tf2.weights import checkpoint, convert, text_rules
-from bert_tf2.weights.convert import ConversionOptions
+from bert_tf2.weights.options import ConversionOptions
 
 # The case of the text
 

@@ -16,7 +16,7 @@ from bert_tf2 import modeling
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import checkpoint, convert, text_rules
 from bert_tf2.weights.base import Weights
-from bert_tf2.weights.convert import ConversionOptions
+from bert_tf2.weights.options import ConversionOptions
 from bert_tf2.weights.text_rules import is_cased
 
 # The configuration

@@ -12,7 +12,7 @@ from refused import message_of
 
 import bert_tf2
 from bert_tf2.weights import convert, huggingface, sources, text_rules
-from bert_tf2.weights.convert import ConversionOptions
+from bert_tf2.weights.options import ConversionOptions
 from bert_tf2.weights.task_file import load_label_map
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

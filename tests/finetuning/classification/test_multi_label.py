@@ -22,7 +22,7 @@ from bert_tf2.finetuning.classification.run import run
 from bert_tf2.finetuning.options import ClassifierOptions
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights import convert, sources
-from bert_tf2.weights.convert import ConversionOptions
+from bert_tf2.weights.options import ConversionOptions
 from bert_tf2.weights.task_file import LabelMap
 
 MAP = LabelMap("tsv", ("fun", "long", "sad"), regression=False, multi_label=True)

@@ -1,0 +1,56 @@
+"""The settings of convert_checkpoint.py, apart from its work, whose imports would delay its help."""
+
+from __future__ import annotations
+
+from bert_tf2.config import ACTIVATIONS
+from bert_tf2.support import hub
+from bert_tf2.support.settings import CONVERSION, MODEL, TO_DO, Options, options, setting
+
+
+@options
+class ConversionOptions(Options):
+    """Converts BERT's weights between TensorFlow 1, Hugging Face and Keras, or lists them.
+
+    Examples:
+      python convert_checkpoint.py --input=uncased_L-12_H-768_A-12 --output=for_pytorch --to=hf
+      python convert_checkpoint.py --list=uncased_L-12_H-768_A-12
+
+    The kind of the input is detected.
+    """
+
+    any_of = ("input", "list")
+    needs = (("input", "output"), ("input", "to"))
+    not_both = (("input", "list"),)
+
+    input: str | None = setting(
+        "Weights: a TensorFlow 1 checkpoint, a Hugging Face folder, its name at the hub, a checkpoint or SavedModel of"
+        " Model Garden, or a Keras file.",
+        None,
+        group=TO_DO,
+    )
+    list: str | None = setting("Weights whose variables to list instead.", None, group=TO_DO)
+    bert_config_file: str | None = setting(
+        "The model's configuration, if the input does not contain it.", None, group=MODEL, reads=True
+    )
+    vocab_file: str | None = setting("The vocabulary, if it is not with the input.", None, group=MODEL, reads=True)
+    do_lower_case: bool | None = setting("Whether the model is uncased; else the input says it.", None, group=MODEL)
+    hidden_act: str | None = setting(
+        "Write another activation than the one that the input states.", None, group=MODEL, choices=ACTIVATIONS
+    )
+    extend_vocab: str | None = setting("File with new vocabulary entries, one per line.", None, group=MODEL)
+    never_split: str | None = setting(
+        "File with tokens that stay whole wherever a text has them, such as [E1], one per line.", None, group=MODEL
+    )
+    extend_positions: int | None = setting(
+        "Make the table of positions this long, with copies of its rows; train the model on longer texts then.",
+        None,
+        group=MODEL,
+        low=1,
+    )
+    output: str | None = setting("Folder to write.", None, group=CONVERSION)
+    to: str | None = setting("The format to write.", None, group=CONVERSION, choices=("tf1", "hf", "keras"))
+    weights_only: bool = setting("Omit the optimizer's slots and the step.", False, group=CONVERSION)
+
+    def complete(self) -> None:
+        for name in ("input", "list"):
+            object.__setattr__(self, name, hub.fetched(getattr(self, name) or "") or None)
