@@ -223,6 +223,14 @@ def test_words_with_tags(encoder, tmp_path):
     np.testing.assert_allclose(
         names.evaluate(*texts, 8, **QUIET), names.evaluate(sentences, tags, 8, **QUIET), rtol=1e-5
     )
+    ragged = tf.ragged.constant(sentences)
+    numbers = tf.ragged.constant([[names.labels.index(tag) for tag in each] for each in tags])
+    doubled = names.evaluate(sentences[:24] * 2 + sentences[24:], tags[:24] * 2 + tags[24:], 72, **QUIET)
+    for x, y in (texts, (ragged, tf.ragged.constant(tags)), (ragged.to_tensor(), numbers.to_tensor(-1))):
+        data = tf.data.Dataset.from_tensor_slices((x, y, [2.0] * 24 + [1.0] * 24)).batch(16)
+        np.testing.assert_allclose(names.evaluate(data, None, 64, **QUIET), doubled, rtol=1e-5)
+    assert len(names.fit(data, validation_data=data, epochs=2, **QUIET).history["val_loss"]) == 2
+    assert names.predict(data) == names.predict(sentences)
     asked = [*sentences[:3], "ann lives in rome".split() * 30, ["\u200b", "Playing"]]
     found = names.predict(asked)
     assert [*map(len, found)] == [*map(len, asked)]
@@ -238,6 +246,13 @@ def test_words_with_tags(encoder, tmp_path):
         (lambda: names.fit([["a", 1]], [["O", "O"]]), "sentence 1: ['a', 1] is no list of words"),
         (lambda: names.fit([["a"]], [["X"]]), "y: 'X' is none of the labels O, B-LOC, B-PER"),
         (lambda: names.fit([["a", "b"]], ["O"]), "sentence 1: 2 words, but 1 tags"),
+        (lambda: names.fit(data.repeat()), "an endless dataset"),
+        (lambda: names.fit(tf.data.Dataset.from_tensor_slices(texts)), "it needs `dataset.batch(32)`"),
+        (
+            lambda: names.fit(data.map(lambda x, y, _: (x, y)).unbatch()),
+            "single sentences need `dataset.ragged_batch(32)`",
+        ),
+        (lambda: names.fit([["a"]]), "y: is missing"),
     ):
         assert message in message_of(call)
 
@@ -253,6 +268,14 @@ def test_questions_with_answers(encoder, tmp_path):
     reader.compile(5e-3)
     history = reader.fit(pairs, answers, 8, 10, validation_split=0.25, **QUIET).history
     assert history["loss"][-1] < history["loss"][0] / 2 and len(history["val_accuracy"]) == 10
+    columns = tuple(map(list, zip(*pairs, strict=True)))
+    whole = [(row, -1) if isinstance(row, str) else row for row in answers]
+    data = tf.data.Dataset.from_tensor_slices((columns, tuple(map(list, zip(*whole, strict=True))))).batch(16)
+    np.testing.assert_allclose(reader.evaluate(data, **QUIET), reader.evaluate(pairs, answers, **QUIET), rtol=1e-5)
+    assert reader.fit(data, validation_data=data, **QUIET).history["val_loss"]
+    assert reader.predict(data) == reader.predict(data.map(lambda x, y: x)) == reader.predict(pairs)
+    weighted = [reader.evaluate(pairs, answers, sample_weight=[w] * 24 + [0] * 24, **QUIET)[0] for w in (1, 2)]
+    np.testing.assert_allclose(2 * weighted[0], weighted[1], rtol=1e-5)
     asked = [*pairs[:6], (pairs[0][0], pairs[0][1] + " ann playing in the film" * 20)]
     found = reader.predict(tuple(map(list, zip(*asked, strict=True))))
     reader.save_folder(tmp_path / "out")

@@ -11,6 +11,7 @@ reader.predict([("Where does Ann live?", "Ann lives in Rome.")])       # [SpanAn
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -31,26 +32,76 @@ from bert_tf2.support.settings import check_type
 
 
 class _WindowModel(TextModel):
-    """A model whose `fit` and `evaluate` have a row for each window of a text, as the scripts make them."""
+    """A model whose `fit` and `evaluate` have a row for each window of a text, as the scripts make them.
+
+    A `tf.data.Dataset` has batches of x, (x, y) or (x, y, sample_weight). It is read to its end before the first step,
+    and is then like lists: `fit` shuffles the windows, and `batch_size` counts them.
+    """
 
     def dataset(
         self, x: Any, y: Any = None, sample_weight: Any = None, batch_size: int = 32, shuffle: bool = False
     ) -> tf.data.Dataset:
         """The batches that `fit` and `evaluate` make; raises UserError as they do."""
         check_type("batch_size", batch_size, int, low=1)
-        if isinstance(x, tf.data.Dataset) or y is None or sample_weight is not None:
-            raise UserError("x and y: two lists are needed, and weights of rows are not possible")
+        if isinstance(x, tf.data.Dataset):
+            x, y, sample_weight = self._read(x)
+        if y is None:
+            raise UserError("y: is missing; the answers to x are needed here, as a list, or in the dataset")
         x, y = self._columns(x), self._targets(y)
-        if len(y) != count_rows(x):
-            raise UserError(f"y: {len(y)} rows for {count_rows(x)} texts; each needs one")
-        data = tf.data.Dataset.from_tensor_slices(self._rows(x, y))
+        weights = np.ones(len(y), np.float32) if sample_weight is None else np.array(sample_weight, np.float32, ndmin=1)
+        for name, rows in (("y", y), ("sample_weight", weights)):
+            if len(rows) != count_rows(x):
+                raise UserError(f"{name}: {len(rows)} rows for {count_rows(x)} texts; each needs one")
+        if weights.ndim > 1:
+            raise UserError(f"sample_weight: of shape {[*weights.shape]}; a number for each text is needed")
+        data = tf.data.Dataset.from_tensor_slices(self._rows(x, y, weights))
         data = (data.shuffle(int(data.cardinality())) if shuffle else data).batch(batch_size)
         if not self.tokenize.pad_to_max_length:
             data = data.map(_as_long_as_needed, tf.data.AUTOTUNE)
         return data.prefetch(tf.data.AUTOTUNE)
 
+    def _read(self, data: tf.data.Dataset) -> list[list | None]:
+        """The rows of x, y and sample_weight in a dataset; None for what it does not have."""
+        if data.cardinality() == tf.data.INFINITE_CARDINALITY:
+            raise UserError("x: an endless dataset, and all of it is read before the first step; give data.take(N)")
+        batches = [[*map(_rows_of, self._parts(element))] for element in data]
+        found = [[*itertools.chain.from_iterable(rows)] for rows in zip(*batches, strict=True)]
+        return [*found, *[None] * (3 - len(found))] if found else [[], [], None]
+
+    @staticmethod
+    def _parts(element: Any) -> tuple:
+        """x and what follows it in an element of a dataset."""
+        return element if isinstance(element, tuple) else (element,)
+
     def _count_cut(self, x: Any) -> int:
         return 0
+
+    def compile(self, *args, **kwargs) -> None:
+        super().compile(*args, **kwargs)
+        self._answerer = Answerer(self.model, self.tokenize.tokenizer, self._label_map, self.name)
+
+
+def _rows_of(batch: Any) -> list:
+    """The rows of a batch: of a tensor [B, ...], or of a tuple of such tensors as tuples."""
+    if isinstance(batch, tuple):
+        return [*zip(*map(_rows_of, batch), strict=True)]
+    if not isinstance(batch, tf.Tensor | tf.RaggedTensor):
+        raise UserError(f"x: the dataset has a {type(batch).__name__}, and tensors are needed, or tuples of them")
+    if not batch.shape.rank:
+        raise UserError("x: a dataset of single texts; it needs `dataset.batch(32)`")
+    if isinstance(batch, tf.RaggedTensor):
+        return _decoded(batch.to_list())
+    return _decoded(batch.numpy().tolist())
+
+
+def _decoded(value: Any) -> Any:
+    """Strings in place of bytes, in lists of lists."""
+    if isinstance(value, list):
+        return [*map(_decoded, value)]
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError as error:
+        raise UserError(f"x or y: {value!r:.60} is not UTF-8; read the file in its own encoding") from error
 
 
 def _as_long_as_needed(features: dict[str, tf.Tensor], *others: tf.Tensor) -> tuple:
@@ -58,7 +109,7 @@ def _as_long_as_needed(features: dict[str, tf.Tensor], *others: tf.Tensor) -> tu
     whole, length = features["input_mask"].shape[1], tf.reduce_max(tf.reduce_sum(features["input_mask"], 1))
 
     def cut(values: tf.Tensor) -> tf.Tensor:
-        return values[:, :length] if values.shape[1] == whole else values
+        return values[:, :length] if whole in values.shape[1:] else values
 
     return tf.nest.map_structure(cut, (features, *others))
 
@@ -68,7 +119,11 @@ class TagModel(_WindowModel):
     """A tagger of words, made by `bert_tf2.tagger`.
 
     `x` has sentences, each a list of words, or a text with blanks between the words; `y` a list of tags for each, or a
-    text of tags. Long sentences are read in windows.
+    text of tags; tags are names or indexes of labels, `sample_weight` is a number for each sentence. Long sentences are
+    read in windows.
+
+    In a dataset, a batch of each is strings [B] with blanks, a ragged tensor [B, words], or a tensor [B, most words]
+    with "" behind the words, and anything behind the tags.
     """
 
     def compile(self, optimizer: Any = None, loss: Any = None, metrics: Any = None, **kwargs) -> None:
@@ -79,8 +134,9 @@ class TagModel(_WindowModel):
 
     def predict(self, x: Iterable[Sequence[str]], batch_size: int | None = None, *_, **__) -> list[list[str]]:
         """A tag for each word."""
-        answerer = Answerer(self.model, self.tokenize.tokenizer, self._label_map, self.name)
-        return answerer.tag(_split(x), NER | {"max_seq_length": self.tokenize.max_seq_length}, batch_size or 32)
+        x = self._read(x)[0] if isinstance(x, tf.data.Dataset) else x
+        settings = NER | {"max_seq_length": self.tokenize.max_seq_length}
+        return self._answerer.tag(_split(x), settings, batch_size or 32)
 
     @staticmethod
     def _columns(x: Any) -> list[list[str]]:
@@ -91,24 +147,51 @@ class TagModel(_WindowModel):
         return rows
 
     def _targets(self, y: Any) -> list[list[str]]:
+        names = {**dict(enumerate(self.labels)), **{label: label for label in self.labels}}
         rows = _split(y)
-        check_labels({tag for tags in rows for tag in tags} - {*self.labels}, self.labels)
-        return rows
+        check_labels({tag for tags in rows for tag in tags} - names.keys(), self.labels)
+        return [[names[tag] for tag in tags] for tags in rows]
 
-    def _rows(self, x: list[list[str]], y: list[list[str]]) -> tuple:
+    def _read(self, data: tf.data.Dataset) -> list[list | None]:
+        found = super()._read(data)
+        if len(found[0]) > 1 and all(isinstance(row, str) and len(row.split()) < 2 for row in found[0]):
+            raise UserError(
+                "x: each text of the dataset is a single word; single sentences need `dataset.ragged_batch(32)`"
+            )
+        return found
+
+    @staticmethod
+    def _parts(element: Any) -> tuple:
+        """Padded words and tags [B, most words] become ragged ones."""
+        parts = _WindowModel._parts(element)
+        x = parts[0]
+        if isinstance(x, tf.RaggedTensor) or x.shape.rank != 2:
+            return parts
+        lengths = tf.reduce_max(tf.where(x != "", tf.range(1, x.shape[1] + 1), 0), axis=1)
+
+        def cut(part: Any) -> Any:
+            is_padded = isinstance(part, tf.Tensor) and part.shape.rank == 2
+            return tf.RaggedTensor.from_tensor(part, lengths) if is_padded else part
+
+        return tuple(map(cut, parts))
+
+    def _rows(self, x: list[list[str]], y: list[list[str]], weights: np.ndarray) -> tuple:
         """Features and label ids, int32 [windows, F] each, and float32 weights of these."""
         for number, (words, tags) in enumerate(zip(x, y, strict=True), 1):
             if len(words) != len(tags):
                 raise UserError(f"sentence {number}: {len(words)} words, but {len(tags)} tags")
         sentences = [*map(ner.NerSentence, x, y)]
         length, tokenizer = self.tokenize.max_seq_length, self.tokenize.tokenizer
-        found = [*map(ner.as_record, ner.convert_sentences_to_features(sentences, self.labels, length, tokenizer))]
+        windows = ner.convert_sentences_to_features(sentences, self.labels, length, tokenizer)
+        found = [*map(ner.as_record, windows)]
         features = {name: np.array([row[name] for row in found], np.int32) for name in (*IDS, "label_ids")}
         labels = features.pop("label_ids")
-        return features, np.maximum(labels, 0), (labels > ner.IGNORED_LABEL_ID).astype(np.float32)
+        of_windows = weights[[window.sentence for window in windows]]  # [windows]
+        return features, np.maximum(labels, 0), np.where(labels > ner.IGNORED_LABEL_ID, of_windows[:, None], 0)
 
 
 def _split(rows: Iterable[str | Sequence[str]]) -> list[list[str]]:
+    rows = _rows_of(rows) if isinstance(rows, tf.Tensor | tf.RaggedTensor) else rows
     return [row.split() if isinstance(row, str) else [*row] for row in rows]
 
 
@@ -139,6 +222,10 @@ class SpanTextModel(_WindowModel):
 
     `x` has pairs (question, paragraph), or is a tuple of both columns. `y` has for each question its answer, which is
     where the paragraph has these words first; or (answer, start) as in SQuAD; "" if the paragraph does not say it.
+    `sample_weight` is a number for each question.
+
+    In a dataset, elements are ((question, paragraph), answer) or ((question, paragraph), (answer, start)): strings [B],
+    and the start int [B].
     """
 
     def __init__(self, model: heads.SpanModel, tokenize: Tokenize, settings: dict[str, Any], **kwargs):
@@ -157,13 +244,19 @@ class SpanTextModel(_WindowModel):
         loss = loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         super().compile(optimizer, loss, ["accuracy"] if metrics is None else metrics, **kwargs)
 
+    @staticmethod
+    def _parts(element: Any) -> tuple:
+        """A tuple of two columns alone is x."""
+        is_pair = isinstance(element, tuple) and not isinstance(element[0], tuple)
+        return (element,) if is_pair else _WindowModel._parts(element)
+
     def _targets(self, y: Any) -> list[tuple[str, int | None]]:
         """(answer, its first character) for each question."""
         rows = [(row, None) if isinstance(row, str) else row for row in y]
         return [(str(text), None if start is None else int(start)) for text, start in rows]
 
-    def _rows(self, x: Any, y: list[tuple[str, int | None]]) -> tuple:
-        """Features, int32 [windows, F] each, and the first and the last token of the answer, int32 [windows, 2]."""
+    def _rows(self, x: Any, y: list[tuple[str, int | None]], weights: np.ndarray) -> tuple:
+        """Features, int32 [windows, F] each; first and last token of the answer, int32 [windows, 2]; weights."""
         found, version_2 = [], self.settings["version_2_with_negative"]
         for number, (question, context, (text, start)) in enumerate(zip(*_strings(x), y, strict=True)):
             start = context.find(text) if start is None else start
@@ -177,13 +270,14 @@ class SpanTextModel(_WindowModel):
         sizes = (self.settings[name] for name in ("max_seq_length", "doc_stride", "max_query_length"))
         rows = list(squad.convert_examples_to_features(examples, self.tokenize.tokenizer, *sizes, True))
         features = {name: np.array([getattr(row, name) for row in rows], np.int32) for name in IDS}
-        return features, np.array([(row.start_position, row.end_position) for row in rows], np.int32)
+        answers = np.array([(row.start_position, row.end_position) for row in rows], np.int32)
+        return features, answers, weights[[row.example_index for row in rows]][:, None]
 
     def predict(self, x: Any, batch_size: int | None = None, *_, **__) -> list[SpanAnswer]:
         """The answer to each question, with its probability; "" if there is none."""
-        answerer = Answerer(self.model, self.tokenize.tokenizer, None, self.name)
+        x = self._read(x)[0] if isinstance(x, tf.data.Dataset) else x
         how = (self.settings, self.model.config.max_position_embeddings, batch_size or 8)
-        return [answerer.answer(*pair, *how) for pair in zip(*_strings(x), strict=True)]
+        return [self._answerer.answer(*pair, *how) for pair in zip(*_strings(x), strict=True)]
 
     def _kept(self) -> tuple[dict[str, Any], dict[str, Any]]:
         kept = dict(self.settings)
