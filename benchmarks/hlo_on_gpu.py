@@ -24,7 +24,6 @@ import numpy as np
 import steps
 import workload
 
-PROGRAMS = ("encoder", "step")
 MODELS = {"pretraining": "PretrainingModel", "classifier": "ClassifierModel", "span": "SpanModel"}
 _SLOTS = ("/adam_m", "/adam_v")
 _PROJECTIONS = 4
@@ -88,71 +87,79 @@ def write(flags: argparse.Namespace) -> None:
 
     inputs = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
     encoder = tf.function(encode, jit_compile=True, autograph=False)
+    step = trainer.step.compiled(jit_compile=True)
     work["programs"] = {
         "encoder": _write_program(flags, "encoder", encoder, (inputs,), variables),
-        "step": _write_program(
-            flags, "step", trainer.step.compiled(jit_compile=True), (batch, tf.constant(1, tf.int64)), variables
-        ),
+        "step": _write_program(flags, "step", step, (batch, tf.constant(1, tf.int64)), variables),
     }
     (pathlib.Path(flags.write) / "work.json").write_text(json.dumps(work, indent=1), encoding="utf-8")
     print(f"Wrote {flags.write}: {', '.join(sorted(os.listdir(flags.write)))}")
 
 
 def _write_program(
-    flags: argparse.Namespace, name: str, function, arguments: tuple, variables: Mapping[str, Any]
+    flags: argparse.Namespace, name: str, function, arguments: Sequence, own: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Writes a program with its answers; returns the names of its parameters and results, and the variables' shapes."""
-    concrete = function.get_concrete_function(*arguments)
-    of_handle = {id(variable.handle): variable_name for variable_name, variable in variables.items()}
-    captured = [of_handle[id(handle)] for handle in concrete.captured_inputs]
-    scalars = {key: value.numpy() for key in captured if not (value := variables[key]).shape.rank}
-    path = pathlib.Path(flags.write) / f"{name}.hlo"
-    path.write_bytes(hlo_of(function, *arguments))
-    results = sorted(concrete.structured_outputs)  # as tf.nest orders a dict
-    # XLA returns what a program assigns, in the order of the parameters; a pooler that nothing reads is not trained.
-    still = [
-        key
-        for key in captured
-        if variables[key].shape.rank and not key.endswith(_SLOTS) and f"{key}/adam_m" not in variables
-    ]
-    assigned = [key for key in captured if key not in still] if name == "step" else []
-    if not flags.no_answers:
-        answers = {key: value.numpy() for key, value in function(*arguments).items()}
-        answers |= {key: projected(key, variables[key].numpy()) for key in assigned if key.endswith("/adam_m")}
-        np.savez(path.with_suffix(".npz"), **{key.replace("/", "|"): value for key, value in answers.items()})
-    inputs = [*sorted(arguments[0]), *(["step"] if len(arguments) > 1 else [])]
-    return {
-        "inputs": inputs,
-        "variables": {key: [*variables[key].shape] for key in captured},
-        "scalars": {key: [value.dtype.name, value.item()] for key, value in scalars.items()},
-        "results": results + assigned,
+    """Writes a program, with its inputs and, with our `own` variables, what it answers.
+
+    Returns what is to be known of its parameters behind the inputs, and of its results.
+    """
+    import tensorflow as tf
+
+    concrete, module = function.get_concrete_function(*arguments), hlo_of(function, *arguments)
+    names = {id(variable.handle): name for name, variable in (own or {}).items()}
+    captured = [(names.get(id(value), ""), value) for value in concrete.captured_inputs]
+    parameters = [_parameter(name, _read(value)) for name, value in captured]
+    stored = {f"input {number}": np.asarray(value) for number, value in enumerate(tf.nest.flatten(arguments))}
+    assigned = {
+        entry.parameter_number - len(stored): entry.output_shape_index[0] for entry in module.input_output_alias.entries
     }
+    path = pathlib.Path(flags.write) / f"{name}.hlo"
+    path.write_bytes(module.SerializeToString())
+    if own and not flags.no_answers:
+        stored |= {key: value.numpy() for key, value in function(*arguments).items()}
+        kept = [captured[number] for number in assigned if captured[number][0].endswith("/adam_m")]
+        stored |= {key.replace("/", "|"): projected(key, _read(value)) for key, value in kept}
+    np.savez_compressed(path.with_suffix(".npz"), **stored)
+    results = sorted(concrete.structured_outputs) if own else []  # as tf.nest orders a dict
+    return {"parameters": parameters, "results": results, "assigned": sorted(assigned.items())}
 
 
-def hlo_of(function, *arguments) -> bytes:
+def _read(value) -> np.ndarray:
+    """The value of a variable by its handle, or of a constant."""
+    import tensorflow as tf
+
+    if value.dtype == tf.resource:
+        value = tf.raw_ops.ReadVariableOp(resource=value, dtype=value._handle_data.shape_and_type[0].dtype)
+    return value.numpy()
+
+
+def _parameter(name: str, value: np.ndarray) -> dict[str, Any]:
+    """What `_value` makes it from: it draws what is neither small, nor whole numbers, nor all zeros."""
+    stated = {"name": name, "dtype": value.dtype.name, "shape": value.shape}
+    if value.size < 8 or value.dtype.kind in "iu":
+        return stated | {"value": value.tolist()}
+    return stated if value.any() else stated | {"value": 0}
+
+
+def hlo_of(function, *arguments):
     """The module of a function without copies, which StableHLO, that JAX hands to a GPU or TPU, does not have."""
     from tensorflow.compiler.xla.service import hlo_pb2
 
     hlo = function.experimental_get_compiler_ir(*arguments)(stage="hlo_serialized")
     module = hlo_pb2.HloModuleProto.FromString(hlo)
+    module.ClearField("stack_frame_index")  # most of it
     for instruction in (found for computation in module.computations for found in computation.instructions):
         if instruction.opcode == "copy":
             instruction.opcode = "reshape"  # to the shape that it has
-    return module.SerializeToString()
+    return module
 
 
 def write_peer(flags: argparse.Namespace, config: dict[str, Any], name: str, function, arguments) -> None:
-    """For a peer's program: step.hlo and work.json, which are what accelerators.py reads.
-
-    Args:
-      function: the training step, a tf.function with jit_compile.
-      arguments: makes the step's arguments from a batch.
-    """
-    folder = pathlib.Path(flags.write)
-    folder.mkdir(parents=True, exist_ok=True)
+    """For a peer's training step, a tf.function with jit_compile; `arguments` makes what it takes from a batch."""
+    pathlib.Path(flags.write).mkdir(parents=True, exist_ok=True)
     work = {"config": config, **{key: getattr(flags, key) for key in _WORK if key != "model"}, "model": name}
-    (folder / "step.hlo").write_bytes(hlo_of(function, *arguments(one_batch(work))))
-    (folder / "work.json").write_text(json.dumps(work), encoding="utf-8")
+    work["programs"] = {"step": _write_program(flags, "step", function, arguments(one_batch(work)))}
+    (pathlib.Path(flags.write) / "work.json").write_text(json.dumps(work), encoding="utf-8")
 
 
 def one_batch(work: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -180,7 +187,7 @@ def run(flags: argparse.Namespace) -> None:
     rate = product_rate(work)
     shape = f"{work['model']}, {work['batch_size']} x {work['max_seq_length']}, {work['precision']}"
     print(f"{device.device_kind}, jax {jax.__version__}: {shape}; matrix products at {rate / 1e12:.3g} TFLOP/s")
-    for name in PROGRAMS:
+    for name in work["programs"]:
         print(_run_program(flags, work, name, device, rate))
 
 
@@ -188,7 +195,8 @@ def product_rate(work: Mapping[str, Any]) -> float:
     """Operations per second of the product that widens the states in a block; see steps.product_rate."""
     import jax
 
-    rows, width, inner = work["batch_size"] * work["max_seq_length"], *_widths(work)
+    rows, config = work["batch_size"] * work["max_seq_length"], work["config"]
+    width, inner = config["hidden_size"], config["intermediate_size"]
     dtype = {"float32": np.float32, "float16": np.float16, "bfloat16": jax.numpy.bfloat16}[work["precision"]]
     left, right = jax.numpy.ones([rows, width], dtype), jax.numpy.ones([width, inner], dtype)
     product = jax.jit(lambda a, b: a @ b)
@@ -201,8 +209,9 @@ def product_rate(work: Mapping[str, Any]) -> float:
     return 2.0 * rows * width * inner / min(seconds)
 
 
-def _widths(work: Mapping[str, Any]) -> tuple[int, int]:
-    return work["config"]["hidden_size"], work["config"]["intermediate_size"]
+def _value(name: str, dtype: str, shape: Sequence[int], value=None) -> np.ndarray:
+    drawn = initial_value(name, shape) if value is None else value
+    return np.broadcast_to(np.asarray(drawn, dtype), shape)
 
 
 def _run_program(flags: argparse.Namespace, work: Mapping[str, Any], name: str, device, rate: float) -> str:
@@ -211,33 +220,28 @@ def _run_program(flags: argparse.Namespace, work: Mapping[str, Any], name: str, 
 
     program = work["programs"][name]
     executable = compiled(pathlib.Path(flags.run) / f"{name}.hlo", device)
-    batch = {**one_batch(work), "step": np.int64(1)}
-    inputs = [jax.device_put(batch[key], device) for key in program["inputs"]]
-    scalars = {key: np.dtype(dtype).type(value) for key, (dtype, value) in program["scalars"].items()}
-    shapes = program["variables"].items()
-    drawn = (scalars[key] if key in scalars else initial_value(key, shape) for key, shape in shapes)
-    variables = [jax.device_put(value, device) for value in drawn]
-    assigned = [key for key in program["results"] if key in program["variables"]]
-    num_measures = len(program["results"]) - len(assigned)
+    with np.load(pathlib.Path(flags.run) / f"{name}.npz") as file:
+        wanted = {key.replace("|", "/"): file[key] for key in file.files}
+    inputs = [jax.device_put(wanted.pop(key), device) for key in [*wanted] if key.startswith("input ")]
+    variables = [jax.device_put(_value(**parameter), device) for parameter in program["parameters"]]
 
     def call(variables: list) -> list:
         results = executable.execute_sharded([*inputs, *variables]).disassemble_into_single_device_arrays()
         return [result[0] for result in results]
 
     def updated(variables: list, results: list) -> list:
-        new = dict(zip(assigned, results[num_measures:], strict=True))
-        return [new.get(key, value) for key, value in zip(program["variables"], variables, strict=True)]
+        new = {number: results[place] for number, place in program["assigned"]}
+        return [new.get(number, value) for number, value in enumerate(variables)]
 
     results = call(variables)
-    answers = dict(zip(program["results"], results, strict=True))
-    with np.load(pathlib.Path(flags.run) / f"{name}.npz") as stored:
-        wanted = {key.replace("|", "/"): stored[key] for key in stored.files}
-    slots = [key for key in wanted if key.endswith("/adam_m")]
+    answers = dict(zip(program["results"], results, strict=False))
+    slots = {program["parameters"][number]["name"]: place for number, place in program["assigned"]}
+    slots = {key: place for key, place in slots.items() if key in wanted and key not in answers}
     parts = [
-        f"{key} {relative_difference(np.asarray(answers[key]), wanted[key]):.1e}" for key in wanted if key not in slots
+        f"{key} {relative_difference(np.asarray(answers[key]), wanted[key]):.1e}" for key in wanted if key in answers
     ]
     if slots:
-        found = np.concatenate([projected(key, np.asarray(answers[key])) for key in slots])
+        found = np.concatenate([projected(key, np.asarray(results[place])) for key, place in slots.items()])
         parts.append(f"gradients {relative_difference(found, np.concatenate([wanted[key] for key in slots])):.1e}")
     # A step has taken its variables: their memory is that of the new ones.
     variables = updated(variables, results)
@@ -250,15 +254,15 @@ def _run_program(flags: argparse.Namespace, work: Mapping[str, Any], name: str, 
         seconds = (time.perf_counter() - began) / count
     lengths = [work["max_seq_length"]] * work["batch_size"]
     config = types.SimpleNamespace(**work["config"])
-    words = int(batch["masked_lm_weights"].sum()) if "masked_lm_weights" in batch else 0
-    flops = steps.step_flops(config, lengths, words if slots else 0)
-    flops /= 1 if slots else 3  # an encoder has no gradients
+    words = int(one_batch(work).get("masked_lm_weights", np.zeros(1)).sum())
+    trains = bool(program["assigned"])
+    flops = steps.step_flops(config, lengths, words if trains else 0) / (1 if trains else 3)  # no gradients
     memory = (device.memory_stats() or {}).get("peak_bytes_in_use")
     return (
         f"{name:8} {1000 * seconds:.2f} ms, {work['batch_size'] / seconds:.4g} examples/s,"
         f" {flops / seconds / rate:.0%} of the products' rate"
         + (f", peak {memory / 1e9:.2f} GB" if memory else "")
-        + f"; differences: {', '.join(parts)}"
+        + (f"; differences: {', '.join(parts)}" if parts else "")
     )
 
 
@@ -287,11 +291,11 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--max_seq_length", type=int, default=128)
     parser.add_argument("--precision", choices=("float32", "bfloat16", "float16"), default="float32")
-    parser.add_argument("--no_answers", action="store_true", help="with --write: for a compiler only, in less time")
+    parser.add_argument("--no_answers", action="store_true", help="with --write: nothing to compare with, in less time")
     parser.add_argument("--steps", type=int, default=20, help="with --run: how many to time")
     flags = parser.parse_args()
-    if flags.run and not os.path.isfile(os.path.join(flags.run, "step.npz")):
-        parser.error(f"--run={flags.run}: has no step.npz; write the folder with --write first")
+    if flags.run and not os.path.isfile(os.path.join(flags.run, "work.json")):
+        parser.error(f"--run={flags.run}: has no work.json; write the folder with --write first")
     (write if flags.write else run)(flags)
 
 
