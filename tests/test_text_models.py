@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -42,7 +43,7 @@ def trained(encoder):
     keras.utils.set_random_seed(1)
     films = bert_tf2.classifier(encoder, labels=["no", "yes"], max_seq_length=24)
     films.compile(3e-3)
-    weights = {0: 1.0, 1: 1.1}
+    weights = {"no": 1.0, 1: 1.1}
     return films, films.fit(
         np.array(TEXTS), LABELS, 8, 12, validation_split=0.25, class_weight=weights, **QUIET
     ).history
@@ -86,6 +87,60 @@ def test_texts_of_every_kind(films, way):
     np.testing.assert_allclose(films.predict(x, **QUIET), films.predict(TEXTS, **QUIET), atol=1e-6)
 
 
+@pytest.mark.parametrize("how", ["one pass", "steps", "two devices"])
+def test_texts_of_a_dataset_that_are_cut_are_counted(encoder, two, caplog, how):
+    """Once, however often a dataset is read, and not those of the validation or of padding."""
+    with two.scope() if how == "two devices" else contextlib.nullcontext():
+        films = bert_tf2.classifier(encoder, labels=["no", "yes"], max_seq_length=8)
+    texts = ["good " * 7] * 3 + ["good"] * 7
+    reads = []
+
+    def rows():
+        reads.append(1)
+        yield from zip(texts, LABELS, strict=False)
+
+    strings = tf.TensorSpec([], tf.string)
+    data = tf.data.Dataset.from_generator(rows, output_signature=(strings, strings)).batch(4)
+    data = data.apply(tf.data.experimental.assert_cardinality(3))
+    more = {"steps_per_epoch": 3} if how == "steps" else {}
+    data = data.repeat() if how == "steps" else data
+    history = films.fit(data, epochs=2, validation_data=(texts, LABELS[:10]), **more, **QUIET).history
+    assert history["cut_texts"] == 3
+    assert [record.getMessage() for record in caplog.records if "were cut" in record.getMessage()] == [
+        "3 of 10 texts are longer than 8 tokens, and were cut"
+    ]
+    assert len(reads) <= 4  # one look for the variables
+
+
+def test_weights_of_labels(encoder, monkeypatch):
+    """They are those of rows, by the names of labels too, beside weights of rows and for the tags of words."""
+    films = bert_tf2.classifier(encoder, labels=["no", "yes"])
+    names = bert_tf2.tagger(encoder, labels=["O", "NAME"], max_seq_length=8)
+    data = tf.data.Dataset.from_tensor_slices((TEXTS[:2], LABELS[:2], [3.0, 3.0])).batch(2)
+    given = []
+    monkeypatch.setattr(
+        keras.Model, "fit", lambda self, data, *_, **__: given.extend(data) or keras.callbacks.History()
+    )
+    for x, y, rows in ((TEXTS[:2], LABELS[:2], [3.0, 3.0]), (data, None, None)):
+        for weights in ({"yes": 2.0}, {0: 1, 1: 2}):
+            films.fit(x, y, shuffle=False, class_weight=weights, sample_weight=rows, **QUIET)
+    one_hot = data.map(lambda x, y, w: (x, [[1.0, 0.0], [0.0, 1.0]]))
+    films.fit(one_hot, class_weight={"no": 6.0, "yes": 3.0}, **QUIET)
+    assert LABELS[:2] == ["yes", "no"]
+    for _, _, found in given:
+        np.testing.assert_array_equal(found, [6.0, 3.0])
+    names.fit(["ann here"], ["NAME O"], class_weight={"O": 0.5}, **QUIET)
+    np.testing.assert_array_equal(given[-1][2], [[0, 1, 0.5, 0]])
+    for wrong, message in (
+        ({"maybe": 1.0}, "class_weight: 'maybe' is none of the labels no, yes"),
+        ({"yes": "much"}, "class_weight: yes='much': must be a number"),
+        ([1.0, 2.0], "must be a dict like {'no': 2.0}"),
+    ):
+        assert message in message_of(films.fit, TEXTS, LABELS, class_weight=wrong)
+    reader = bert_tf2.answerer(encoder)
+    assert "give sample_weight" in message_of(reader.fit, [("a", "b")], ["b"], class_weight={0: 1})
+
+
 def test_pairs_of_every_kind(films):
     pairs = [("a film", "good book"), ("bad", "the lovely film was good")]
     wanted = films.predict(pairs, **QUIET)
@@ -100,7 +155,7 @@ def test_pairs_of_every_kind(films):
 def test_a_keras_file_goes_on(films, tmp_path):
     films.save(tmp_path / "films.keras")
     again = keras.models.load_model(tmp_path / "films.keras")
-    np.testing.assert_array_equal(again.predict(TEXTS, **QUIET), films.predict(TEXTS, **QUIET))
+    np.testing.assert_allclose(again.predict(TEXTS, **QUIET), films.predict(TEXTS, **QUIET), rtol=1e-5)
     assert again.labels == ["no", "yes"] and again.tokenize.max_seq_length == 24
     assert again.optimizer.iterations == films.optimizer.iterations
     assert again.get_compile_config()["optimizer"] == 3e-3  # the next `fit` warms up again

@@ -10,6 +10,7 @@ It is a model of `heads` with `Tokenize` before it. Texts become ids in the pipe
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import tempfile
 import types
@@ -21,13 +22,22 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf2 import heads
-from bert_tf2.commands.text_parts import RANDOM_SEED, Parts, find_labels, write_folder
+from bert_tf2.commands.text_parts import (
+    RANDOM_SEED,
+    CutTexts,
+    Parts,
+    check_labels,
+    count_rows,
+    find_labels,
+    weigh,
+    write_folder,
+)
 from bert_tf2.exporting import run as exporting
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
 from bert_tf2.fast.encoder import accelerate
 from bert_tf2.finetuning.classification.examples import log_cut
 from bert_tf2.support import files
-from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type
 from bert_tf2.training.devices import plan_for
 from bert_tf2.training.keras_optimizer import AdamWeightDecay, WarmupAndDecay
@@ -137,14 +147,20 @@ class TextModel(keras.Model):
                     raise UserError(f"{name}: {count_rows(values)} rows for {count} texts; each needs one")
             data = tf.data.Dataset.from_tensor_slices((given, *rows.values()))
             data = (data.shuffle(count) if shuffle and count else data).batch(batch_size)
-        return data.map(self._element, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+        return self._tokenized(data)
+
+    def _tokenized(self, data: tf.data.Dataset, cut: CutTexts | None = None) -> tf.data.Dataset:
+        return data.map(functools.partial(self._element, cut), tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
     @staticmethod
     def _columns(x: Any) -> Any:
         """Tensors whose rows are the texts."""
         return x if isinstance(x, Mapping) else columns(x)
 
-    def _element(self, x: Any, *others: tf.Tensor) -> tuple:
+    def _element(self, cut: CutTexts | None, x: Any, *others: tf.Tensor) -> tuple:
+        if cut and not isinstance(x, Mapping):
+            x, are_cut = self.tokenize.with_cut(columns(x))
+            cut.add(are_cut)
         x = x if isinstance(x, Mapping) else self.tokenize(x)
         if others and others[0].dtype == tf.string:
             if self.regression or self.multi_label:
@@ -165,8 +181,8 @@ class TextModel(keras.Model):
             return None
         if self.regression:
             return np.asarray(y, np.float32)
-        index = {label: number for number, label in enumerate(self.labels)}
         if self.multi_label:
+            index = {label: number for number, label in enumerate(self.labels)}
             rows = [[*row] for row in y]
             if not any(isinstance(label, str) for row in rows for label in row) and all(
                 len(row) == len(index) for row in rows
@@ -175,7 +191,7 @@ class TextModel(keras.Model):
             check_labels({label for row in rows for label in row} - index.keys(), self.labels)
             return np.array([[label in row for label in index] for row in rows], np.float32)
         values = np.asarray(y).reshape(-1).tolist()
-        named = {**index, **{number: number for number in index.values()}}
+        named = self._numbers_of_labels()
         check_labels({*values} - named.keys(), self.labels)
         return np.array([named[value] for value in values], np.int32)
 
@@ -185,19 +201,23 @@ class TextModel(keras.Model):
         y: Any = None,
         batch_size: int | None = None,
         epochs: int = 1,
-        *args,
+        verbose: Any = "auto",
+        callbacks: Any = None,
         validation_split: float = 0.0,
         validation_data: Any = None,
         shuffle: bool = True,
+        class_weight: Mapping[str | int, float] | None = None,
         sample_weight: Any = None,
         **kwargs,
     ) -> keras.callbacks.History:
         """As in Keras, with texts; see the class for `x` and `y`, and `compile` for the recipe.
 
-        `cut_texts` in the History is how many texts of `x`, which are no dataset, have more than max_seq_length tokens.
+        The keys of `class_weight` are labels or their indexes; weights of rows are multiplied with it. `cut_texts` in
+        the History is how many texts of `x` have more than max_seq_length tokens; of a dataset, in its first epoch.
         Raises UserError if a text or label is wrong, or the recipe cannot know the steps of an epoch.
         """
         batch_size = batch_size or 32
+        weights = self._weights_of_labels(class_weight)
         if validation_split and validation_data is None:
             if isinstance(x, tf.data.Dataset):
                 raise UserError("validation_split: cannot divide a dataset; give validation_data")
@@ -205,7 +225,6 @@ class TextModel(keras.Model):
                 validation_split, self._columns(x), self._targets(y), sample_weight
             )
         data = self.dataset(x, y, sample_weight, batch_size, shuffle)
-        cut = None if isinstance(x, tf.data.Dataset | Mapping) else self._count_cut(x)
         if validation_data is not None:
             given = validation_data if isinstance(validation_data, tuple | list) else [validation_data]
             size = kwargs.get("validation_batch_size") or batch_size
@@ -213,16 +232,49 @@ class TextModel(keras.Model):
         if self._rate is not None:
             self._plan(kwargs.get("steps_per_epoch") or int(data.cardinality()), epochs)
         self._make_variables(data)
-        kwargs |= {"shuffle": False, "validation_data": validation_data}
-        history = super().fit(data, None, None, epochs, *args, **kwargs)
-        if cut is not None:
-            history.history["cut_texts"] = cut
+        data, cut = self._counted(x, data)
+        data = data if weights is None else data.map(functools.partial(weigh, weights))
+        if isinstance(callbacks, keras.callbacks.CallbackList):
+            callbacks.append(cut)
+        else:
+            callbacks = [*keras.tree.flatten(callbacks or []), cut]
+        kwargs |= {"validation_data": validation_data, "shuffle": False}
+        history = super().fit(data, None, None, epochs, verbose, callbacks, **kwargs)
+        if cut.count is not None:
+            history.history["cut_texts"] = cut.count
         return history
 
-    def _count_cut(self, x: Any) -> int:
-        cut = self.tokenize.count_cut(x)
-        log_cut(cut, count_rows(columns(x)), self.tokenize.max_seq_length)
-        return cut
+    def _counted(self, x: Any, data: tf.data.Dataset) -> tuple[tf.data.Dataset, CutTexts]:
+        """The batches of `x`, and what counts its texts that are cut: now, or as a dataset is read."""
+        length = self.tokenize.max_seq_length
+        if isinstance(x, tf.data.Dataset):
+            cut = CutTexts(length)
+            return self._tokenized(x, cut), cut
+        if isinstance(x, Mapping):  # ids
+            return data, CutTexts(length)
+        count = self.tokenize.count_cut(x)
+        log_cut(count, count_rows(columns(x)), length)
+        return data, CutTexts(length, count)
+
+    def _weights_of_labels(self, class_weight: Mapping[str | int, float] | None) -> np.ndarray | None:
+        """float32 [L]; 1 for a label that is not named."""
+        if class_weight is None:
+            return None
+        if self._label_map is None or self.regression or self.multi_label:
+            raise UserError("class_weight: is for models that give one of several labels; here, give sample_weight")
+        if not isinstance(class_weight, Mapping):
+            raise UserError(f"class_weight={class_weight!r:.60}: must be a dict like {{{self.labels[0]!r}: 2.0}}")
+        named = self._numbers_of_labels()
+        check_labels({*class_weight} - named.keys(), self.labels, "class_weight")
+        weights = np.ones(len(self.labels), np.float32)
+        for label, weight in class_weight.items():
+            check_type(f"class_weight: {label}", weight, float, low=0)
+            weights[named[label]] = weight
+        return weights
+
+    def _numbers_of_labels(self) -> dict[str | int, int]:
+        """The index of each label, by its name and by itself."""
+        return {key: number for number, label in enumerate(self.labels) for key in (label, number)}
 
     def _plan(self, steps: int, epochs: int) -> None:
         if steps <= 0:
@@ -288,18 +340,6 @@ class TextModel(keras.Model):
 
 
 _FILES = {"init_checkpoint": "", "bert_config_file": "bert_config.json", "vocab_file": "vocab.txt"}
-
-
-def check_labels(unknown: set, known: Sequence[str]) -> None:
-    if unknown:
-        raise UserError(f"y: {sorted(map(str, unknown))[0]!r} is none of the labels {and_more(known)}")
-
-
-def count_rows(rows: Any) -> int:
-    """The rows of a column, or of the first of several."""
-    while isinstance(rows, tuple | Mapping):
-        rows = next(iter(rows.values() if isinstance(rows, Mapping) else rows))
-    return len(rows)
 
 
 def _divide(share: float, x: Any, y: Any, sample_weight: Any) -> tuple:

@@ -8,13 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
+import tensorflow as tf
 
 from bert_tf2.exporting.tokenize_layer import Tokenize, write_vocabulary
 from bert_tf2.finetuning.answering import SQUAD
+from bert_tf2.finetuning.classification.examples import log_cut
 from bert_tf2.finetuning.options import ClassifierOptions, checked_length
 from bert_tf2.layers import initial_weights_from
 from bert_tf2.support import files, hub
-from bert_tf2.support.errors import UserError
+from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.settings import check_type, settings_of
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.training.forward import check_process
@@ -47,6 +50,54 @@ class Parts:
             model = kind(self.config, *settings)
         checkpoint.initialize(model, self.source)
         return model
+
+
+class CutTexts(keras.callbacks.Callback):
+    """Counts the texts of a dataset that are cut, in its first epoch, as the pipeline tokenizes them.
+
+    Attributes:
+      count: how many they are; None before the end of the epoch, or if texts are not what the dataset has.
+    """
+
+    def __init__(self, max_seq_length: int, count: int | None = None):
+        super().__init__()
+        self.count = count
+        self._max_seq_length = max_seq_length
+        self._batches: list[tuple[int, int]] = []  # how many texts of each were cut, and how many there were
+
+    def add(self, cut: tf.Tensor) -> tf.Operation:
+        """Counts a batch, bool [B], in a graph. Several threads may do so at once."""
+        return tf.numpy_function(lambda rows: self._batches.append((int(rows.sum()), len(rows))), [cut], [])
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        self._batches.clear()  # Keras may have looked at a batch before
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        if self.count is None and self._batches:
+            read = self._batches[: self.params.get("steps")]  # and not what is prefetched for the next epoch
+            self.count, texts = map(sum, zip(*read, strict=True))
+            log_cut(self.count, texts, self._max_seq_length)
+
+
+def check_labels(unknown: set, known: Sequence[str], where: str = "y") -> None:
+    if unknown:
+        raise UserError(f"{where}: {sorted(map(str, unknown))[0]!r} is none of the labels {and_more(known)}")
+
+
+def weigh(weights: np.ndarray, x: Any, y: tf.Tensor, *sample_weight: tf.Tensor) -> tuple:
+    """A batch with the weight of the label, float32 [L], for each index in `y`, or one-hot vector."""
+    is_one_hot = y.dtype.is_floating and y.shape.rank == 2 and y.shape[1] == len(weights)
+    found = tf.gather(weights, tf.argmax(y, -1) if is_one_hot else tf.cast(y, tf.int32))
+    for given in sample_weight:
+        found *= tf.cast(tf.reshape(given, tf.shape(found)), found.dtype)
+    return x, y, found
+
+
+def count_rows(rows: Any) -> int:
+    """The rows of a column, or of the first of several."""
+    while isinstance(rows, tuple | Mapping):
+        rows = next(iter(rows.values() if isinstance(rows, Mapping) else rows))
+    return len(rows)
 
 
 def write_folder(

@@ -21,8 +21,16 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf2 import heads
-from bert_tf2.commands.text_models import TextModel, check_labels, count_rows
-from bert_tf2.commands.text_parts import RANDOM_SEED, Parts, find_labels, span_settings
+from bert_tf2.commands.text_models import TextModel
+from bert_tf2.commands.text_parts import (
+    RANDOM_SEED,
+    CutTexts,
+    Parts,
+    check_labels,
+    count_rows,
+    find_labels,
+    span_settings,
+)
 from bert_tf2.exporting.signatures import IDS
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
 from bert_tf2.finetuning import ner, squad
@@ -73,8 +81,8 @@ class _WindowModel(TextModel):
         """x and what follows it in an element of a dataset."""
         return element if isinstance(element, tuple) else (element,)
 
-    def _count_cut(self, x: Any) -> int:
-        return 0
+    def _counted(self, x: Any, data: tf.data.Dataset) -> tuple[tf.data.Dataset, CutTexts]:
+        return data, CutTexts(self.tokenize.max_seq_length, 0)  # all windows are read
 
     def compile(self, *args, **kwargs) -> None:
         super().compile(*args, **kwargs)
@@ -147,10 +155,9 @@ class TagModel(_WindowModel):
         return rows
 
     def _targets(self, y: Any) -> list[list[str]]:
-        names = {**dict(enumerate(self.labels)), **{label: label for label in self.labels}}
-        rows = _split(y)
-        check_labels({tag for tags in rows for tag in tags} - names.keys(), self.labels)
-        return [[names[tag] for tag in tags] for tags in rows]
+        rows, numbers = _split(y), self._numbers_of_labels()
+        check_labels({tag for tags in rows for tag in tags} - numbers.keys(), self.labels)
+        return [[self.labels[numbers[tag]] for tag in tags] for tags in rows]
 
     def _read(self, data: tf.data.Dataset) -> list[list | None]:
         found = super()._read(data)
