@@ -46,6 +46,8 @@ def write_checkpoints(folder: pathlib.Path) -> None:
     save(heads.PretrainingModel(config), folder / "pretrained")
     save(heads.ClassifierModel(config, num_labels=3), folder / "classifier")
     save_label_map(str(folder / "classifier"), LABELS)
+    two = {"task": "tsv", "labels": ["a", "b"], "regression": False}
+    (folder / "other_labels.json").write_text(json.dumps(two))
     save(heads.PretrainingModel(toy_data.config(num_hidden_layers=1, hidden_size=8)), folder / "narrow")
     encoder = checkpoint.tf1_variables(heads.PretrainingModel(config))
     encoder.pop("bert/encoder/layer_0/output/dense/kernel")

@@ -32,6 +32,7 @@ def test_the_command_without_a_script_lists_them_and_knows_the_right_one(capsys,
     ("name", "given", "message"),
     [
         ("run_clasifier", {}, "there is no script 'run_clasifier'; did you mean run_classifier?"),
+        ("run_classifier", {"do_trian": True}, "ClassifierOptions has no setting 'do_trian'; did you mean do_train?"),
         ("build_vocab", {"input_file": "x"}, "--vocab_file must be given"),
     ],
 )

@@ -93,14 +93,14 @@ def call(name: str, **settings: Any) -> Any:
     """Runs a script from Python: `call("run_classifier", task_name="MRPC", do_train=True, ...)["accuracy"]`.
 
     The settings have the names and defaults of the script's flags. Returns what its function returns: the scores of an
-    evaluation, the lines of a report, the path of an export.
+    evaluation, the lines of a report, the path of an export. Raises UserError for a name that is no script or setting.
     """
-    from bert_tf2.support.settings import WrongSetting, required
+    from bert_tf2.support.settings import WrongSetting, made, required
 
     if name not in COMMANDS:
         raise WrongSetting(_no_script(name))
     options = find(COMMANDS[name].options)
-    return _run(COMMANDS[name], options(**dict.fromkeys(required(options)) | settings))
+    return _run(COMMANDS[name], made(options, dict.fromkeys(required(options)) | settings))
 
 
 def _run(command: Command, options: Any) -> Any:

@@ -72,7 +72,6 @@ class SpanFinder(Task):
     null_odds [B]: the score of "no answer" minus that of the best span. Without an answer it is "", from -1 to -1.
     """
 
-    needs = ("cls/squad/",)
     stated = ("doc_stride", "max_query_length", "n_best_size", "max_answer_length", "null_score_diff_threshold")
     texts = ("question", "context")
 
@@ -144,8 +143,6 @@ class Tagger(Task):
     exclusive. The first piece of a word determines its label, as in ner.py. Words after max_seq_length pieces are
     omitted.
     """
-
-    needs = ("output_",)
 
     def __init__(self, setting: Setting):
         super().__init__(setting)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bert_tf2.config import BertConfig
 from bert_tf2.support.errors import UserError
@@ -18,6 +18,9 @@ from bert_tf2.training.options import (
 )
 from bert_tf2.weights import task_file
 from bert_tf2.weights.task_file import LabelMap
+
+if TYPE_CHECKING:
+    from bert_tf2.exporting.inputs import Inputs
 
 of_export = functools.partial(setting, group=EXPORT)
 
@@ -78,6 +81,16 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
     def complete(self) -> None:
         super().complete()
         task_file.take(self, self.init_checkpoint, only=None if self.task == "squad" else ["max_seq_length"])
+
+    @functools.cached_property
+    def inputs(self) -> Inputs:
+        """The files that these settings name; raises UserError if they do not fit."""
+        from bert_tf2.exporting import inputs  # late: it needs numpy
+
+        return inputs.read(self)
+
+    def check_inputs(self) -> None:
+        _ = self.inputs
 
     def length_for(self, config: BertConfig) -> int:
         """Returns max_seq_length, or its default, for a model with this configuration."""

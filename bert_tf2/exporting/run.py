@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import importlib.util
 import os
 from typing import Any
 
@@ -25,11 +24,11 @@ from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.signatures import Setting
 from bert_tf2.layers import initial_weights_from
 from bert_tf2.support import environment, files
-from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.support.settings import made
 from bert_tf2.training.options import PRECISIONS
-from bert_tf2.weights import checkpoint, names, sources, task_file, text_rules
+from bert_tf2.weights import checkpoint, names, sources, task_file
 from bert_tf2.weights.base import Weights
-from bert_tf2.weights.task_file import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, read_label_map, save_label_map
+from bert_tf2.weights.task_file import LabelMap, save_label_map
 
 _TASKS: dict[str, type[signatures.Task]] = {
     "features": signatures.Features,
@@ -43,10 +42,6 @@ _TASKS: dict[str, type[signatures.Task]] = {
 def run(options: ExportOptions) -> str:
     """Writes the next version of an export, which appears completely or not at all; returns its folder."""
     is_onnx = options.format == "onnx"
-    if is_onnx:
-        needed = ["onnx", "tokenizers", *(["onnxruntime"] if options.quantize == "int8" else [])]
-        if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
-            raise UserError(f"--format=onnx: not installed: {' and '.join(missing)}; pip install {' '.join(missing)}")
     setting, source = _read(options)
 
     def write(folder: str) -> None:
@@ -65,29 +60,15 @@ def run(options: ExportOptions) -> str:
 
 def export_model(**settings: Any) -> str:
     """Calls `run` with the fields of ExportOptions as arguments; the tasks call this after training."""
-    return run(ExportOptions(**settings))
+    return run(made(ExportOptions, settings))
 
 
 def _read(options: ExportOptions) -> tuple[Setting, Weights]:
-    """Checks the options, reads the weights and creates the task's model."""
-    config = BertConfig.from_json_file(options.bert_config_file)
-    options = dataclasses.replace(options, max_seq_length=options.length_for(config))
-    source = checkpoint.open_weights(options.init_checkpoint)
-    tokenizer = text_rules.load_tokenizer(
-        options.vocab_file, options.do_lower_case, config.vocab_size, source, options.init_checkpoint
-    )
-    if options.task == "masked_lm" and options.top_k > (size := len(tokenizer.entries)):
-        raise UserError(f"--top_k={options.top_k}: must be from 1 to {size}, the size of the vocabulary")
-    labels = _find_labels(options, source) if options.task in ("classifier", "ner") else None
+    """Creates the task's model, with its weights."""
+    config, length, source, tokenizer, labels = options.inputs
+    options = dataclasses.replace(options, max_seq_length=length)
     with initial_weights_from(0):
         model = _make_model(options, config, labels)
-    needs = _TASKS[options.task].needs
-    variables = [name for name in checkpoint.tf1_variables(model) if needs and name.startswith(needs)]
-    if missing := [name for name in variables if name not in source.shapes]:  # outputs would depend on chance
-        raise UserError(
-            f"{source.path}: cannot be exported for the task {options.task}, it has no {and_more(missing, 3)}; give the"
-            " checkpoint of a model that was trained for it"
-        )
     if task_file.settings(source.folder, {"document_context": bool}).get("document_context"):
         logging.warning("%s: was trained with --document_context, and an export reads each text alone", source.path)
     logging.info(checkpoint.initialize(model, source))
@@ -154,33 +135,6 @@ def _info(setting: Setting, source: Weights) -> dict[str, Any]:
     if setting.labels:
         info |= {"labels": list(setting.labels.labels), "multi_label": setting.labels.multi_label}
     return info | {name: getattr(options, name) for name in _TASKS[options.task].stated}
-
-
-def _find_labels(options: ExportOptions, source: Weights) -> LabelMap:
-    """Returns the meaning of the outputs. Raises UserError if it is unknown, or the number of outputs differs."""
-    beside = os.path.join(source.folder, LABEL_MAP_FILE)
-    if options.labels:
-        path, found = "the task", options.labels
-    elif options.label_map:
-        path, found = options.label_map, read_label_map(options.label_map)
-    else:
-        path, found = beside if files.exists(beside) else source.path, task_file.label_map_of(source)
-    if found is None:
-        raise UserError(
-            f"{source.path}: no {LABEL_MAP_FILE} lies beside it, so the meaning of its outputs is not"
-            " known; give --label_map, a file like"
-            ' {"task": "mrpc", "labels": ["0", "1"], "regression": false}, the labels in the order of the outputs'
-        )
-    found.check_unique(path)
-    if (found.task == TAGGING_TASK) != (options.task == "ner"):
-        raise UserError(f"{path}: is for the task {found.task}, which --task={options.task} does not fit")
-    outputs = source.shapes.get("output_weights", [found.num_labels])[0]
-    if outputs != found.num_labels:
-        raise UserError(
-            f"{path}: names {found.describe()}, but the checkpoint {source.path} has {outputs} outputs; give the"
-            " --label_map of this model"
-        )
-    return found
 
 
 def _versions(*packages: str) -> dict[str, str]:

@@ -54,7 +54,6 @@ class Task(tf.Module):
     What it returns is callable, with texts if the model takes texts; `serve` is the same under Keras' name.
     """
 
-    needs: tuple[str, ...] = ()  # prefixes of the variables that it needs in addition to the encoder's
     stated: tuple[str, ...] = ()  # options that model_info.json states
     texts: tuple[str, ...] = ("text_a",)  # the inputs of serving_text
     pairs = False  # whether there is a signature serving_text_pair
@@ -211,7 +210,7 @@ class Classifier(Task):
     With a `stride`, long texts are read in windows, like answering.windows, and their probabilities are pooled.
     """
 
-    needs, stated = ("bert/pooler/", "output_"), ("stride", "pooling")
+    stated = ("stride", "pooling")
     pairs = True
     reads_some = True
 
@@ -258,7 +257,7 @@ class MaskedLM(Task):
     off, is refused, as `fill_mask` refuses it: an empty answer would hide that a [MASK] was misspelled or not read.
     """
 
-    needs, stated = ("cls/predictions/",), ("top_k",)
+    stated = ("top_k",)
     pairs = True
     reads_some = True
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import functools
 import itertools
 import math
@@ -142,6 +143,16 @@ def settings_of(cls: type[Options]) -> dict[str, tuple[Setting, type, Any]]:
 def required(cls: type[Options]) -> list[str]:
     stated = settings_of(cls).items()
     return [name for name, (it, _, default) in stated if default is dataclasses.MISSING or it.beside_weights]
+
+
+def made(cls: type[Options], given: Mapping[str, Any]) -> Any:
+    """An object of the class with the settings given by name. Raises WrongSetting for a name that is no setting."""
+    known = [field.name for field in dataclasses.fields(cls)]
+    if unknown := [name for name in given if name not in known]:
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        remedy = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
+        raise WrongSetting(f"{cls.__name__} has no setting {unknown[0]!r}; {remedy}")
+    return cls(**given)
 
 
 def needed(cls: type[Options]) -> Iterator[tuple[str, str]]:

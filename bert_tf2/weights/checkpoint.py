@@ -45,11 +45,6 @@ def trained_variables(model: keras.Model) -> dict[str, tf.Variable]:
     return {name: variable for name, variable in used_variables(model).items() if id(variable) in trainable}
 
 
-def _refuse(source: Weights, problems: list[str], advice: str) -> None:
-    if problems:
-        raise UserError(f"{source.path}: does not fit the model: {and_more(problems, 3, '; ')}. {advice}")
-
-
 def _shapes(variables: Mapping[str, tf.Variable]) -> dict[str, list[int]]:
     return {name: variable.shape.as_list() for name, variable in variables.items()}
 
@@ -60,11 +55,9 @@ def initialize(model: keras.Model, init_checkpoint: str | Weights) -> str:
     Returns one line that names the loaded, the newly initialized and the unused variables.
     """
     source = open_weights(init_checkpoint) if isinstance(init_checkpoint, str) else init_checkpoint
-    names.check_encoder(source.path, source.shapes)
     variables = tf1_variables(model)
     fresh = [name for name in variables if name not in source.shapes]
-    problems = [*names.misfits(_shapes(variables), source.shapes, names.is_encoder)]
-    _refuse(source, problems, "Is it a checkpoint of this configuration, and of this task?")
+    sources.check_fit(source, _shapes(variables))
     for sentence in sources.check_config(source, model.config):
         logging.warning("%s", sentence)
     for remark in source.remarks:
@@ -99,7 +92,7 @@ def restore(
         others = [name for name in source.shapes if names.is_encoder(name) and name not in variables]
         problems += [f"{name} is not in the model" for name in names.without_optimizer(others)]
     advice = "It belongs to another model or task: use another output_dir, or the configuration it was made with"
-    _refuse(source, problems, advice)
+    sources.refuse(source, problems, advice)
     if config is not None:
         sources.check_config(source, config)
     for name, variable in variables.items():

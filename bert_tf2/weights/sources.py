@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from absl import logging
@@ -24,8 +24,8 @@ from absl import logging
 from bert_tf2 import tokenization
 from bert_tf2.config import DECISIVE, BertConfig, config_value, decisive_differences
 from bert_tf2.support import files
-from bert_tf2.support.errors import UserError
-from bert_tf2.weights import bundle, huggingface, keras_files, model_garden, task_file
+from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.weights import bundle, huggingface, keras_files, model_garden, names, task_file
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
 from bert_tf2.weights.text_rules import TOKENIZATION_FILE, entries_of, record_of
 
@@ -118,6 +118,18 @@ def despite_saving(path: str, read: Callable[[], Model]) -> Model:
         except UserError:
             if not files.exists(state) or files.read_text(state) == before:
                 raise
+
+
+def check_fit(source: Weights, wanted: Mapping[str, Sequence[int]]) -> None:
+    """Raises UserError unless weights have the encoder's variables among the wanted ones, and all in these shapes."""
+    names.check_encoder(source.path, source.shapes)
+    problems = [*names.misfits(wanted, source.shapes, names.is_encoder)]
+    refuse(source, problems, "Is it a checkpoint of this configuration, and of this task?")
+
+
+def refuse(source: Weights, problems: Sequence[str], advice: str) -> None:
+    if problems:
+        raise UserError(f"{source.path}: does not fit the model: {and_more(problems, 3, '; ')}. {advice}")
 
 
 # What lies beside them

@@ -229,6 +229,14 @@ def test_a_wrong_file(script, change, message, folder, command_lines, tmp_path):
         ("run_classifier.py", "--data_dir=gone", "gone"),
         ("run_squad.py", "--do_eval --predict_file=squad2.json", "has no answer to score against"),
         ("extract_features.py", "--layers=-99", "-99"),
+        ("export_saved_model.py", "--init_checkpoint=pretrained", r"no label_map\.json lies beside it"),
+        ("export_saved_model.py", "--label_map=other_labels.json", r"names labels a, b, but .* has 3 outputs"),
+        ("export_saved_model.py", "--task=ner", "is for the task tsv, which --task=ner does not fit"),
+        ("export_saved_model.py", "--task=squad", "it has no cls/squad/output_weights"),
+        *(
+            ("export_saved_model.py", f"--task=features {change}", message)
+            for change, message in MODEL_AT_FAULT[:5] + MODEL_AT_FAULT[6:] + VOCABULARY_AT_FAULT
+        ),
     ],
 )
 def test_told_before_tensorflow_is_loaded(script, change, message, folder, command_lines, monkeypatch):
