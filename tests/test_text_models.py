@@ -141,6 +141,35 @@ def test_weights_of_labels(encoder, monkeypatch):
     assert "give sample_weight" in message_of(reader.fit, [("a", "b")], ["b"], class_weight={0: 1})
 
 
+class Table:
+    """What a table of pandas does: to go through it gives the names of its columns."""
+
+    def __init__(self, **columns):
+        self.columns, self._values = [*columns], np.array([*columns.values()], object).T
+
+    def __iter__(self):
+        return iter(self.columns)
+
+    def to_numpy(self):
+        return self._values
+
+
+def test_what_keras_users_give(films):
+    """No rows, a table of pandas, one-hot vectors for the usual loss and for Keras' own; metrics go with their loss."""
+    assert films.predict([]).shape == (0, 2)
+    wanted = films.predict(TEXTS, **QUIET)
+    np.testing.assert_allclose(films.predict(Table(text=TEXTS), **QUIET), wanted, rtol=1e-5)
+    np.testing.assert_allclose(films.predict(Table(a=TEXTS, b=[""] * 64), **QUIET), wanted, rtol=1e-5)
+    one_hot = np.eye(2)[[int(label == "yes") for label in LABELS]]
+    wanted = films.evaluate(TEXTS, LABELS, **QUIET)
+    np.testing.assert_allclose(films.evaluate(TEXTS, one_hot, **QUIET), wanted, rtol=1e-5)
+    again = keras.models.clone_model(films)
+    again.compile(1e-9, "categorical_crossentropy", [keras.metrics.F1Score()])
+    assert "f1_score" in again.fit(TEXTS, one_hot, **QUIET).history
+    again.compile(1e-9)
+    assert sorted(again.fit(TEXTS, one_hot, **QUIET).history) == ["accuracy", "cut_texts", "loss"]
+
+
 def test_pairs_of_every_kind(films):
     pairs = [("a film", "good book"), ("bad", "the lovely film was good")]
     wanted = films.predict(pairs, **QUIET)
@@ -207,6 +236,9 @@ def test_several_devices(encoder, two, monkeypatch):
 
 
 def test_what_is_wrong_is_told(encoder, films):
+    data = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).batch(64)
+    scores = bert_tf2.classifier(encoder, regression=True)
+    topics = bert_tf2.classifier(encoder, labels=["a", "b"], multi_label=True)
     for call, message in (
         (lambda: bert_tf2.classifier(encoder), "has no labels of texts; give labels="),
         (lambda: bert_tf2.classifier(encoder, labels=[1, 2]), "must be two names or more"),
@@ -216,6 +248,25 @@ def test_what_is_wrong_is_told(encoder, films):
         (lambda: films.predict([1.5]), "text 1: 1.5 is neither a text nor a pair"),
         (lambda: films.fit(tf.data.Dataset.from_tensor_slices((TEXTS, LABELS))), "strings [B]; single texts need"),
         (lambda: films.fit(TEXTS, LABELS, validation_split=0.999), "none remain"),
+        (lambda: films.fit([], []), "x: has no texts"),
+        (lambda: films.fit(TEXTS), "y: is missing"),
+        (lambda: films.evaluate(data.map(lambda x, _: x)), "y: is missing"),
+        (
+            lambda: films.fit(data.map(lambda x, _: (x, tf.fill([64], "schön")))),
+            "y: 'schön' is none of the labels no, yes",
+        ),
+        (lambda: films.evaluate(data.map(lambda x, _: (x, tf.fill([64], 2)))), "y: '2' is none of the labels no, yes"),
+        (lambda: films.fit(TEXTS[:1], [["no", "yes"]]), "several labels of a text need multi_label=True"),
+        (lambda: films.fit(TEXTS, LABELS, validation_data=TEXTS), "validation_data: must be (x, y)"),
+        (lambda: films.fit(TEXTS, LABELS, epochs=0), "epochs=0: must be 1 or more"),
+        (lambda: films.fit(TEXTS[:2], LABELS[:2], sample_weight=[1, float("nan")]), "sample_weight: row 2 is nan"),
+        (lambda: films.save("films.h5"), "films.h5: Keras' older format"),
+        (lambda: scores.fit(TEXTS[:1], ["much"]), "y: has something else than numbers"),
+        (lambda: topics.fit(TEXTS[:2], [["a"], None]), "y: row 2 is None, and not a list of labels"),
+        (
+            lambda: bert_tf2.classifier(encoder, labels={"a", "b"}),
+            "must be a list of names, in the order of the outputs",
+        ),
     ):
         assert message in message_of(call)
 
@@ -286,6 +337,7 @@ def test_words_with_tags(encoder, tmp_path):
         np.testing.assert_allclose(names.evaluate(data, None, 64, **QUIET), doubled, rtol=1e-5)
     assert len(names.fit(data, validation_data=data, epochs=2, **QUIET).history["val_loss"]) == 2
     assert names.predict(data) == names.predict(sentences)
+    assert names.predict("ann lives") == names.predict([["ann", "lives"]])
     asked = [*sentences[:3], "ann lives in rome".split() * 30, ["\u200b", "Playing"]]
     found = names.predict(asked)
     assert [*map(len, found)] == [*map(len, asked)]
@@ -308,6 +360,8 @@ def test_words_with_tags(encoder, tmp_path):
             "single sentences need `dataset.ragged_batch(32)`",
         ),
         (lambda: names.fit([["a"]]), "y: is missing"),
+        (lambda: names.fit([], []), "x: has no texts"),
+        (lambda: names.fit(["a"], [float("nan")]), "sentence 1: nan is no list of words or tags"),
     ):
         assert message in message_of(call)
 
@@ -344,6 +398,8 @@ def test_questions_with_answers(encoder, tmp_path):
     for call, message in (
         (lambda: reader.fit([("where", "in Rome")], ["Paris"]), "question 1 does not have the words 'Paris'"),
         (lambda: reader.fit([("where", "in Rome")], []), "y: 0 rows for 1 texts"),
+        (lambda: reader.fit([("where", "in Rome")], [None]), "y: question 1 has None; an answer is a text"),
+        (lambda: reader.predict(["where"]), "each row is a tuple, (question, paragraph)"),
         (lambda: bert_tf2.answerer(encoder, max_seq_length=32).fit([("where", "in Rome")], [""]), 'has the answer ""'),
         (lambda: bert_tf2.answerer(encoder, stride=3), "has no setting stride"),
         (lambda: reader.fit([("where", "in Rome")], [("Rome", np.int64(9))]), "lies outside of its context"),

@@ -22,16 +22,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf2 import heads
-from bert_tf2.commands.text_parts import (
-    RANDOM_SEED,
-    CutTexts,
-    Parts,
-    check_labels,
-    count_rows,
-    find_labels,
-    weigh,
-    write_folder,
-)
+from bert_tf2.commands import text_rows
+from bert_tf2.commands.text_parts import RANDOM_SEED, CutTexts, Parts, find_labels, write_folder
 from bert_tf2.exporting import run as exporting
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
 from bert_tf2.fast.encoder import accelerate
@@ -114,7 +106,8 @@ class TextModel(keras.Model):
         self._rate = optimizer if isinstance(optimizer, int | float) else None
         if self._rate is not None:
             optimizer = AdamWeightDecay(WarmupAndDecay(self._rate, 1, 0))  # until `fit` knows its steps
-        self._compiled_with = {"loss": loss, "metrics": metrics, **kwargs}
+        # No dict, in which Keras would find the metrics, and keep them when others are compiled.
+        self._compiled_with = types.MappingProxyType({"loss": loss, "metrics": metrics, **kwargs})
         super().compile(optimizer, **self._compiled_with)
         fixed = kwargs.get("jit_compile") is True
         options = types.SimpleNamespace(unpad="auto", recompute=False, xla=fixed)
@@ -140,11 +133,13 @@ class TextModel(keras.Model):
             given = self._columns(x)
             given = given[0] if isinstance(given, tuple) and len(given) == 1 else given
             rows = {} if y is None else {"y": self._targets(y)}
-            rows |= {} if sample_weight is None else {"sample_weight": np.asarray(sample_weight, np.float32)}
-            count = count_rows(given)
+            rows |= (
+                {} if sample_weight is None else {"sample_weight": text_rows.numbers(sample_weight, "sample_weight")}
+            )
+            count = text_rows.count_rows(given)
             for name, values in rows.items():
-                if count_rows(values) != count:
-                    raise UserError(f"{name}: {count_rows(values)} rows for {count} texts; each needs one")
+                if text_rows.count_rows(values) != count:
+                    raise UserError(f"{name}: {text_rows.count_rows(values)} rows for {count} texts; each needs one")
             data = tf.data.Dataset.from_tensor_slices((given, *rows.values()))
             data = (data.shuffle(count) if shuffle and count else data).batch(batch_size)
         return self._tokenized(data)
@@ -162,38 +157,24 @@ class TextModel(keras.Model):
             x, are_cut = self.tokenize.with_cut(columns(x))
             cut.add(are_cut)
         x = x if isinstance(x, Mapping) else self.tokenize(x)
-        if others and others[0].dtype == tf.string:
-            if self.regression or self.multi_label:
-                raise UserError("y: strings; numbers are needed, for several labels 1 or 0 for each label")
-            others = (self._index(others[0]), *others[1:])
+        if others and others[0].dtype == tf.string and (self.regression or self.multi_label):
+            raise UserError("y: strings; numbers are needed, for several labels 1 or 0 for each label")
+        if others and not (others[0].dtype.is_floating or self.regression or self.multi_label):
+            others = (text_rows.as_indexes(others[0], self.labels), *others[1:])
         return (x, *others)
-
-    def _index(self, names: tf.Tensor) -> tf.Tensor:
-        """Labels as their indexes, string [...] -> int32 [...], in a graph."""
-        found = names[..., None] == tf.constant(self.labels)
-        check = tf.debugging.Assert(tf.reduce_all(tf.reduce_any(found, -1)), ["a y is none of the labels", names])
-        with tf.control_dependencies([check]):
-            return tf.argmax(found, -1, tf.int32)
 
     def _targets(self, y: Any) -> np.ndarray | None:
         """Labels as numbers: indexes int [N], numbers float [N], or 1 and 0 for each label [N, L]."""
         if y is None:
             return None
         if self.regression:
-            return np.asarray(y, np.float32)
+            return text_rows.numbers(y, "y")
         if self.multi_label:
-            index = {label: number for number, label in enumerate(self.labels)}
-            rows = [[*row] for row in y]
-            if not any(isinstance(label, str) for row in rows for label in row) and all(
-                len(row) == len(index) for row in rows
-            ):
-                return np.asarray(rows, np.float32)
-            check_labels({label for row in rows for label in row} - index.keys(), self.labels)
-            return np.array([[label in row for label in index] for row in rows], np.float32)
-        values = np.asarray(y).reshape(-1).tolist()
-        named = self._numbers_of_labels()
-        check_labels({*values} - named.keys(), self.labels)
-        return np.array([named[value] for value in values], np.int32)
+            return text_rows.of_several(y, self.labels)
+        wants_vectors = "sparse" not in str(getattr(self._compiled_with["loss"], "name", self._compiled_with["loss"]))
+        if wants_vectors and text_rows.is_one_hot(np.asarray(y), len(self.labels)):
+            return np.asarray(y, np.float32)
+        return text_rows.indexes(y, self.labels)
 
     def fit(
         self,
@@ -217,29 +198,31 @@ class TextModel(keras.Model):
         Raises UserError if a text or label is wrong, or the recipe cannot know the steps of an epoch.
         """
         batch_size = batch_size or 32
-        weights = self._weights_of_labels(class_weight)
+        check_type("epochs", epochs, int, low=1)
+        weights = None if class_weight is None else text_rows.weights_of(class_weight, self._label_map)
         if validation_split and validation_data is None:
             if isinstance(x, tf.data.Dataset):
                 raise UserError("validation_split: cannot divide a dataset; give validation_data")
-            x, y, sample_weight, validation_data = _divide(
+            x, y, sample_weight, validation_data = text_rows.divide(
                 validation_split, self._columns(x), self._targets(y), sample_weight
             )
         data = self.dataset(x, y, sample_weight, batch_size, shuffle)
+        text_rows.check_given(data, needs_y=True)
         if validation_data is not None:
-            given = validation_data if isinstance(validation_data, tuple | list) else [validation_data]
-            size = kwargs.get("validation_batch_size") or batch_size
-            validation_data = self.dataset(*given, batch_size=size)
+            size = kwargs.pop("validation_batch_size", None) or batch_size
+            validation_data = self._validation(validation_data, size)
         if self._rate is not None:
             self._plan(kwargs.get("steps_per_epoch") or int(data.cardinality()), epochs)
         self._make_variables(data)
         data, cut = self._counted(x, data)
-        data = data if weights is None else data.map(functools.partial(weigh, weights))
+        data = data if weights is None else data.map(functools.partial(text_rows.weigh, weights))
         if isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks.append(cut)
         else:
             callbacks = [*keras.tree.flatten(callbacks or []), cut]
         kwargs |= {"validation_data": validation_data, "shuffle": False}
-        history = super().fit(data, None, None, epochs, verbose, callbacks, **kwargs)
+        with text_rows.in_one_line():
+            history = super().fit(data, None, None, epochs, verbose, callbacks, **kwargs)
         if cut.count is not None:
             history.history["cut_texts"] = cut.count
         return history
@@ -253,32 +236,24 @@ class TextModel(keras.Model):
         if isinstance(x, Mapping):  # ids
             return data, CutTexts(length)
         count = self.tokenize.count_cut(x)
-        log_cut(count, count_rows(columns(x)), length)
+        log_cut(count, text_rows.count_rows(columns(x)), length)
         return data, CutTexts(length, count)
 
-    def _weights_of_labels(self, class_weight: Mapping[str | int, float] | None) -> np.ndarray | None:
-        """float32 [L]; 1 for a label that is not named."""
-        if class_weight is None:
-            return None
-        if self._label_map is None or self.regression or self.multi_label:
-            raise UserError("class_weight: is for models that give one of several labels; here, give sample_weight")
-        if not isinstance(class_weight, Mapping):
-            raise UserError(f"class_weight={class_weight!r:.60}: must be a dict like {{{self.labels[0]!r}: 2.0}}")
-        named = self._numbers_of_labels()
-        check_labels({*class_weight} - named.keys(), self.labels, "class_weight")
-        weights = np.ones(len(self.labels), np.float32)
-        for label, weight in class_weight.items():
-            check_type(f"class_weight: {label}", weight, float, low=0)
-            weights[named[label]] = weight
-        return weights
-
-    def _numbers_of_labels(self) -> dict[str | int, int]:
-        """The index of each label, by its name and by itself."""
-        return {key: number for number, label in enumerate(self.labels) for key in (label, number)}
+    def _validation(self, given: Any, batch_size: int) -> tf.data.Dataset:
+        """The batches of `validation_data`: (x, y), (x, y, sample_weight) or a dataset."""
+        is_dataset = isinstance(given, tf.data.Dataset)
+        if not is_dataset and not (isinstance(given, tuple | list) and len(given) in (2, 3)):
+            raise UserError("validation_data: must be (x, y), (x, y, sample_weight) or a dataset of these")
+        data = self.dataset(*([given] if is_dataset else given), batch_size=batch_size)
+        text_rows.check_given(data, needs_y=True)
+        return data
 
     def _plan(self, steps: int, epochs: int) -> None:
         if steps <= 0:
-            raise UserError("x: a dataset that does not say its number of batches; give steps_per_epoch")
+            raise UserError(
+                "x: a dataset that does not say its number of batches; give steps_per_epoch, or apply"
+                " tf.data.experimental.assert_cardinality"
+            )
         rate = WarmupAndDecay(self._rate, steps * epochs, steps * epochs // 10)
         with self.distribute_strategy.scope():
             super().compile(AdamWeightDecay(rate), **self._compiled_with)
@@ -290,8 +265,8 @@ class TextModel(keras.Model):
             self.optimizer.build(self.trainable_variables)
         if strategy.num_replicas_in_sync > 1 or self.run_eagerly:
             return
-        for x, *others in data.unbatch().batch(1).take(1):
-            if others:
+        with text_rows.in_one_line():
+            for x, *others in data.unbatch().batch(1).take(1):
                 self.compute_metrics(x, others[0], self(x))
                 self.reset_metrics()
 
@@ -300,15 +275,27 @@ class TextModel(keras.Model):
         if not kwargs.get("_use_cached_eval_dataset"):  # Keras' own call, within `fit`
             x = self.dataset(x, y, kwargs.pop("sample_weight", None), batch_size or 32)
             y = batch_size = None
-        return super().evaluate(x, y, batch_size, *args, **kwargs)
+            text_rows.check_given(x, needs_y=True)
+        with text_rows.in_one_line():
+            return super().evaluate(x, y, batch_size, *args, **kwargs)
 
     def predict(self, x: Any, batch_size: int | None = None, *args, **kwargs) -> np.ndarray:
         """As in Keras, with texts: probabilities float32 [N, L], of a regression [N, 1]."""
-        return super().predict(self.dataset(x, batch_size=batch_size or 32), None, *args, **kwargs)
+        data = self.dataset(x, batch_size=batch_size or 32)
+        if data.cardinality() == 0:  # which Keras does not expect
+            return np.zeros([0, self.model.num_labels], np.float32)
+        with text_rows.in_one_line():
+            return super().predict(data, None, *args, **kwargs)
 
     def _kept(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """What task.json says of the task, and of the settings that decide the answers."""
         return {"task": self._label_map.task}, {"max_seq_length": self.tokenize.max_seq_length}
+
+    def save(self, filepath: str | os.PathLike[str], *args, **kwargs) -> None:
+        """As in Keras, into a file NAME.keras. Raises UserError for the older .h5, which cannot hold the model."""
+        if os.fspath(filepath).endswith((".h5", ".hdf5")):
+            raise UserError(f"{os.fspath(filepath)}: Keras' older format cannot hold this model; name it .keras")
+        super().save(filepath, *args, **kwargs)
 
     def save_folder(self, output_dir: str | os.PathLike[str]) -> None:
         """Writes what the script of the task writes; it, export_saved_model.py and `load` go on from there.
@@ -340,21 +327,6 @@ class TextModel(keras.Model):
 
 
 _FILES = {"init_checkpoint": "", "bert_config_file": "bert_config.json", "vocab_file": "vocab.txt"}
-
-
-def _divide(share: float, x: Any, y: Any, sample_weight: Any) -> tuple:
-    """The first rows of each, then the last ones together, as Keras divides them."""
-    count = count_rows(x)
-    first = int(count * (1.0 - share))
-    if not 0 < first < count:
-        raise UserError(f"validation_split={share}: of {count} texts, none remain for training or validation")
-    given = (x, y) if sample_weight is None else (x, y, np.asarray(sample_weight))
-
-    def cut(rows: slice) -> list:
-        return [tuple(column[rows] for column in part) if isinstance(part, tuple) else part[rows] for part in given]
-
-    x, y, *weights = cut(slice(first))
-    return x, y, next(iter(weights), None), cut(slice(first, None))
 
 
 def classifier(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from bert_tf2.exporting.tokenize_layer import Tokenize, write_vocabulary
@@ -17,7 +16,7 @@ from bert_tf2.finetuning.classification.examples import log_cut
 from bert_tf2.finetuning.options import ClassifierOptions, checked_length
 from bert_tf2.layers import initial_weights_from
 from bert_tf2.support import files, hub
-from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type, settings_of
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.training.forward import check_process
@@ -79,27 +78,6 @@ class CutTexts(keras.callbacks.Callback):
             log_cut(self.count, texts, self._max_seq_length)
 
 
-def check_labels(unknown: set, known: Sequence[str], where: str = "y") -> None:
-    if unknown:
-        raise UserError(f"{where}: {sorted(map(str, unknown))[0]!r} is none of the labels {and_more(known)}")
-
-
-def weigh(weights: np.ndarray, x: Any, y: tf.Tensor, *sample_weight: tf.Tensor) -> tuple:
-    """A batch with the weight of the label, float32 [L], for each index in `y`, or one-hot vector."""
-    is_one_hot = y.dtype.is_floating and y.shape.rank == 2 and y.shape[1] == len(weights)
-    found = tf.gather(weights, tf.argmax(y, -1) if is_one_hot else tf.cast(y, tf.int32))
-    for given in sample_weight:
-        found *= tf.cast(tf.reshape(given, tf.shape(found)), found.dtype)
-    return x, y, found
-
-
-def count_rows(rows: Any) -> int:
-    """The rows of a column, or of the first of several."""
-    while isinstance(rows, tuple | Mapping):
-        rows = next(iter(rows.values() if isinstance(rows, Mapping) else rows))
-    return len(rows)
-
-
 def write_folder(
     output_dir: str | os.PathLike[str],
     model: keras.Model,
@@ -148,12 +126,14 @@ def find_labels(
 ) -> LabelMap:
     """The meaning of the outputs: as given, else as the weights have it; `tags`: of words."""
     found = task_file.label_map_of(source)
+    if isinstance(given, str | set | frozenset) or (given is not None and not isinstance(given, Iterable)):
+        raise UserError(f"labels={given!r:.60}: must be a list of names, in the order of the outputs")
     if given is None and not regression:
         if found is None or found.labeled != ("tokens" if tags else "texts"):
             what = "words; give labels=[...]" if tags else "texts; give labels=[...], or regression=True"
             raise UserError(f"{source.path}: has no labels of {what}")
         return found
-    names = tuple(given or ())
+    names = () if given is None else tuple(str(name) if isinstance(name, str) else name for name in given)
     if not all(isinstance(name, str) for name in names) or (len(names) < 2 and not regression):
         raise UserError(f"labels={given!r:.60}: must be two names or more")
     if found and found.labels == names and names and tags == (found.labeled == "tokens"):

@@ -21,22 +21,15 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf2 import heads
+from bert_tf2.commands import text_rows
 from bert_tf2.commands.text_models import TextModel
-from bert_tf2.commands.text_parts import (
-    RANDOM_SEED,
-    CutTexts,
-    Parts,
-    check_labels,
-    count_rows,
-    find_labels,
-    span_settings,
-)
+from bert_tf2.commands.text_parts import RANDOM_SEED, CutTexts, Parts, find_labels, span_settings
 from bert_tf2.exporting.signatures import IDS
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
 from bert_tf2.finetuning import ner, squad
 from bert_tf2.finetuning.answering import NER, SQUAD, Answerer, SpanAnswer
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import check_type
+from bert_tf2.support.settings import check_texts, check_type
 
 
 class _WindowModel(TextModel):
@@ -56,10 +49,13 @@ class _WindowModel(TextModel):
         if y is None:
             raise UserError("y: is missing; the answers to x are needed here, as a list, or in the dataset")
         x, y = self._columns(x), self._targets(y)
-        weights = np.ones(len(y), np.float32) if sample_weight is None else np.array(sample_weight, np.float32, ndmin=1)
+        weights = text_rows.numbers(np.ones(len(y)) if sample_weight is None else sample_weight, "sample_weight")
+        count = text_rows.count_rows(x)
         for name, rows in (("y", y), ("sample_weight", weights)):
-            if len(rows) != count_rows(x):
-                raise UserError(f"{name}: {len(rows)} rows for {count_rows(x)} texts; each needs one")
+            if len(rows) != count:
+                raise UserError(f"{name}: {len(rows)} rows for {count} texts; each needs one")
+        if not count:
+            raise UserError("x: has no texts")
         if weights.ndim > 1:
             raise UserError(f"sample_weight: of shape {[*weights.shape]}; a number for each text is needed")
         data = tf.data.Dataset.from_tensor_slices(self._rows(x, y, weights))
@@ -155,8 +151,8 @@ class TagModel(_WindowModel):
         return rows
 
     def _targets(self, y: Any) -> list[list[str]]:
-        rows, numbers = _split(y), self._numbers_of_labels()
-        check_labels({tag for tags in rows for tag in tags} - numbers.keys(), self.labels)
+        rows, numbers = _split(y), text_rows.numbers_of(self.labels)
+        text_rows.check_labels({tag for tags in rows for tag in tags} - numbers.keys(), self.labels)
         return [[self.labels[numbers[tag]] for tag in tags] for tags in rows]
 
     def _read(self, data: tf.data.Dataset) -> list[list | None]:
@@ -197,8 +193,15 @@ class TagModel(_WindowModel):
         return features, np.maximum(labels, 0), np.where(labels > ner.IGNORED_LABEL_ID, of_windows[:, None], 0)
 
 
-def _split(rows: Iterable[str | Sequence[str]]) -> list[list[str]]:
-    rows = _rows_of(rows) if isinstance(rows, tf.Tensor | tf.RaggedTensor) else rows
+def _split(rows: Any) -> list[list[str]]:
+    """The words of sentences, or the tags, of which a text has blanks between them; a text alone is one sentence."""
+    if isinstance(rows, tf.Tensor | tf.RaggedTensor):
+        rows = _rows_of(rows)
+    check_texts(rows)
+    rows = [rows] if isinstance(rows, str) else [*rows]
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, str | list | tuple | np.ndarray):
+            raise UserError(f"sentence {number}: {row!r:.60} is no list of words or tags, and no text of them")
     return [row.split() if isinstance(row, str) else [*row] for row in rows]
 
 
@@ -260,7 +263,11 @@ class SpanTextModel(_WindowModel):
     def _targets(self, y: Any) -> list[tuple[str, int | None]]:
         """(answer, its first character) for each question."""
         rows = [(row, None) if isinstance(row, str) else row for row in y]
-        return [(str(text), None if start is None else int(start)) for text, start in rows]
+        for number, row in enumerate(rows, 1):
+            is_good = isinstance(row, tuple | list) and [isinstance(part, str) for part in row] == [True, False]
+            if not is_good:
+                raise UserError(f"y: question {number} has {row!r:.60}; an answer is a text, or a tuple (text, start)")
+        return [(text, None if start is None else int(start)) for text, start in rows]
 
     def _rows(self, x: Any, y: list[tuple[str, int | None]], weights: np.ndarray) -> tuple:
         """Features, int32 [windows, F] each; first and last token of the answer, int32 [windows, 2]; weights."""
@@ -293,7 +300,10 @@ class SpanTextModel(_WindowModel):
 
 def _strings(x: Any) -> list[list[str]]:
     """The columns of questions and paragraphs."""
-    return [[text.decode() for text in column.numpy()] for column in columns(x)]
+    found = [[text.decode() for text in column.numpy()] for column in columns(x)]
+    if found[0] and len(found) != 2:
+        raise UserError("x: has single texts; each row is a tuple, (question, paragraph)")
+    return found
 
 
 def answerer(

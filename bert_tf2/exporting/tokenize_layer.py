@@ -109,13 +109,15 @@ def columns(texts: Any) -> tuple[tf.Tensor, ...]:
 
     Args:
       texts: a list, numpy array or column of pandas, of texts or tuples of two; a tensor of strings [B] or [B, 1]; a
-        tuple of two columns; an array [B, 2]; or one text or pair alone.
+        tuple of two columns; an array or a table of pandas, [B, 1] or [B, 2]; or one text or pair alone.
     """
     if isinstance(texts, tf.Tensor | keras.KerasTensor):
         kind, shape = keras.backend.standardize_dtype(texts.dtype), [*texts.shape]
         if kind != "string" or not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)):
             raise UserError(f"texts: {kind} of shape {shape}, not strings [B]; single texts need `dataset.batch(32)`")
         return (texts,)
+    if hasattr(texts, "columns") and hasattr(texts, "to_numpy"):  # a table of pandas, which lists the names of columns
+        texts = texts.to_numpy()
     alone = isinstance(texts, str | bytes)
     if isinstance(texts, list | tuple) and 1 <= len(texts) <= 2:
         are_columns = not any(isinstance(text, str | bytes | tuple) for text in texts) and isinstance(texts, tuple)
