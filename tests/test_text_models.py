@@ -283,13 +283,14 @@ def test_tokenize(tmp_path):
     for found in (layer(texts), again(texts), next(iter(data))):
         for name, values in wanted.items():
             np.testing.assert_array_equal(found[name], values)
-    assert [layer.count_cut(x) for x in (texts, texts[:2], ["film"], ["good " * 10, "bad " * 11], [])] == [
-        2,
-        1,
-        0,
-        1,
-        0,
+    assert layer.with_cut((tf.constant(firsts), tf.constant(seconds)))[1].numpy().tolist() == [
+        False,
+        True,
+        True,
+        False,
+        False,
     ]
+    assert layer.with_cut(tf.constant(["good " * 10, "bad " * 11]))[1].numpy().tolist() == [False, True]
     assert bert_tf2.Tokenize(tokenizer, 12, pad_to_max_length=True)(["a"])["input_ids"].shape == (1, 12)
 
 

@@ -14,7 +14,7 @@ import functools
 import os
 import tempfile
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -27,7 +27,6 @@ from bert_tf2.commands.text_parts import RANDOM_SEED, CutTexts, Parts, find_labe
 from bert_tf2.exporting import run as exporting
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
 from bert_tf2.fast.encoder import accelerate
-from bert_tf2.finetuning.classification.examples import log_cut
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type
@@ -125,37 +124,40 @@ class TextModel(keras.Model):
     def dataset(
         self, x: Any, y: Any = None, sample_weight: Any = None, batch_size: int = 32, shuffle: bool = False
     ) -> tf.data.Dataset:
-        """The batches that `fit`, `evaluate` and `predict` make of texts."""
+        """The batches that `fit`, `evaluate` and `predict` make; raises UserError as they do."""
+        return self._tokenized(self._batches(x, y, sample_weight, batch_size, shuffle))
+
+    def _batches(self, x: Any, y: Any, sample_weight: Any, batch_size: int, shuffle: bool) -> tf.data.Dataset:
+        """What is given, as strings or ids."""
         check_type("batch_size", batch_size, int, low=1)
         if isinstance(x, tf.data.Dataset):
-            data = x
-        else:
-            given = self._columns(x)
-            given = given[0] if isinstance(given, tuple) and len(given) == 1 else given
-            rows = {} if y is None else {"y": self._targets(y)}
-            rows |= (
-                {} if sample_weight is None else {"sample_weight": text_rows.numbers(sample_weight, "sample_weight")}
-            )
-            count = text_rows.count_rows(given)
-            for name, values in rows.items():
-                if text_rows.count_rows(values) != count:
-                    raise UserError(f"{name}: {text_rows.count_rows(values)} rows for {count} texts; each needs one")
-            data = tf.data.Dataset.from_tensor_slices((given, *rows.values()))
-            data = (data.shuffle(count) if shuffle and count else data).batch(batch_size)
-        return self._tokenized(data)
+            return x
+        given = self._columns(x)
+        given = given[0] if isinstance(given, tuple) and len(given) == 1 else given
+        rows = {} if y is None else {"y": self._targets(y)}
+        rows |= {} if sample_weight is None else {"sample_weight": text_rows.numbers(sample_weight, "sample_weight")}
+        count = text_rows.check_counts(given, **rows)
+        data = tf.data.Dataset.from_tensor_slices((given, *rows.values()))
+        return (data.shuffle(count) if shuffle and count else data).batch(batch_size)
 
     def _tokenized(self, data: tf.data.Dataset, cut: CutTexts | None = None) -> tf.data.Dataset:
-        return data.map(functools.partial(self._element, cut), tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+        if cut:
+
+            def counted(number: tf.Tensor, rows: tuple) -> tuple:
+                return self._element(*rows, count=functools.partial(cut.add, number))
+
+            return data.enumerate().map(counted, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+        return data.map(self._element, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
     @staticmethod
     def _columns(x: Any) -> Any:
         """Tensors whose rows are the texts."""
         return x if isinstance(x, Mapping) else columns(x)
 
-    def _element(self, cut: CutTexts | None, x: Any, *others: tf.Tensor) -> tuple:
-        if cut and not isinstance(x, Mapping):
+    def _element(self, x: Any, *others: tf.Tensor, count: Callable | None = None) -> tuple:
+        if count and not isinstance(x, Mapping):
             x, are_cut = self.tokenize.with_cut(columns(x))
-            cut.add(are_cut)
+            count(are_cut)
         x = x if isinstance(x, Mapping) else self.tokenize(x)
         if others and others[0].dtype == tf.string and (self.regression or self.multi_label):
             raise UserError("y: strings; numbers are needed, for several labels 1 or 0 for each label")
@@ -194,7 +196,7 @@ class TextModel(keras.Model):
         """As in Keras, with texts; see the class for `x` and `y`, and `compile` for the recipe.
 
         The keys of `class_weight` are labels or their indexes; weights of rows are multiplied with it. `cut_texts` in
-        the History is how many texts of `x` have more than max_seq_length tokens; of a dataset, in its first epoch.
+        the History is how many texts of `x` have more than max_seq_length tokens, in the first epoch.
         Raises UserError if a text or label is wrong, or the recipe cannot know the steps of an epoch.
         """
         batch_size = batch_size or 32
@@ -206,7 +208,8 @@ class TextModel(keras.Model):
             x, y, sample_weight, validation_data = text_rows.divide(
                 validation_split, self._columns(x), self._targets(y), sample_weight
             )
-        data = self.dataset(x, y, sample_weight, batch_size, shuffle)
+        batches = self._batches(x, y, sample_weight, batch_size, shuffle)
+        data = self._tokenized(batches)
         text_rows.check_given(data, needs_y=True)
         if validation_data is not None:
             size = kwargs.pop("validation_batch_size", None) or batch_size
@@ -214,7 +217,7 @@ class TextModel(keras.Model):
         if self._rate is not None:
             self._plan(kwargs.get("steps_per_epoch") or int(data.cardinality()), epochs)
         self._make_variables(data)
-        data, cut = self._counted(x, data)
+        data = self._tokenized(batches, cut := CutTexts(self.tokenize.max_seq_length))
         data = data if weights is None else data.map(functools.partial(text_rows.weigh, weights))
         if isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks.append(cut)
@@ -226,18 +229,6 @@ class TextModel(keras.Model):
         if cut.count is not None:
             history.history["cut_texts"] = cut.count
         return history
-
-    def _counted(self, x: Any, data: tf.data.Dataset) -> tuple[tf.data.Dataset, CutTexts]:
-        """The batches of `x`, and what counts its texts that are cut: now, or as a dataset is read."""
-        length = self.tokenize.max_seq_length
-        if isinstance(x, tf.data.Dataset):
-            cut = CutTexts(length)
-            return self._tokenized(x, cut), cut
-        if isinstance(x, Mapping):  # ids
-            return data, CutTexts(length)
-        count = self.tokenize.count_cut(x)
-        log_cut(count, text_rows.count_rows(columns(x)), length)
-        return data, CutTexts(length, count)
 
     def _validation(self, given: Any, batch_size: int) -> tf.data.Dataset:
         """The batches of `validation_data`: (x, y), (x, y, sample_weight) or a dataset."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from bert_tf2.exporting.tokenize_layer import Tokenize, write_vocabulary
@@ -52,28 +53,31 @@ class Parts:
 
 
 class CutTexts(keras.callbacks.Callback):
-    """Counts the texts of a dataset that are cut, in its first epoch, as the pipeline tokenizes them.
+    """Counts the texts that are cut, in the first epoch, as the pipeline tokenizes them.
 
     Attributes:
-      count: how many they are; None before the end of the epoch, or if texts are not what the dataset has.
+      count: how many they are; None before the end of the epoch, or if ids are given, not texts.
     """
 
-    def __init__(self, max_seq_length: int, count: int | None = None):
+    def __init__(self, max_seq_length: int):
         super().__init__()
-        self.count = count
+        self.count: int | None = None
         self._max_seq_length = max_seq_length
-        self._batches: list[tuple[int, int]] = []  # how many texts of each were cut, and how many there were
+        self._batches: dict[int, tuple[int, int]] = {}  # how many texts of each were cut, and how many there were
 
-    def add(self, cut: tf.Tensor) -> tf.Operation:
-        """Counts a batch, bool [B], in a graph. Several threads may do so at once."""
-        return tf.numpy_function(lambda rows: self._batches.append((int(rows.sum()), len(rows))), [cut], [])
+    def add(self, number: tf.Tensor, cut: tf.Tensor) -> tf.Operation:
+        """Counts the batch with this number, bool [B], in a graph. Batches may come in any order, and again."""
 
-    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        self._batches.clear()  # Keras may have looked at a batch before
+        def note(number: np.int64, cut: np.ndarray) -> None:
+            if self.count is None:
+                self._batches[int(number)] = int(cut.sum()), len(cut)
+
+        return tf.numpy_function(note, [number, cut], [])
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         if self.count is None and self._batches:
-            read = self._batches[: self.params.get("steps")]  # and not what is prefetched for the next epoch
+            steps = self.params.get("steps") or len(self._batches)
+            read = [counts for number, counts in self._batches.items() if number < steps]  # others are fetched ahead
             self.count, texts = map(sum, zip(*read, strict=True))
             log_cut(self.count, texts, self._max_seq_length)
 

@@ -22,6 +22,15 @@ def count_rows(rows: Any) -> int:
     return len(rows)
 
 
+def check_counts(texts: Any, **others: Any) -> int:
+    """Returns the number of texts; raises UserError, which names it, if something else has not as many rows."""
+    count = count_rows(texts)
+    for name, rows in others.items():
+        if len(rows) != count:
+            raise UserError(f"{name}: {len(rows)} rows for {count} texts; each needs one")
+    return count
+
+
 def check_given(data: tf.data.Dataset, needs_y: bool) -> None:
     """Raises UserError if batches (x, y, ...) are none at all, or have no y."""
     if data.cardinality() == 0:

@@ -39,10 +39,8 @@ class _WindowModel(TextModel):
     and is then like lists: `fit` shuffles the windows, and `batch_size` counts them.
     """
 
-    def dataset(
-        self, x: Any, y: Any = None, sample_weight: Any = None, batch_size: int = 32, shuffle: bool = False
-    ) -> tf.data.Dataset:
-        """The batches that `fit` and `evaluate` make; raises UserError as they do."""
+    def _batches(self, x: Any, y: Any, sample_weight: Any, batch_size: int, shuffle: bool) -> tf.data.Dataset:
+        """The windows, each with max_seq_length tokens."""
         check_type("batch_size", batch_size, int, low=1)
         if isinstance(x, tf.data.Dataset):
             x, y, sample_weight = self._read(x)
@@ -50,18 +48,17 @@ class _WindowModel(TextModel):
             raise UserError("y: is missing; the answers to x are needed here, as a list, or in the dataset")
         x, y = self._columns(x), self._targets(y)
         weights = text_rows.numbers(np.ones(len(y)) if sample_weight is None else sample_weight, "sample_weight")
-        count = text_rows.count_rows(x)
-        for name, rows in (("y", y), ("sample_weight", weights)):
-            if len(rows) != count:
-                raise UserError(f"{name}: {len(rows)} rows for {count} texts; each needs one")
-        if not count:
+        if not text_rows.check_counts(x, y=y, sample_weight=weights):
             raise UserError("x: has no texts")
         if weights.ndim > 1:
             raise UserError(f"sample_weight: of shape {[*weights.shape]}; a number for each text is needed")
         data = tf.data.Dataset.from_tensor_slices(self._rows(x, y, weights))
-        data = (data.shuffle(int(data.cardinality())) if shuffle else data).batch(batch_size)
-        if not self.tokenize.pad_to_max_length:
-            data = data.map(_as_long_as_needed, tf.data.AUTOTUNE)
+        return (data.shuffle(int(data.cardinality())) if shuffle else data).batch(batch_size)
+
+    def _tokenized(self, data: tf.data.Dataset, cut: CutTexts | None = None) -> tf.data.Dataset:
+        if cut:
+            cut.count = 0  # all windows are read
+        data = data if self.tokenize.pad_to_max_length else data.map(_as_long_as_needed, tf.data.AUTOTUNE)
         return data.prefetch(tf.data.AUTOTUNE)
 
     def _read(self, data: tf.data.Dataset) -> list[list | None]:
@@ -76,9 +73,6 @@ class _WindowModel(TextModel):
     def _parts(element: Any) -> tuple:
         """x and what follows it in an element of a dataset."""
         return element if isinstance(element, tuple) else (element,)
-
-    def _counted(self, x: Any, data: tf.data.Dataset) -> tuple[tf.data.Dataset, CutTexts]:
-        return data, CutTexts(self.tokenize.max_seq_length, 0)  # all windows are read
 
     def compile(self, *args, **kwargs) -> None:
         super().compile(*args, **kwargs)

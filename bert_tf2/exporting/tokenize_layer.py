@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf2.exporting.graph_tokenization import GraphTokenizer, Pieces
+from bert_tf2.exporting.graph_tokenization import GraphTokenizer
 from bert_tf2.exporting.signatures import IDS
 from bert_tf2.finetuning.extract_features import as_example
 from bert_tf2.finetuning.options import checked_length
@@ -71,32 +71,14 @@ class Tokenize(keras.layers.Layer):
 
     def with_cut(self, texts: tf.Tensor | tuple[tf.Tensor, tf.Tensor]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """What `call` returns, and which texts or pairs have more tokens than are read, bool [B]."""
-        pieces = self._pieces(texts)
-        found = self._graph.combine(*pieces, max_seq_length=self.max_seq_length)
-        missing = self.max_seq_length - tf.shape(found.input_ids)[1] if self.pad_to_max_length else 0
-        features = {name: tf.pad(getattr(found, name), [[0, 0], [0, missing]]) for name in IDS}
-        return features, self._are_cut(*pieces)
-
-    def _pieces(self, texts: tf.Tensor | Sequence[tf.Tensor]) -> tuple[Pieces, Pieces | None]:
         given = texts if isinstance(texts, list | tuple) else (texts,)
-        first, *second = (self._graph.tokenize(tf.reshape(text, [-1])) for text in given)
-        return first, second[0] if second else None
-
-    def _are_cut(self, first: Pieces, second: Pieces | None) -> tf.Tensor:
-        length = first.ids.row_lengths() + 2
-        if second is not None:
-            more = second.ids.row_lengths()
-            length += more + tf.cast(more > 0, more.dtype)  # its [SEP]
-        return length > self.max_seq_length
-
-    def count_cut(self, texts: Any) -> int:
-        """How many of these texts or pairs have more tokens than are read."""
-        rows = tf.data.Dataset.from_tensor_slices(columns(texts)).batch(256)
-
-        def cut(*given: tf.Tensor) -> tf.Tensor:
-            return tf.math.count_nonzero(self._are_cut(*self._pieces(given)))
-
-        return int(rows.map(cut, tf.data.AUTOTUNE).reduce(tf.constant(0, tf.int64), tf.add))
+        pieces = [self._graph.tokenize(tf.reshape(text, [-1])) for text in given]
+        found = self._graph.combine(pieces[0], pieces[1] if pieces[1:] else None, self.max_seq_length)
+        missing = self.max_seq_length - tf.shape(found.input_ids)[1] if self.pad_to_max_length else 0
+        first, *second = (one.ids.row_lengths() for one in pieces)
+        length = first + 2 + sum(more + tf.cast(more > 0, more.dtype) for more in second)  # the second has a [SEP], too
+        features = {name: tf.pad(getattr(found, name), [[0, 0], [0, missing]]) for name in IDS}
+        return features, length > self.max_seq_length
 
     def compute_output_spec(self, texts: Any) -> dict[str, keras.KerasTensor]:
         first = texts[0] if isinstance(texts, list | tuple) else texts
