@@ -106,41 +106,45 @@ def sinusoidal_positions(num_positions: int, width: int) -> np.ndarray:
     return np.where(column % 2 == 0, np.sin(angle), np.cos(angle)).astype(np.float32)
 
 
-def random_bits(shape: list | tf.Tensor, seed: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """What `tf.random.stateless_uniform` draws without bounds, by a sixth of its operations, which a start pays for.
+def random_bits(shape: list | tf.Tensor, seed: tf.Tensor, dtype: tf.DType, stream: tf.Tensor | int) -> tf.Tensor:
+    """Whole numbers of a seed, whole numbers [2], in independent streams: another one for each `stream`, 0 to 2^31 - 1.
 
-    By one algorithm for all devices and for XLA, so that a step draws the same numbers wherever it runs.
+    The algorithm is Philox (Salmon et al., 2011) on all devices and in XLA, so that a step draws the same numbers
+    wherever it runs. The seed is its key, and the stream the upper half of its counter: a sixth of the operations of
+    tf.random.stateless_uniform, which makes a key of each seed first; TensorFlow's operation for that,
+    StatelessRandomGetKeyCounter, makes other keys of negative seeds in XLA.
     """
-    key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
+    key = tf.reshape(tf.bitcast(tf.cast(seed, tf.int32), tf.uint64), [1])
+    counter = tf.cast(tf.stack([0, stream]), tf.uint64)
     how = {"key": key, "counter": counter, "alg": tf.random.Algorithm.PHILOX.value}
     return tf.raw_ops.StatelessRandomUniformFullIntV2(shape=shape, dtype=dtype, **how)
 
 
-def fold_in(seed: tf.Tensor, number: tf.Tensor | int) -> tf.Tensor:
-    """A new seed, int32 [2], for each number: independent random numbers for each step, replica and dropout.
+_FOR_SEEDS = 1 << 30  # a stream that no dropout has
 
-    It is that of `tf.random.experimental.stateless_fold_in`.
-    """
+
+def fold_in(seed: tf.Tensor, number: tf.Tensor | int) -> tf.Tensor:
+    """A new seed [2] for each number: independent random numbers for each step, replica and part of a batch."""
     number = tf.convert_to_tensor(number)
-    return tf.stack([random_bits([], seed, number.dtype), number])
+    return tf.stack([random_bits([], seed, number.dtype, _FOR_SEEDS), number])
 
 
 class DropoutSeeds:
-    """Makes one random seed for each dropout of a model, derived from the seed of the step.
+    """One stream of random numbers for each dropout of a model, all of the seed of the step.
 
     The masks of a step depend only on the seed of that step and are the same in every run, so an interrupted training
-    resumes exactly. `made` is how many seeds this object has made.
+    resumes exactly. `made` is how many streams this object has begun.
     """
 
     def __init__(self, seed: tf.Tensor | None = None, number: tf.Tensor | int = 0):
-        """Continues behind the seed of this number, int32 []. TensorFlow draws `seed`, int32 [2], if there is none."""
+        """Continues behind the stream of this number, int32 []. TensorFlow draws `seed` [2] if there is none."""
         self.seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32) if seed is None else seed
         self.number = number
         self.made = 0
 
-    def __call__(self) -> tf.Tensor:
+    def bits(self, shape: list | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
         self.skip(1)
-        return fold_in(self.seed, self.number)
+        return random_bits(shape, self.seed, dtype, self.number)
 
     def skip(self, count: int) -> None:
         self.number = self.number + count
@@ -196,7 +200,7 @@ def dropout_bits(x: tf.Tensor, rate: float | None) -> tf.Tensor | None:
     if seeds is None or not rate:
         return None
     size = tf.size(x)
-    words = random_bits([(size + 1) // 2], seeds(), tf.uint32)
+    words = seeds.bits([(size + 1) // 2], tf.uint32)
     return tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:size], tf.shape(x))
 
 
