@@ -109,7 +109,7 @@ def test_texts_of_a_dataset_that_are_cut_are_counted(encoder, two, caplog, how):
     assert [record.getMessage() for record in caplog.records if "were cut" in record.getMessage()] == [
         "3 of 10 texts are longer than 8 tokens, and were cut"
     ]
-    assert len(reads) <= 4  # one look for the variables
+    assert how != "one pass" or len(reads) == 3  # two epochs, and one look for the variables
 
 
 def test_weights_of_labels(encoder, monkeypatch):
@@ -166,8 +166,9 @@ def test_what_keras_users_give(films):
     again = keras.models.clone_model(films)
     again.compile(1e-9, "categorical_crossentropy", [keras.metrics.F1Score()])
     assert "f1_score" in again.fit(TEXTS, one_hot, **QUIET).history
-    again.compile(1e-9)
-    assert sorted(again.fit(TEXTS, one_hot, **QUIET).history) == ["accuracy", "cut_texts", "loss"]
+    again.compile(np.float32(1e-9))
+    several = keras.callbacks.CallbackList([], add_history=True, model=again, epochs=1)
+    assert sorted(again.fit(TEXTS, one_hot, callbacks=several, **QUIET).history) == ["accuracy", "cut_texts", "loss"]
 
 
 def test_pairs_of_every_kind(films):
@@ -260,6 +261,10 @@ def test_what_is_wrong_is_told(encoder, films):
         (lambda: films.fit(TEXTS, LABELS, validation_data=TEXTS), "validation_data: must be (x, y)"),
         (lambda: films.fit(TEXTS, LABELS, epochs=0), "epochs=0: must be 1 or more"),
         (lambda: films.fit(TEXTS[:2], LABELS[:2], sample_weight=[1, float("nan")]), "sample_weight: row 2 is nan"),
+        (
+            lambda: films.fit(TEXTS, LABELS, callbacks=keras.callbacks.ReduceLROnPlateau("loss")),
+            "its own schedule of the rate",
+        ),
         (lambda: films.save("films.h5"), "films.h5: Keras' older format"),
         (lambda: scores.fit(TEXTS[:1], ["much"]), "y: has something else than numbers"),
         (lambda: topics.fit(TEXTS[:2], [["a"], None]), "y: row 2 is None, and not a list of labels"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import numbers
 import os
 import tempfile
 import types
@@ -102,7 +103,7 @@ class TextModel(keras.Model):
             loss = loss or ("mean_squared_error", "sparse_categorical_crossentropy", "binary_crossentropy")[kind]
             metrics = ([], ["accuracy"], ["binary_accuracy"])[kind] if metrics is None else metrics
         optimizer = _RATE if optimizer is None else optimizer
-        self._rate = optimizer if isinstance(optimizer, int | float) else None
+        self._rate = float(optimizer) if isinstance(optimizer, numbers.Real) else None
         if self._rate is not None:
             optimizer = AdamWeightDecay(WarmupAndDecay(self._rate, 1, 0))  # until `fit` knows its steps
         # No dict, in which Keras would find the metrics, and keep them when others are compiled.
@@ -215,12 +216,12 @@ class TextModel(keras.Model):
             size = kwargs.pop("validation_batch_size", None) or batch_size
             validation_data = self._validation(validation_data, size)
         if self._rate is not None:
-            self._plan(kwargs.get("steps_per_epoch") or int(data.cardinality()), epochs)
+            self._plan(kwargs.get("steps_per_epoch") or int(data.cardinality()), epochs, callbacks)
         self._make_variables(data)
         data = self._tokenized(batches, cut := CutTexts(self.tokenize.max_seq_length))
         data = data if weights is None else data.map(functools.partial(text_rows.weigh, weights))
         if isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks.append(cut)
+            callbacks.callbacks.append(cut)
         else:
             callbacks = [*keras.tree.flatten(callbacks or []), cut]
         kwargs |= {"validation_data": validation_data, "shuffle": False}
@@ -239,7 +240,11 @@ class TextModel(keras.Model):
         text_rows.check_given(data, needs_y=True)
         return data
 
-    def _plan(self, steps: int, epochs: int) -> None:
+    def _plan(self, steps: int, epochs: int, callbacks: Any) -> None:
+        others = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
+        if any(isinstance(callback, others) for callback in keras.tree.flatten(callbacks)):
+            instead = f"compile(bert_tf2.AdamWeightDecay({self._rate:g}))"
+            raise UserError(f"callbacks: the recipe has its own schedule of the rate; {instead} has none")
         if steps <= 0:
             raise UserError(
                 "x: a dataset that does not say its number of batches; give steps_per_epoch, or apply"

@@ -76,7 +76,7 @@ class CutTexts(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         if self.count is None and self._batches:
-            steps = self.params.get("steps") or len(self._batches)
+            steps = (self.params or {}).get("steps") or len(self._batches)
             read = [counts for number, counts in self._batches.items() if number < steps]  # others are fetched ahead
             self.count, texts = map(sum, zip(*read, strict=True))
             log_cut(self.count, texts, self._max_seq_length)

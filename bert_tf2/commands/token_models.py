@@ -160,17 +160,13 @@ class TagModel(_WindowModel):
     @staticmethod
     def _parts(element: Any) -> tuple:
         """Padded words and tags [B, most words] become ragged ones."""
-        parts = _WindowModel._parts(element)
-        x = parts[0]
+        x, *others = parts = _WindowModel._parts(element)
         if isinstance(x, tf.RaggedTensor) or x.shape.rank != 2:
             return parts
-        lengths = tf.reduce_max(tf.where(x != "", tf.range(1, x.shape[1] + 1), 0), axis=1)
-
-        def cut(part: Any) -> Any:
-            is_padded = isinstance(part, tf.Tensor) and part.shape.rank == 2
-            return tf.RaggedTensor.from_tensor(part, lengths) if is_padded else part
-
-        return tuple(map(cut, parts))
+        words = tf.RaggedTensor.from_tensor(x, padding="")
+        if isinstance(others[0] if others else None, tf.Tensor) and others[0].shape.rank == 2:
+            others[0] = tf.RaggedTensor.from_tensor(others[0], words.row_lengths())
+        return (words, *others)
 
     def _rows(self, x: list[list[str]], y: list[list[str]], weights: np.ndarray) -> tuple:
         """Features and label ids, int32 [windows, F] each, and float32 weights of these."""
