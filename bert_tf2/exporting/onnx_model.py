@@ -233,16 +233,16 @@ def tokenizer_file(tokenizer: FullTokenizer, max_seq_length: int, keep_masks: bo
 def quantize(model: onnx.ModelProto) -> bytes:
     """The file of the model with 8-bit weights; ONNX Runtime rounds the states to 8 bits as it computes.
 
-    Each column of a kernel has a scale of its own. Weights are unsigned: processors without VNNI add products of
-    signed and unsigned bytes in 16 bits, and cut such sums off. Look-ups stay as they are: only products take time.
+    Each column of a kernel has a scale of its own. Weights have 7 bits: processors without VNNI add two products of a
+    weight and a state in 16 bits, and cut larger sums off. Look-ups stay as they are: only products take time.
     """
-    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from onnxruntime.quantization import quantize_dynamic
 
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, FILE)
         logging.disable(logging.WARNING)  # it would advise to infer shapes before
         try:
-            quantize_dynamic(model, path, ["MatMul"], per_channel=True, weight_type=QuantType.QUInt8)
+            quantize_dynamic(model, path, ["MatMul"], per_channel=True, reduce_range=True)
         finally:
             logging.disable(logging.NOTSET)
         with open(path, "rb") as stream:
