@@ -83,7 +83,7 @@ def topology(target: Target):
     return topologies.get_topology_desc(**how)
 
 
-_SIZES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4, "s64": 8, "u64": 8}
+_SIZES = {"pred": 1, "token": 0, "bf16": 2} | {f"{kind}{8 * n}": n for kind in "fsu" for n in (1, 2, 4, 8)}
 _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%(\S+) = (\(.*?\)|\S+) ([\w-]+)\((.*?)\)(?:, |$)", re.MULTILINE)
 # These move nothing, or a part of what the next ones count: a TPU fetches slices ahead into its fast memory.
 _NOT_COUNTED = re.compile(r"parameter|constant|tuple|get-tuple-element|bitcast|.*-(start|done|update)")
@@ -95,9 +95,7 @@ def moved_bytes(text: str) -> int:
     moved, sizes = 0, {}
     for name, kind, operation, operands in _INSTRUCTION.findall(text[text.index("\nENTRY") :]):
         shapes = re.findall(r"(\w+)\[([\d,]*)\]", kind)
-        sizes[name] = sum(
-            _SIZES.get(dtype, 0) * math.prod(map(int, filter(None, of.split(",")))) for dtype, of in shapes
-        )
+        sizes[name] = sum(_SIZES[dtype] * math.prod(map(int, filter(None, of.split(",")))) for dtype, of in shapes)
         if not _NOT_COUNTED.fullmatch(operation):
             moved += sizes[name] + sum(sizes.get(operand, 0) for operand in re.findall(r"%([\w.-]+)", operands))
     return moved

@@ -37,14 +37,15 @@ def learning_rate_at(step: tf.Tensor, init_lr: float, num_train_steps: int, num_
 
 
 def square_norm(*gradients: Gradient) -> tf.Tensor:
-    """Returns the sum of the squares of one or more gradients.
+    """Returns the sum of the squares of gradients, 0 of none.
 
     The gradient of a lookup (IndexedSlices) counts each row separately, even if a row was looked up several times: this
     is the norm that TensorFlow 1 clips by. In pretraining, the word table is also the output layer, which makes its
     gradient dense; in fine-tuning, it is the gradient of a lookup.
     """
     values = [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient for gradient in gradients]
-    return 2.0 * tf.add_n([tf.nn.l2_loss(tf.cast(one, tf.float32)) for one in values])
+    halves = [tf.nn.l2_loss(tf.cast(one, tf.float32)) for one in values]
+    return 2.0 * tf.add_n([tf.constant(0.0), *halves])
 
 
 def clip_scale(global_norm: tf.Tensor, clip_norm: float = CLIP_NORM) -> tf.Tensor:

@@ -105,6 +105,16 @@ def test_what_reads_text_loads_no_tensorflow():
     assert done.stdout.strip() == ""
 
 
+def test_the_help_of_a_script_waits_for_no_library():
+    code = (
+        "import sys; from bert_tf2 import commands; from bert_tf2.support import flags;"
+        " [commands.find(command.options) for command in commands.COMMANDS.values()];"
+        " print(*sorted({'numpy', 'wrapt', 'asyncio', 'tensorflow'} & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
 def lines(path: pathlib.Path) -> int:
     return len(path.read_text(encoding="utf-8").splitlines())
 

@@ -15,6 +15,19 @@ def drop(x, rate, seed=SEED):
         return layers.dropout(x, rate)
 
 
+@pytest.mark.parametrize("seed", [[3, 4], [-5, 3], [2**40 + 17, -(2**35)]])
+def test_xla_draws_the_same_numbers_of_every_seed(seed):
+    seed = tf.constant(seed, tf.int64)
+
+    def draw(seed):
+        inner = layers.fold_in(seed, tf.constant(7))
+        return layers.random_bits([1001], inner, tf.uint32, 0), layers.random_bits([1001], inner, tf.uint32, 5)
+
+    (one, other), compiled = (tf.function(draw, jit_compile=jit_compile)(seed) for jit_compile in (False, True))
+    np.testing.assert_array_equal([one, other], compiled)
+    assert not np.isin(one, other).any()
+
+
 @pytest.mark.parametrize(
     ("dtype", "rate"), [*((dtype, rate) for dtype in DTYPES for rate in (0.1, 0.5)), (tf.float32, 0.003)]
 )
