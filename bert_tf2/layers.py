@@ -186,28 +186,47 @@ def dropout(x: tf.Tensor, rate: float | None) -> tf.Tensor:
     rounded rate. TensorFlow draws bfloat16 numbers of 7 bits instead: for a rate of 0.1 it drops 10.15 % and scales
     by 1.109, which makes the mean 0.3 % too small at each of 25 places.
     """
-    bits = dropout_bits(x, rate)
-    if bits is None:
+    words = dropout_words(x, rate)
+    if words is None:
         return x
     # In float32: rounded to bfloat16, the scale itself would be 0.15 % too small.
-    mask, scale = dropout_mask(bits, rate)
-    return tf.cast(tf.cast(x, tf.float32) * (tf.cast(mask, tf.float32) * scale), x.dtype)
+    return tf.cast(tf.cast(x, tf.float32) * dropout_factor(words, rate, x), x.dtype)
 
 
-def dropout_bits(x: tf.Tensor, rate: float | None) -> tf.Tensor | None:
-    """The random numbers of `dropout`, uint16 of the shape of `x`; None where it drops nothing."""
+def dropout_words(x: tf.Tensor, rate: float | None) -> tf.Tensor | None:
+    """The random numbers of `dropout`, uint32 [(R + 1) // 2, D] for R rows of D; None where it drops none."""
     seeds = current_seeds()
     if seeds is None or not rate:
         return None
-    size = tf.size(x)
-    words = seeds.bits([(size + 1) // 2], tf.uint32)
-    return tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:size], tf.shape(x))
+    *rows, width = shapes.get_shape_list(x) or [1]
+    return seeds.bits([(math.prod(rows) + 1) // 2, width], tf.uint32)
 
 
-def dropout_mask(bits: tf.Tensor, rate: float) -> tuple[tf.Tensor, float]:
-    """Which values these numbers keep, bool, and what `dropout` multiplies them by."""
-    dropped = min(round(rate * _LEVELS), _LEVELS - 1)
-    return bits >= tf.constant(dropped, tf.uint16), _LEVELS / (_LEVELS - dropped)
+def dropout_mask(words: tf.Tensor, rate: float, like: tf.Tensor) -> tf.Tensor:
+    """Which values of a tensor, `like`, these numbers keep: bool, of its shape.
+
+    The lower halves of the words are those of the first rows, the upper ones of the others. Were both of one word side
+    by side, a TPU would have to write and move them before it could compare them.
+    """
+    shape = shapes.get_shape_list(like)
+    rows = math.prod(shape[:-1])
+    halves = [tf.cast(part, tf.uint16) for part in (words, tf.bitwise.right_shift(words, tf.constant(16, tf.uint32)))]
+    mask = tf.concat(halves, axis=0)[:rows] >= tf.constant(_levels_dropped(rate), tf.uint16)  # [R, D]
+    return tf.reshape(mask, shape)
+
+
+def dropout_scale(rate: float) -> float:
+    """What `dropout` multiplies the values by that it keeps."""
+    return _LEVELS / (_LEVELS - _levels_dropped(rate))
+
+
+def dropout_factor(words: tf.Tensor, rate: float, like: tf.Tensor) -> tf.Tensor:
+    """What `dropout` multiplies each value of `like` by, float32: 0 or `dropout_scale`."""
+    return tf.cast(dropout_mask(words, rate, like), tf.float32) * dropout_scale(rate)
+
+
+def _levels_dropped(rate: float) -> int:
+    return min(round(rate * _LEVELS), _LEVELS - 1)
 
 
 def class_scores(states: tf.Tensor, weights: tf.Tensor | tf.Variable) -> tf.Tensor:

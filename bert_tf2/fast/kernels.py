@@ -14,8 +14,9 @@ import tensorflow as tf
 
 from bert_tf2 import layers, modeling
 from bert_tf2.fast.compiled import compiled_with_xla
-from bert_tf2.layers import GELU_CUBIC, GELU_SCALE, at_least_float32, current_seeds, dropout_bits, dropout_mask
+from bert_tf2.layers import GELU_CUBIC, GELU_SCALE, at_least_float32, current_seeds, dropout_words
 
+_kept = compiled_with_xla(layers.dropout_mask)
 # A bias is added by the loop that reads the product next, and its gradient summed by XLA. Within a bfloat16 product, it
 # takes half as long as the product itself (TensorFlow 2.21 on a CPU with AMX).
 _sum_of_rows = compiled_with_xla(layers.sum_of_rows)
@@ -117,25 +118,25 @@ def add_and_norm(
 
     def call(states: tf.Tensor, branch: tf.Tensor) -> tf.Tensor:
         inputs = [states, branch, tf.convert_to_tensor(dense.bias.value)]
-        return _normalized(norm, inputs, dropout_bits(branch, norm.rate), norm.rate)
+        return _normalized(norm, inputs, dropout_words(branch, norm.rate), norm.rate)
 
     return dense.product, call
 
 
 def _normalized(
-    layer: layers.LayerNorm, inputs: Sequence[tf.Tensor], bits: tf.Tensor | None = None, rate: float | None = None
+    layer: layers.LayerNorm, inputs: Sequence[tf.Tensor], words: tf.Tensor | None = None, rate: float | None = None
 ) -> tf.Tensor:
     """LayerNorm of what `inputs` make; see `_forward`.
 
-    The gradient keeps the inputs, the random bits and two numbers for each state, and computes the rest again.
+    The gradient keeps the inputs, the random numbers and two numbers for each state, and computes the rest again.
     """
 
     @tf.custom_gradient
     def compute(gamma, beta, *inputs):
-        y, mean, inverse = _forward(inputs, bits, gamma, beta, rate, layer.epsilon)
+        y, mean, inverse = _forward(inputs, words, gamma, beta, rate, layer.epsilon)
 
         def gradient(upstream):
-            of_norm, of_inputs = _backward(upstream, inputs, bits, gamma, mean, inverse, rate)
+            of_norm, of_inputs = _backward(upstream, inputs, words, gamma, mean, inverse, rate)
             return *of_norm, *of_inputs
 
         return y, gradient
@@ -144,7 +145,7 @@ def _normalized(
     return compute(tf.convert_to_tensor(layer.gamma.value), tf.convert_to_tensor(layer.beta.value), *inputs)
 
 
-def _sum_of(inputs: Sequence[tf.Tensor], bits: tf.Tensor | None, rate: float | None) -> tf.Tensor:
+def _sum_of(inputs: Sequence[tf.Tensor], words: tf.Tensor | None, rate: float | None) -> tf.Tensor:
     """x, or x + dropout(branch + bias), float32."""
     x, *added = inputs
     wide = tf.cast(x, tf.float32)
@@ -152,19 +153,13 @@ def _sum_of(inputs: Sequence[tf.Tensor], bits: tf.Tensor | None, rate: float | N
         return wide
     branch, bias = added
     summed = tf.cast(branch, tf.float32) + bias
-    return wide + (summed if bits is None else summed * _factor(bits, rate))
-
-
-def _factor(bits: tf.Tensor, rate: float) -> tf.Tensor:
-    """What dropout multiplies each value by, float32: 0, or the inverse of the share that is kept."""
-    mask, scale = dropout_mask(bits, rate)
-    return tf.cast(mask, tf.float32) * scale
+    return wide + (summed if words is None else summed * layers.dropout_factor(words, rate, branch))
 
 
 @compiled_with_xla
 def _forward(
     inputs: Sequence[tf.Tensor],
-    bits: tf.Tensor | None,
+    words: tf.Tensor | None,
     gamma: tf.Tensor,
     beta: tf.Tensor,
     rate: float | None,
@@ -172,9 +167,9 @@ def _forward(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """LayerNorm of x, or of x + dropout(branch + bias): [..., D], and means and inverse deviations, float32 [..., 1].
 
-    `inputs` are these: [..., D], [..., D], [D]; `bits` the random numbers of the dropout, uint16 [..., D], or None.
+    `inputs` are these: [..., D], [..., D], [D]; `words` the random numbers of layers.dropout_words, or None.
     """
-    wide = _sum_of(inputs, bits, rate)
+    wide = _sum_of(inputs, words, rate)
     mean = tf.reduce_mean(wide, axis=-1, keepdims=True)
     centered = wide - mean
     inverse = tf.math.rsqrt(tf.reduce_mean(centered * centered, axis=-1, keepdims=True) + epsilon)
@@ -185,7 +180,7 @@ def _forward(
 def _backward(
     upstream: tf.Tensor,
     inputs: Sequence[tf.Tensor],
-    bits: tf.Tensor | None,
+    words: tf.Tensor | None,
     gamma: tf.Tensor,
     mean: tf.Tensor,
     inverse: tf.Tensor,
@@ -196,7 +191,7 @@ def _backward(
     With n the normalized states before gamma and beta, and g = upstream * gamma, that of the sum is
     (g - mean(g) - n * mean(g * n)) / deviation: what would shift or stretch the states is removed by the norm.
     """
-    normal = (_sum_of(inputs, bits, rate) - mean) * inverse
+    normal = (_sum_of(inputs, words, rate) - mean) * inverse
     upstream = tf.cast(upstream, tf.float32)
     g = upstream * gamma
     along = tf.reduce_mean(g * normal, axis=-1, keepdims=True)
@@ -205,7 +200,7 @@ def _backward(
     of_x = tf.cast(of_sum, inputs[0].dtype)
     if len(inputs) == 1:
         return of_norm, [of_x]
-    of_branch = of_sum if bits is None else of_sum * _factor(bits, rate)
+    of_branch = of_sum if words is None else of_sum * layers.dropout_factor(words, rate, of_sum)
     return of_norm, [of_x, tf.cast(of_branch, of_x.dtype), layers.sum_of_rows(of_branch)]
 
 
@@ -224,7 +219,7 @@ def attend(query: tf.Tensor, key: tf.Tensor, mask_scores: tf.Tensor, value: tf.T
     @tf.custom_gradient
     def compute(query, key, value):
         products = tf.matmul(query, key, transpose_b=True)  # [B, N, F, T]
-        mask, scale = dropout_mask(dropout_bits(products, rate), rate)
+        mask, scale = _kept(dropout_words(products, rate), rate, products), layers.dropout_scale(rate)
         probabilities = tf.nn.softmax(_masked(products, mask_scores))
         context = tf.matmul(_dropped(probabilities, mask, scale, value), value)
 
