@@ -30,6 +30,11 @@ def compiled_with_xla(function: Callable) -> Callable:
     return call
 
 
+def for_tpu() -> bool:
+    """Whether the graph that is built is a TPU's program, which XLA compiles as a whole."""
+    return isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
+
+
 _OF_THREAD = threading.local()  # TensorFlow builds the graph of each replica in a thread of its own
 
 
@@ -45,7 +50,7 @@ def few_sizes(are_few: bool) -> Iterator[None]:
 
 
 def _pays(arguments: tuple) -> bool:
-    if tf.executing_eagerly() or isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy):
+    if tf.executing_eagerly() or for_tpu():
         return False
     tensors = [argument for argument in tf.nest.flatten(arguments) if isinstance(argument, tf.Tensor)]
     fixed = all(tensor.shape.is_fully_defined() for tensor in tensors)

@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf2 import layers, modeling
+from bert_tf2.fast import compiled
 from bert_tf2.fast.compiled import compiled_with_xla
 from bert_tf2.layers import GELU_CUBIC, GELU_SCALE, at_least_float32, current_seeds, dropout_words
 
@@ -30,7 +31,7 @@ def query_key_value(attention: modeling.SelfAttention, states: tf.Tensor) -> Seq
     """SelfAttention.query_key_value: [..., D] -> three of [..., D]; or, in narrow types, all side by side: [..., 3 D].
 
     A wide product comes nearer to the rate of the machine. In float32, to put the kernels side by side takes longer
-    than that gains.
+    than that gains; on a TPU, the parts of the wide result have to be moved once more.
     """
     parts, scales = (attention.query, attention.key, attention.value), (attention.query_scale, 1.0, 1.0)
     if not _pays_side_by_side(attention, states):
@@ -48,7 +49,7 @@ def key_value(attention: modeling.SelfAttention, states: tf.Tensor) -> Sequence[
 def _pays_side_by_side(attention: modeling.SelfAttention, states: tf.Tensor) -> bool:
     parts = (attention.query, attention.key, attention.value)
     is_plain = type(attention) is modeling.SelfAttention and all(_is_plain(part, tf.identity) for part in parts)
-    return is_plain and states.dtype.size <= 2
+    return is_plain and states.dtype.size <= 2 and not compiled.for_tpu()
 
 
 def _side_by_side(parts: Sequence[layers.Dense], scales: Sequence[float], states: tf.Tensor) -> tf.Tensor:
