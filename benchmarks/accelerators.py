@@ -1,17 +1,22 @@
 """The training step, compiled for TPUs and GPUs that are not here: `make accelerators`. Nothing is run on them.
 
-    python benchmarks/hlo_on_gpu.py --write=FOLDER --precision=bfloat16     where TensorFlow is
+    python benchmarks/hlo_on_gpu.py --write=FOLDER --precision=bfloat16     where TensorFlow is; for TPUs, --for_tpu
     python benchmarks/against_peers.py --write=PEERS                        the steps of keras-hub and Model Garden
     python benchmarks/accelerators.py FOLDER PEERS/*  where jax[tpu] and, without a GPU, JAX's plugin for CUDA are
 
-A row for each target: the seconds of its compiler; the operations of the step before it and the memory that it needs at
-once, as XLA counts them; the bytes of the operands and results of its instructions; and the roofline: no step is faster
-than its operations at the peak rate, or its bytes at the bandwidth of the memory.
+A row for each target: the seconds of its compiler, of which two run at once; the operations of the step before it and
+the memory that it needs at once, as XLA counts them; the bytes of the operands and results of its instructions; and the
+roofline: no step is faster than its operations at the peak rate, or its bytes at the bandwidth of the memory. Of two
+batches of a program, the last lines tell how many examples of it fit. With --devices, XLA divides the batch among them,
+and a row is of one device, which sums the gradients with the others (in TensorFlow, each draws its own dropout; here,
+all draw that of the whole batch).
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
+import concurrent.futures
 import importlib.metadata
 import itertools
 import json
@@ -25,6 +30,7 @@ import time
 from typing import Any, NamedTuple
 
 import hlo_on_gpu
+import numpy as np
 
 
 class Target(NamedTuple):
@@ -69,6 +75,7 @@ def topology(target: Target):
     if target.tpu:
         shape, machine = target.tpu
         os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": machine}
+        os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
         how = {"platform": "tpu", "topology_name": shape}
     else:
         nvcc = importlib.import_module("nvidia.cuda_nvcc").__path__[0]  # ptxas
@@ -77,7 +84,7 @@ def topology(target: Target):
         sizes = {"memory": int(target.memory * 2**30), "bandwidth": int(target.bandwidth), "optin": shared - 1024}
         fpus = 64 if target.gpu["major"] == 8 else 128
         config = _GPU.format(fpus=fpus, **sizes, **target.gpu)
-        how = {"platform": "cuda", "topology_name": "", "topology": "1x1x1", "target_config": config}
+        how = {"platform": "cuda", "topology_name": "", "topology": "1x1x4", "target_config": config}
     from jax.experimental import topologies
 
     return topologies.get_topology_desc(**how)
@@ -89,51 +96,105 @@ _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%(\S+) = (\(.*?\)|\S+) ([\w-]+)\((.*?)\
 _NOT_COUNTED = re.compile(r"parameter|constant|tuple|get-tuple-element|bitcast|.*-(start|done|update)")
 
 
-def moved_bytes(text: str) -> int:
-    """The bytes of the operands and results of all instructions of a compiled module, of a fusion as of one."""
+def moved_bytes(text: str) -> tuple[int, int]:
+    """The bytes of the operands and results of all instructions of a compiled module, of a fusion as of one.
+
+    And the bytes that the device sums with others.
+    """
     text = re.sub(r"custom-call(\(.*ConcatBitcast)", r"bitcast\1", text)  # of what was fetched ahead
-    moved, sizes = 0, {}
+    moved, sums, sizes = 0, 0, {}
     for name, kind, operation, operands in _INSTRUCTION.findall(text[text.index("\nENTRY") :]):
         shapes = re.findall(r"(\w+)\[([\d,]*)\]", kind)
         sizes[name] = sum(_SIZES[dtype] * math.prod(map(int, filter(None, of.split(",")))) for dtype, of in shapes)
+        sums += sizes[name] if operation in ("all-reduce", "all-reduce-done") else 0
         if not _NOT_COUNTED.fullmatch(operation):
             moved += sizes[name] + sum(sizes.get(operand, 0) for operand in re.findall(r"%([\w.-]+)", operands))
-    return moved
+    return moved, sums
 
 
-def compiled_row(folder: pathlib.Path, name: str) -> str:
-    """A row of the table."""
-    target = TARGETS[name]
-    device = topology(target).devices[0]
+def divided(module, count: int, batch_size: int) -> None:
+    """Has XLA divide what a step takes by the examples of the batch, and give everything else to each device."""
+    from jaxlib.mlir import ir
+
+    main = next(one for one in module.body.operations if getattr(one, "sym_name", None) == ir.StringAttr.get("main"))
+    attributes = []
+    for argument, given in zip(main.arguments, main.arg_attrs, strict=True):
+        shape = ir.RankedTensorType(argument.type).shape
+        parts = ",".join([str(count), *["1"] * (len(shape) - 1)])
+        of_examples = len(shape) in (1, 2) and shape[0] == batch_size
+        how = f"{{devices=[{parts}]<=[{count}]}}" if of_examples else "{replicated}"
+        attributes.append(ir.DictAttr.get({**{a.name: a.attr for a in given}, "mhlo.sharding": ir.StringAttr.get(how)}))
+    main.arg_attrs = ir.ArrayAttr.get(attributes)
+
+
+def compiled_step(folder: pathlib.Path, name: str, count: int) -> dict[str, Any]:
+    """What is known of a step on one of `count` devices; without `moved` and `peak` where it does not fit."""
+    devices = topology(TARGETS[name]).devices[:count]
     import jax
+    from jax._src import compiler
     from jax._src.interpreters import mlir
     from jax._src.lib import _jax, xla_client
     from jaxlib.mlir import ir
 
-    with mlir.make_ir_context():
-        module = ir.Module.parse(hlo_on_gpu.stablehlo(folder / "step.hlo"))
-    began = time.perf_counter()
-    done = device.client.compile(module, _jax.DeviceList((device,)), xla_client.CompileOptions())
-    seconds = time.perf_counter() - began
-    kept = done.get_compiled_memory_stats()
-    peak = kept.argument_size_in_bytes + kept.output_size_in_bytes - kept.alias_size_in_bytes + kept.temp_size_in_bytes
+    work = json.loads((folder / "work.json").read_text(encoding="utf-8"))
     cpu = jax.devices("cpu")[0].client
     written = xla_client.XlaComputation((folder / "step.hlo").read_bytes()).get_hlo_module()
-    flops = xla_client._xla.hlo_module_cost_analysis(cpu, written)["flops"]
-    moved = sum(moved_bytes(module.to_string()) for module in done.hlo_modules())
-    work = json.loads((folder / "work.json").read_text(encoding="utf-8"))
-    bound = max((flops / target.rate, "FLOP"), (moved / target.bandwidth, "bytes"))
+    flops = xla_client._xla.hlo_module_cost_analysis(cpu, written)["flops"] / count
+    with mlir.make_ir_context():
+        module = ir.Module.parse(hlo_on_gpu.stablehlo(folder / "step.hlo"))
+        if count > 1:
+            divided(module, count, work["batch_size"])
+    options = compiler.get_compile_options(1, count, np.arange(count).reshape(1, count))
+    began = time.perf_counter()
+    found = {**work, "target": name, "devices": count, "flops": flops}
+    try:
+        done = devices[0].client.compile(module, _jax.DeviceList(tuple(devices)), options)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return found
+    kept, text = done.get_compiled_memory_stats(), "".join(one.to_string() for one in done.hlo_modules())
+    peak = kept.argument_size_in_bytes + kept.output_size_in_bytes - kept.alias_size_in_bytes + kept.temp_size_in_bytes
+    moved, sums = moved_bytes(text)
+    return found | {"seconds": time.perf_counter() - began, "moved": moved, "sums": sums, "peak": peak}
+
+
+def row(found: dict[str, Any]) -> str:
+    target, devices = TARGETS[found["target"]], found["devices"]
+    step = f"{found['model']}, {found['batch_size'] // devices} x {found['max_seq_length']}, {found['precision']}"
+    step += f", one of {devices}, which sum {found.get('sums', 0) / 1e9:.2f} GB" if devices > 1 else ""
+    start = f"| {step} | {found['target']} |"
+    if "moved" not in found:
+        return f"{start} | {found['flops'] / 1e9:.0f} | | more than {target.memory:g} | |"
+    bound = max((found["flops"] / target.rate, "FLOP"), (found["moved"] / target.bandwidth, "bytes"))
     return (
-        f"| {work['model']}, {work['batch_size']} x {work['max_seq_length']}, {work['precision']} | {name} |"
-        f" {seconds:.0f} | {flops / 1e9:.0f} | {moved / 1e9:.2f} | {peak / 1e9:.2f} of {target.memory:g} |"
-        f" {1000 * bound[0]:.2f} ({bound[1]}) |"
+        f"{start} {found['seconds']:.0f} | {found['flops'] / 1e9:.0f} | {found['moved'] / 1e9:.2f} |"
+        f" {found['peak'] / 1e9:.2f} of {target.memory:g} | {1000 * bound[0]:.2f} ({bound[1]}) |"
     )
+
+
+def largest_batches(rows: list[dict[str, Any]]) -> list[str]:
+    """How many examples fit, where a line through the memory of two batches reaches that of the target."""
+    peaks = collections.defaultdict(dict)
+    for found in rows:
+        if "peak" in found and found["devices"] == 1:
+            kind = f"{found['model']}, {found['max_seq_length']} tokens, {found['precision']}"
+            peaks[kind, found["target"]][found["batch_size"]] = found["peak"]
+    lines = []
+    for (kind, target), of_batches in peaks.items():
+        (small, low), *_, (large, high) = sorted(of_batches.items())
+        if high > low:
+            most = small + int((2**30 * TARGETS[target].memory - low) * (large - small) / (high - low))
+            lines.append(f"{kind}, {target}: about {most} examples fit")
+    return lines
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=pathlib.Path, help="that hlo_on_gpu.py --write has written")
     parser.add_argument("--targets", default=",".join(TARGETS), help="names with commas")
+    parser.add_argument("--devices", type=int, default=1, help="how many divide the batch among them, at most 4")
+    parser.add_argument("--json", action="store_true", help="what is found of one folder and one target")
     flags = parser.parse_args()
     for folder in flags.folders:
         if not (folder / "work.json").is_file():
@@ -141,16 +202,30 @@ def main() -> None:
     names = flags.targets.split(",")
     if unknown := {*names} - {*TARGETS}:
         parser.error(f"--targets={flags.targets}: {', '.join(sorted(unknown))} is none of {', '.join(TARGETS)}")
-    if len(names) == len(flags.folders) == 1:
-        print(compiled_row(*flags.folders, *names), flush=True)
+    if flags.json:
+        print(json.dumps(compiled_step(flags.folders[0], names[0], flags.devices)))
         return
+
+    def find(pair: tuple[pathlib.Path, str]) -> dict[str, Any] | None:
+        """In a process of its own: a compiler reads its settings once."""
+        folder, name = pair
+        for_tpu = json.loads((folder / "work.json").read_text(encoding="utf-8"))["for_tpu"]  # None: for both
+        if for_tpu is not None and for_tpu != bool(TARGETS[name].tpu):
+            return None
+        command = [sys.executable, __file__, str(folder), f"--targets={name}", f"--devices={flags.devices}", "--json"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"{folder}, {name}: {(done.stderr.strip().splitlines() or ['no word'])[-1]}")
+        return json.loads(done.stdout.splitlines()[-1])
+
     print("jax", importlib.metadata.version("jax"), "\n")
-    print(
-        "| step | target | seconds to compile | GFLOP | GB moved | GB at once | roofline, ms |\n|-|-|-|-|-|-|-|",
-        flush=True,
-    )
-    for folder, name in itertools.product(flags.folders, names):  # a compiler reads its settings once in a process
-        subprocess.run([sys.executable, __file__, str(folder), f"--targets={name}"], check=True)
+    print("| step | target | seconds to compile | GFLOP | GB moved | GB at once | roofline, ms |\n|-|-|-|-|-|-|-|")
+    rows = []
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for found in filter(None, pool.map(find, itertools.product(flags.folders, names))):
+            rows.append(found)
+            print(row(found), flush=True)
+    print("", *largest_batches(rows), sep="\n")
 
 
 if __name__ == "__main__":

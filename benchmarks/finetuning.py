@@ -2,7 +2,7 @@
 
     python benchmarks/finetuning.py --weights WEIGHTS_FOLDER --data_dir DATA_FOLDER --work_dir WORK_FOLDER
     python benchmarks/finetuning.py ... --runs mrpc,cola
-    python benchmarks/finetuning.py ... --runs speed,step,start
+    python benchmarks/finetuning.py ... --runs speed,step
 
 Every run is one command line of run_classifier.py or run_squad.py, with default settings unless noted otherwise
 (learning rate 5e-5, batches of 32, three epochs, 128 tokens, for SQuAD 384). Completed runs are stored in
@@ -16,7 +16,6 @@ import json
 import os
 import shutil
 import statistics
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ class BenchmarkOptions(Options):
     data_dir: str = setting("Folder with MRPC/, CoLA/, SST-2/ (GLUE layout) and squad/dev-v1.1.json.", group=DATA)
     work_dir: str = setting("Folder for what the runs write, and for results.jsonl.", group=DATA)
     runs: str = setting(
-        "Which of them to do, separated by commas; also speed, step, start, which time commands.",
+        "Which of them to do, separated by commas; also speed and step, which time commands.",
         "mrpc,cola,sst-2,squad",
         group=TO_DO,
     )
@@ -95,9 +94,8 @@ class Runs:
             "vocab_file": weights / "vocab.txt",
             "output_dir": output_dir,
         }
-        log, began = Path(f"{output_dir}.log"), time.time()
-        seconds = processes.run(processes.script(script, **{**model, **flags}), log)
-        result = {"seconds": round(seconds, 1), "began": began}
+        seconds = processes.run(processes.script(script, **{**model, **flags}), Path(f"{output_dir}.log"))
+        result = {"seconds": round(seconds, 1)}
         if (measures := output_dir / "eval_metrics.json").exists():
             result["measures"] = json.loads(measures.read_text())
         if (results := output_dir / "eval_results.txt").exists():
@@ -175,14 +173,6 @@ def speed(runs: Runs) -> Iterator[str]:
         )
 
 
-def start(runs: Runs) -> Iterator[str]:
-    """From the command to the end of the first step, without saving."""
-    name = f"start-{processes.revision()}"
-    result = runs.classify(name, "mrpc", "MRPC", num_train_epochs=0.05, save_checkpoints_steps=0)
-    seconds = processes.seconds_to_first_step(runs.work / name, result["began"])
-    yield f"MRPC  first step ends {seconds:.1f} s after the command, with the preparation of all examples"
-
-
 def step(runs: Runs) -> Iterator[str]:
     """The training step on MRPC's rows at length 64."""
     weights, data_dir = runs.weights_folder(), f"{runs.options.data_dir}/MRPC"
@@ -205,7 +195,7 @@ def step(runs: Runs) -> Iterator[str]:
 
 
 RUNS = {"mrpc": mrpc, "cola": cola, "sst-2": sst2, "squad": squad}
-RUNS |= {"speed": speed, "step": step, "start": start}
+RUNS |= {"speed": speed, "step": step}
 
 
 def main(options: BenchmarkOptions) -> None:

@@ -1,11 +1,11 @@
-"""The encoder and the training step on a card on which TensorFlow is not installed: as HLO, through JAX.
+"""The training step on a card on which TensorFlow is not installed: as HLO, through JAX.
 
     python benchmarks/hlo_on_gpu.py --write=FOLDER --precision=bfloat16     where TensorFlow is; about a minute
     python benchmarks/hlo_on_gpu.py --run=FOLDER                            where JAX is: numpy, jax and this folder
 
-The first command compiles both with XLA, as `--xla` does, and writes their HLO before the optimization for a device,
-with what they answer on its CPU. The second one gives the same numbers to the same HLO, compares the answers, and times
-the steps; each step gets the weights of the one before. FOLDER has no weights: both sides draw them by name.
+The first command compiles it with XLA, as `--xla` does, and writes its HLO before the optimization for a device, with
+what it answers on its CPU. The second one gives the same numbers to the same HLO, compares the answers, and times the
+steps; each step gets the weights of the one before. FOLDER has no weights: both sides draw them by name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import workload
 MODELS = {"pretraining": "PretrainingModel", "classifier": "ClassifierModel", "span": "SpanModel"}
 _SLOTS = ("/adam_m", "/adam_v")
 _PROJECTIONS = 4
-_WORK = ("model", "batch_size", "max_seq_length", "precision")
+_WORK = ("model", "batch_size", "max_seq_length", "precision", "for_tpu")
 
 
 def initial_value(name: str, shape: Sequence[int]) -> np.ndarray:
@@ -55,17 +55,18 @@ def relative_difference(found: np.ndarray, wanted: np.ndarray) -> float:
 
 
 def write(flags: argparse.Namespace) -> None:
-    """Writes NAME.hlo and NAME.npz of both programs, and work.json."""
+    """Writes step.hlo, step.npz with its inputs and answers, and work.json."""
     import tensorflow as tf
 
     from bert_tf2 import heads
     from bert_tf2.config import BertConfig
+    from bert_tf2.fast import compiled
     from bert_tf2.fast.encoder import Plan, accelerate
     from bert_tf2.training.loop import Trainer
     from bert_tf2.training.options import PRECISIONS, TrainOptions
     from bert_tf2.weights.checkpoint import tf1_variables
 
-    os.makedirs(flags.write, exist_ok=True)
+    compiled.for_tpu = lambda: flags.for_tpu
     config = workload.load_config(flags.bert_config_file)
     sizes = {"num_labels": 2} if flags.model == "classifier" else {}
     make = getattr(heads, MODELS[flags.model])
@@ -78,50 +79,47 @@ def write(flags: argparse.Namespace) -> None:
     for name, variable in variables.items():
         if variable.shape.rank:  # the others belong to the scale of the loss, and have their values
             variable.assign(initial_value(name, variable.shape))
-    work = {"config": config, **{name: getattr(flags, name) for name in _WORK}}
-    batch = {name: tf.constant(values) for name, values in one_batch(work).items()}
-
-    def encode(batch):
-        output = model.encode(batch)
-        return {name: tf.cast(getattr(output, name), tf.float32) for name in ("pooled_output", "sequence_output")}
-
-    inputs = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
-    encoder = tf.function(encode, jit_compile=True, autograph=False)
     step = trainer.step.compiled(jit_compile=True)
-    work["programs"] = {
-        "encoder": _write_program(flags, "encoder", encoder, (inputs,), variables),
-        "step": _write_program(flags, "step", step, (batch, tf.constant(1, tf.int64)), variables),
-    }
-    (pathlib.Path(flags.write) / "work.json").write_text(json.dumps(work, indent=1), encoding="utf-8")
-    print(f"Wrote {flags.write}: {', '.join(sorted(os.listdir(flags.write)))}")
+    _write(flags, config, step, lambda batch: (batch, tf.constant(1, tf.int64)), variables)
 
 
-def _write_program(
-    flags: argparse.Namespace, name: str, function, arguments: Sequence, own: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Writes a program, with its inputs and, with our `own` variables, what it answers.
+def write_peer(flags: argparse.Namespace, config: dict[str, Any], name: str, function, arguments) -> None:
+    """For a peer's training step, a tf.function with jit_compile; `arguments` makes what it takes from a batch."""
+    named = {**vars(flags), "model": name, "for_tpu": None}
+    _write(argparse.Namespace(**named), config, function, arguments)
 
-    Returns what is to be known of its parameters behind the inputs, and of its results.
+
+def _write(
+    flags: argparse.Namespace, config: dict[str, Any], function, arguments, own: Mapping[str, Any] | None = None
+) -> None:
+    """Writes a step with its inputs and, with our `own` variables, what it answers.
+
+    work.json tells what is to be known of its parameters behind the inputs, and of its results.
     """
     import tensorflow as tf
 
+    work = {"config": config, **{name: getattr(flags, name) for name in _WORK}}
+    arguments = arguments({name: tf.constant(values) for name, values in one_batch(work).items()})
     concrete, module = function.get_concrete_function(*arguments), hlo_of(function, *arguments)
     names = {id(variable.handle): name for name, variable in (own or {}).items()}
     captured = [(names.get(id(value), ""), value) for value in concrete.captured_inputs]
-    parameters = [_parameter(name, _read(value)) for name, value in captured]
+    work["parameters"] = [_parameter(name, _read(value)) for name, value in captured]
     stored = {f"input {number}": np.asarray(value) for number, value in enumerate(tf.nest.flatten(arguments))}
     assigned = {
         entry.parameter_number - len(stored): entry.output_shape_index[0] for entry in module.input_output_alias.entries
     }
-    path = pathlib.Path(flags.write) / f"{name}.hlo"
-    path.write_bytes(module.SerializeToString())
+    folder = pathlib.Path(flags.write)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "step.hlo").write_bytes(module.SerializeToString())
     if own and not flags.no_answers:
         stored |= {key: value.numpy() for key, value in function(*arguments).items()}
         kept = [captured[number] for number in assigned if captured[number][0].endswith("/adam_m")]
         stored |= {key.replace("/", "|"): projected(key, _read(value)) for key, value in kept}
-    np.savez_compressed(path.with_suffix(".npz"), **stored)
-    results = sorted(concrete.structured_outputs) if own else []  # as tf.nest orders a dict
-    return {"parameters": parameters, "results": results, "assigned": sorted(assigned.items())}
+    np.savez_compressed(folder / "step.npz", **stored)
+    work["results"] = sorted(concrete.structured_outputs) if own else []  # as tf.nest orders a dict
+    work["assigned"] = sorted(assigned.items())
+    (folder / "work.json").write_text(json.dumps(work, indent=1), encoding="utf-8")
+    print(f"Wrote {folder}")
 
 
 def _read(value) -> np.ndarray:
@@ -154,14 +152,6 @@ def hlo_of(function, *arguments):
     return module
 
 
-def write_peer(flags: argparse.Namespace, config: dict[str, Any], name: str, function, arguments) -> None:
-    """For a peer's training step, a tf.function with jit_compile; `arguments` makes what it takes from a batch."""
-    pathlib.Path(flags.write).mkdir(parents=True, exist_ok=True)
-    work = {"config": config, **{key: getattr(flags, key) for key in _WORK if key != "model"}, "model": name}
-    work["programs"] = {"step": _write_program(flags, "step", function, arguments(one_batch(work)))}
-    (pathlib.Path(flags.write) / "work.json").write_text(json.dumps(work), encoding="utf-8")
-
-
 def one_batch(work: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The batch of both sides: full rows, 15 % of the words masked; for other models, other labels."""
     length = work["max_seq_length"]
@@ -178,7 +168,7 @@ def one_batch(work: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def run(flags: argparse.Namespace) -> None:
-    """Compiles the programs of a folder for JAX's first device, and prints their differences and times."""
+    """Compiles the step of a folder for JAX's first device, and prints its differences and times."""
     import jax
 
     jax.config.update("jax_enable_x64", True)  # the number of a step has 64 bits
@@ -187,8 +177,7 @@ def run(flags: argparse.Namespace) -> None:
     rate = product_rate(work)
     shape = f"{work['model']}, {work['batch_size']} x {work['max_seq_length']}, {work['precision']}"
     print(f"{device.device_kind}, jax {jax.__version__}: {shape}; matrix products at {rate / 1e12:.3g} TFLOP/s")
-    for name in work["programs"]:
-        print(_run_program(flags, work, name, device, rate))
+    print(_run_step(flags, work, device, rate))
 
 
 def product_rate(work: Mapping[str, Any]) -> float:
@@ -214,28 +203,27 @@ def _value(name: str, dtype: str, shape: Sequence[int], value=None) -> np.ndarra
     return np.broadcast_to(np.asarray(drawn, dtype), shape)
 
 
-def _run_program(flags: argparse.Namespace, work: Mapping[str, Any], name: str, device, rate: float) -> str:
+def _run_step(flags: argparse.Namespace, work: Mapping[str, Any], device, rate: float) -> str:
     """A line: the largest differences from the answers of TensorFlow's CPU, and the time."""
     import jax
 
-    program = work["programs"][name]
-    executable = compiled(pathlib.Path(flags.run) / f"{name}.hlo", device)
-    with np.load(pathlib.Path(flags.run) / f"{name}.npz") as file:
+    executable = compiled(pathlib.Path(flags.run) / "step.hlo", device)
+    with np.load(pathlib.Path(flags.run) / "step.npz") as file:
         wanted = {key.replace("|", "/"): file[key] for key in file.files}
     inputs = [jax.device_put(wanted.pop(key), device) for key in [*wanted] if key.startswith("input ")]
-    variables = [jax.device_put(_value(**parameter), device) for parameter in program["parameters"]]
+    variables = [jax.device_put(_value(**parameter), device) for parameter in work["parameters"]]
 
     def call(variables: list) -> list:
         results = executable.execute_sharded([*inputs, *variables]).disassemble_into_single_device_arrays()
         return [result[0] for result in results]
 
     def updated(variables: list, results: list) -> list:
-        new = {number: results[place] for number, place in program["assigned"]}
+        new = {number: results[place] for number, place in work["assigned"]}
         return [new.get(number, value) for number, value in enumerate(variables)]
 
     results = call(variables)
-    answers = dict(zip(program["results"], results, strict=False))
-    slots = {program["parameters"][number]["name"]: place for number, place in program["assigned"]}
+    answers = dict(zip(work["results"], results, strict=False))
+    slots = {work["parameters"][number]["name"]: place for number, place in work["assigned"]}
     slots = {key: place for key, place in slots.items() if key in wanted and key not in answers}
     parts = [
         f"{key} {relative_difference(np.asarray(answers[key]), wanted[key]):.1e}" for key in wanted if key in answers
@@ -255,11 +243,10 @@ def _run_program(flags: argparse.Namespace, work: Mapping[str, Any], name: str, 
     lengths = [work["max_seq_length"]] * work["batch_size"]
     config = types.SimpleNamespace(**work["config"])
     words = int(one_batch(work).get("masked_lm_weights", np.zeros(1)).sum())
-    trains = bool(program["assigned"])
-    flops = steps.step_flops(config, lengths, words if trains else 0) / (1 if trains else 3)  # no gradients
+    flops = steps.step_flops(config, lengths, words)
     memory = (device.memory_stats() or {}).get("peak_bytes_in_use")
     return (
-        f"{name:8} {1000 * seconds:.2f} ms, {work['batch_size'] / seconds:.4g} examples/s,"
+        f"{1000 * seconds:.2f} ms, {work['batch_size'] / seconds:.4g} examples/s,"
         f" {flops / seconds / rate:.0%} of the products' rate"
         + (f", peak {memory / 1e9:.2f} GB" if memory else "")
         + (f"; differences: {', '.join(parts)}" if parts else "")
@@ -284,13 +271,14 @@ def stablehlo(path: pathlib.Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--write", metavar="FOLDER", help="write the programs and TensorFlow's answers")
-    what.add_argument("--run", metavar="FOLDER", help="run the programs of a folder on JAX's first device")
+    what.add_argument("--write", metavar="FOLDER", help="write the step and TensorFlow's answers")
+    what.add_argument("--run", metavar="FOLDER", help="run the step of a folder on JAX's first device")
     parser.add_argument("--bert_config_file", help="sizes of the model; BERT-Base without it")
     parser.add_argument("--model", choices=MODELS, default="pretraining")
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--max_seq_length", type=int, default=128)
     parser.add_argument("--precision", choices=("float32", "bfloat16", "float16"), default="float32")
+    parser.add_argument("--for_tpu", action="store_true", help="with --write: as a TPU's program is")
     parser.add_argument("--no_answers", action="store_true", help="with --write: nothing to compare with, in less time")
     parser.add_argument("--steps", type=int, default=20, help="with --run: how many to time")
     flags = parser.parse_args()

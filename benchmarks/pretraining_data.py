@@ -2,10 +2,9 @@
 
     python benchmarks/pretraining_data.py --input_file=corpus.txt --vocab_file=vocab.txt
 
-It runs the script in a separate process: on the corpus, on the corpus twice, in shards, and on a text of one word to
-measure the start of Python. With `--against=FOLDER`, the script of another checkout (a former commit) takes turns with
-them. Then it does the same work here, stage by stage; the ratios show the share of each stage, and the speed of our
-shuffling relative to Python's `random.shuffle`. Last, it measures how fast inspect_records.py reads what was written.
+It runs the script in a separate process: on the corpus, in shards, and on a text of one word to measure the start of
+Python. With `--against=FOLDER`, the script of another checkout (a former commit) takes turns with them. Then it does
+the same work here, stage by stage. Last, it measures how fast inspect_records.py reads what was written.
 
 `--megabytes=1000` repeats the documents in random order until the text has this size.
 """
@@ -23,7 +22,7 @@ import sys
 import tempfile
 import time
 import timeit
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import machine
 import processes
@@ -100,26 +99,12 @@ def time_stages(input_files: list[str], options: BenchmarkOptions, folder: str) 
     return seconds
 
 
-def best(function: Callable[[], object], rounds: int = 5) -> float:
-    """The seconds of the fastest round."""
-    return min(timeit.repeat(function, number=1, repeat=rounds))
-
-
-def shuffle_speedup(num_items: int) -> float:
-    """The speedup of our shuffle over `random.shuffle`, for the positions of an example."""
-    rng, items = random.Random(0), list(range(num_items))
-    draws, wanted = BufferedDraws(rng), round(num_items * 0.15)
-    ours = best(lambda: [draws.shuffled(num_items, wanted) for _ in range(1000)])
-    return best(lambda: [rng.shuffle(items) for _ in range(1000)]) / ours
-
-
 def measure(inputs: str, options: BenchmarkOptions, folder: str) -> dict[str, Watched]:
     """Runs all commands in turn, `rounds` times."""
     files.write_text(one_word := os.path.join(folder, "one_word.txt"), "a\n")
     commands = {
         "start": {"input_file": one_word, "folder": folder},
         "whole": {"input_file": inputs, "folder": folder},
-        "twice": {"input_file": f"{inputs},{inputs}", "folder": f"{folder}/twice"},
         "sharded": {"input_file": inputs, "folder": f"{folder}/shards", "num_shards": options.num_shards},
     }
     if options.against:
@@ -134,7 +119,7 @@ def measure(inputs: str, options: BenchmarkOptions, folder: str) -> dict[str, Wa
 
 def report(input_files: list[str], options: BenchmarkOptions, folder: str) -> None:
     runs = measure(",".join(input_files), options, folder)
-    idle, whole, twice, shards = (runs[name] for name in ("start", "whole", "twice", "sharded"))
+    idle, whole, shards = (runs[name] for name in ("start", "whole", "sharded"))
     examples = count_records(os.path.join(folder, "examples.tfrecord"))
     megabytes = sum(os.path.getsize(name) for name in input_files) / 1e6
     work = max(whole.seconds - idle.seconds, 1e-9)
@@ -147,7 +132,6 @@ def report(input_files: list[str], options: BenchmarkOptions, folder: str) -> No
     growth = whole.resident / idle.resident
     print(f"peak memory        {whole.resident / 1e6:.0f} MB, {growth:.2f} times that of the start;")
     print(f"                   {per_example:.0f} bytes an example above it, corpus included")
-    print(f"twice the text     {twice.seconds / whole.seconds:.2f} times the time")
     print(
         f"in shards          {shards.seconds:.1f} s, {whole.seconds / shards.seconds:.2f} times as fast; peak memory"
         f" {shards.resident / 1e6:.0f} MB, of a worker {shards.of_children / 1e6:.0f} MB"
@@ -160,8 +144,6 @@ def report(input_files: list[str], options: BenchmarkOptions, folder: str) -> No
     stages = time_stages(input_files, options, folder)
     for stage, seconds in stages.items():
         print(f"{stage:<23}{seconds / sum(stages.values()):6.1%} of the work, {seconds:.2f} s")
-    print(f"work / tokenizing alone{sum(stages.values()) / stages['reading and tokenizing']:6.2f}")
-    print(f"shuffle / Python's own {shuffle_speedup(options.max_seq_length):6.2f} times as fast")
     print(f"inspect_records.py     {inspection_rate(os.path.join(folder, 'examples.tfrecord')):6.0f} MB of records/s")
 
 
@@ -181,7 +163,8 @@ def enlarge(input_files: list[str], megabytes: float, folder: str) -> list[str]:
 
 def inspection_rate(path: str) -> float:
     """The megabytes of records that inspect_records.py reads in a second, without its start."""
-    return os.path.getsize(path) / 1e6 / best(lambda: inspect_records.inspect([path]), rounds=3)
+    seconds = min(timeit.repeat(lambda: inspect_records.inspect([path]), number=1, repeat=3))
+    return os.path.getsize(path) / 1e6 / seconds
 
 
 def count_records(path: str) -> int:

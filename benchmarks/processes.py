@@ -105,13 +105,11 @@ class Watched(NamedTuple):
 
     Attributes:
       resident: with the code of libraries, which processes share.
-      private: anonymous pages alone.
       of_children: the largest `resident` of a process that it started.
     """
 
     seconds: float
     resident: float
-    private: float
     of_children: float
 
 
@@ -125,27 +123,25 @@ def watch(command: Sequence[str], log: str | Path, **how: Any) -> Watched:
       Failed: its status is not 0.
     """
     began = time.perf_counter()
-    resident = private = of_children = 0.0
+    resident = of_children = 0.0
     with open(log, "wb") as stream, subprocess.Popen(command, stdout=stream, stderr=stream, **how) as process:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         while process.poll() is None:
-            sizes = _memory(process.pid)
-            resident, private = max(resident, sizes["VmHWM"]), max(private, sizes["RssAnon"])
+            resident = max(resident, _memory(process.pid))
             with contextlib.suppress(OSError):
-                of_children = max([of_children, *(_memory(child)["VmHWM"] for child in children.read_text().split())])
+                of_children = max([of_children, *map(_memory, children.read_text().split())])
             time.sleep(0.01)
     if process.returncode:
         raise Failed(_last_line(Path(log).read_text(errors="replace"), process.returncode))
-    return Watched(time.perf_counter() - began, resident, private, of_children)
+    return Watched(time.perf_counter() - began, resident, of_children)
 
 
-def _memory(pid: int | str) -> dict[str, float]:
-    """The current private memory and the peak of the resident memory of a process; 0 where the system does not tell."""
-    sizes = {"VmHWM": 0.0, "RssAnon": 0.0}
+def _memory(pid: int | str) -> float:
+    """The peak of the resident memory of a process; 0 where the system does not tell."""
     with contextlib.suppress(OSError):
         rows = [line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
-        sizes |= {row[0][:-1]: 1024 * float(row[1]) for row in rows if row[0][:-1] in sizes}
-    return sizes
+        return next((1024 * float(row[1]) for row in rows if row[0] == "VmHWM:"), 0.0)
+    return 0.0
 
 
 def measure(command: Sequence[str], **variables: str) -> dict[str, Any]:

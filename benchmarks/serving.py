@@ -6,8 +6,6 @@
     float32, bfloat16     TensorFlow as TensorFlow Serving runs it: a SavedModel in a session that C++ executes
                           (tf.saved_model.load would add Python's overhead to each call)
     ONNX, ONNX int8       ONNX Runtime on what --format=onnx writes, without and with --quantize=int8
-    ORT fused             ONNX Runtime on the model that torch exports from transformers, after ONNX Runtime's own
-                          optimizer of models; needs --weights
     OpenVINO, OpenVINO f32    OpenVINO on the SavedModel: in the precision that it chooses, and in float32
 
 Every side uses --threads threads and returns sequence_output and pooled_output, whose largest difference from
@@ -25,10 +23,8 @@ side starts in a process of its own: bytes on disk, seconds to the first answer,
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import importlib.util
-import io
 import logging
 import multiprocessing
 import os
@@ -36,7 +32,6 @@ import statistics
 import tempfile
 import time
 import types
-import warnings
 from collections.abc import Callable
 
 import machine
@@ -59,7 +54,6 @@ Side = Callable[[list], Callable[[], list]]  # from a batch to the function to t
 
 NEEDED = {
     **dict.fromkeys(("ONNX", "ONNX int8"), ("onnx", "onnxruntime")),
-    "ORT fused": ("onnx", "onnxruntime", "torch", "transformers"),
     **dict.fromkeys(("OpenVINO", "OpenVINO f32"), ("openvino",)),
 }
 MINILM = {"vocab_size": 30522, "hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12}
@@ -109,8 +103,8 @@ def write_all(folder: str, weights: str | None) -> tuple[dict[str, str], int]:
         tf.saved_model.save(encoder, place, signatures={"serving_default": serve.get_concrete_function(**specs)})
     missing = {name: [n for n in names if importlib.util.find_spec(n) is None] for name, names in NEEDED.items()}
     for name, packages in missing.items():
-        if packages or (name == "ORT fused" and not weights):
-            print(f"Without {name}: " + (f"pip install {' '.join(packages)}" if packages else "it needs --weights"))
+        if packages:
+            print(f"Without {name}: pip install {' '.join(packages)}")
         else:
             places[name] = places["float32"] if "OpenVINO" in name else f"{folder}/{name.replace(' ', '_')}.onnx"
     if "ONNX" in places:
@@ -119,34 +113,7 @@ def write_all(folder: str, weights: str | None) -> tuple[dict[str, str], int]:
         for name, written in (("ONNX", exact.SerializeToString()), ("ONNX int8", onnx_model.quantize(exact))):
             with open(places[name], "wb") as stream:
                 stream.write(written)
-    if "ORT fused" in places:
-        warnings.simplefilter("ignore")
-        with contextlib.redirect_stdout(io.StringIO()) as silence, contextlib.redirect_stderr(silence):
-            export_from_torch(weights, f"{folder}/torch.onnx", places["ORT fused"])
     return places, config.vocab_size
-
-
-def export_from_torch(weights: str, plain: str, fused: str) -> None:
-    import torch
-    import transformers
-    from onnxruntime.transformers import optimizer
-
-    class Both(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.bert = transformers.BertModel.from_pretrained(weights, attn_implementation="eager").eval()
-
-        def forward(self, input_ids, input_mask, segment_ids):
-            output = self.bert(input_ids, attention_mask=input_mask, token_type_ids=segment_ids)
-            return output.last_hidden_state, output.pooler_output
-
-    model = Both()
-    example = tuple(torch.from_numpy(values) for values in make_batch([16, 10], 100))
-    axes = {name: {0: "batch", 1: "length"} for name in (*INPUTS, OUTPUTS[0])} | {OUTPUTS[1]: {0: "batch"}}
-    names = {"input_names": INPUTS, "output_names": OUTPUTS, "dynamic_axes": axes}
-    torch.onnx.export(model, example, plain, dynamo=False, opset_version=17, **names)
-    sizes = {"num_heads": model.bert.config.num_attention_heads, "hidden_size": model.bert.config.hidden_size}
-    optimizer.optimize_model(plain, model_type="bert", opt_level=0, **sizes).save_model_to_file(fused)
 
 
 def load(name: str, place: str, threads: int) -> Side:

@@ -1,7 +1,11 @@
-"""benchmarks/hlo_on_gpu.py without a GPU: what TensorFlow wrote, JAX runs on this CPU to the same answers."""
+"""benchmarks/hlo_on_gpu.py without a GPU: what TensorFlow wrote, JAX runs on this CPU to the same answers.
+
+And benchmarks/accelerators.py: the compilers for TPUs and GPUs take it.
+"""
 
 import importlib
 import json
+import math
 import pathlib
 import re
 import subprocess
@@ -9,7 +13,9 @@ import sys
 
 import pytest
 
-PROGRAM = pathlib.Path(__file__).resolve().parents[1] / "benchmarks" / "hlo_on_gpu.py"
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PROGRAM = ROOT / "benchmarks" / "hlo_on_gpu.py"
+COMPILERS = ROOT / ".venv-accelerators" / "bin" / "python"
 SIZES = {"vocab_size": 100, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 SIZES |= {"intermediate_size": 32, "max_position_embeddings": 16, "type_vocab_size": 2}
 # Of the answers, and of what a narrower dtype rounds in another order.
@@ -33,16 +39,34 @@ def test_jax_computes_what_tensorflow_does(tmp_path, monkeypatch, model, precisi
     config.write_text(json.dumps(SIZES))
     shape = ["--batch_size=4", "--max_seq_length=16", f"--bert_config_file={config}"]
     output_of(f"--write={folder}", f"--model={model}", f"--precision={precision}", *shape)
-    _, encoder, step = output_of(f"--run={folder}", "--steps=2").splitlines()
-    for line, names in (
-        (encoder, {"pooled_output", "sequence_output"}),
-        (step, {"loss", "gradient_norm", "gradients"}),
-    ):
-        found = {name: float(value) for name, value in re.findall(r"(\w+) (\d\.\de[+-]\d+)", line)}
-        assert names <= found.keys() and max(found.values()) < TOLERANCE[precision], line
+    _, step = output_of(f"--run={folder}", "--steps=2").splitlines()
+    found = {name: float(value) for name, value in re.findall(r"(\w+) (\d\.\de[+-]\d+)", step)}
+    assert {"loss", "gradient_norm", "gradients"} <= found.keys() and max(found.values()) < TOLERANCE[precision], step
     assert "ms, " in step and "examples/s" in step
     monkeypatch.syspath_prepend(PROGRAM.parent)
     mlir = importlib.import_module("jax._src.lib").xla_client._xla.mlir
-    for name in ("encoder", "step"):  # in the form in which a GPU's or TPU's compiler gets a program
-        text = importlib.import_module("hlo_on_gpu").stablehlo(folder / f"{name}.hlo")
-        assert mlir.serialize_portable_artifact(text, "1.0.0")
+    # In the form in which a GPU's or TPU's compiler gets a program.
+    text = importlib.import_module("hlo_on_gpu").stablehlo(folder / "step.hlo")
+    assert mlir.serialize_portable_artifact(text, "1.0.0")
+
+
+@pytest.mark.slow
+@pytest.mark.extra
+@pytest.mark.skipif(not COMPILERS.exists(), reason="no compilers; make .venv-accelerators/installed")
+@pytest.mark.parametrize(("target", "flags"), [("TPU v5e", ["--for_tpu"]), ("H100", [])])
+def test_a_tpus_and_a_gpus_compiler_take_the_step(tmp_path, target, flags):
+    config, folder = tmp_path / "config.json", tmp_path / "hlo"
+    config.write_text(json.dumps(SIZES))
+    shape = ["--batch_size=8", "--max_seq_length=16", f"--bert_config_file={config}", "--precision=bfloat16"]
+    output_of(f"--write={folder}", "--no_answers", *shape, *flags)
+    found = []
+    for devices in (1, 4):
+        command = [COMPILERS, PROGRAM.with_name("accelerators.py"), folder, f"--targets={target}", "--json"]
+        done = subprocess.run([*command, f"--devices={devices}"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+    one, four = found
+    trained = sum(math.prod(each["shape"]) for each in one["parameters"] if each["name"].endswith("/adam_m"))
+    assert one["flops"] == 4 * four["flops"] > 0
+    assert one["peak"] >= 3 * 4 * trained, "the weights and both of Adam's averages"
+    assert one["sums"] == 0 and four["sums"] >= 2 * trained, "four devices sum a gradient for each weight"
