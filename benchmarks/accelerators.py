@@ -8,8 +8,8 @@ A row for each target: the seconds of its compiler, of which two run at once; th
 the memory that it needs at once, as XLA counts them; the bytes of the operands and results of its instructions; and the
 roofline: no step is faster than its operations at the peak rate, or its bytes at the bandwidth of the memory. Of two
 batches of a program, the last lines tell how many examples of it fit. With --devices, XLA divides the batch among them,
-and a row is of one device, which sums the gradients with the others (in TensorFlow, each draws its own dropout; here,
-all draw that of the whole batch).
+and a row is of one device, which sums the gradients with the others. (In TensorFlow, each draws its own dropout; here,
+all draw that of the whole batch, and exchange parts of it.)
 """
 
 from __future__ import annotations
@@ -125,6 +125,8 @@ def divided(module, count: int, batch_size: int) -> None:
         how = f"{{devices=[{parts}]<=[{count}]}}" if of_examples else "{replicated}"
         attributes.append(ir.DictAttr.get({**{a.name: a.attr for a in given}, "mhlo.sharding": ir.StringAttr.get(how)}))
     main.arg_attrs = ir.ArrayAttr.get(attributes)
+    number = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), count)
+    module.operation.attributes["mhlo.num_partitions"] = number
 
 
 def compiled_step(folder: pathlib.Path, name: str, count: int) -> dict[str, Any]:
@@ -145,6 +147,7 @@ def compiled_step(folder: pathlib.Path, name: str, count: int) -> dict[str, Any]
         if count > 1:
             divided(module, count, work["batch_size"])
     options = compiler.get_compile_options(1, count, np.arange(count).reshape(1, count))
+    options.executable_build_options.use_shardy_partitioner = False  # which reads other attributes
     began = time.perf_counter()
     found = {**work, "target": name, "devices": count, "flops": flops}
     try:

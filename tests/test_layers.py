@@ -57,6 +57,15 @@ def test_every_place_is_dropped_alike_and_the_gradient_has_the_same_mask():
     assert abs(counts / 400 - 0.3).max() < 5 * np.sqrt(0.3 * 0.7 / 400)
 
 
+def test_the_two_numbers_of_a_word_are_independent_and_every_shape_has_its_own():
+    kept = drop(tf.ones([2001, 64]), 0.5).numpy() > 0
+    assert 0.49 < (kept[:1000] == kept[1001:]).mean() < 0.51
+    for shape in ([], [7], [3, 5], [2, 3, 5], [0, 5]):
+        assert drop(tf.ones(shape), 0.5).shape == shape
+    unknown = tf.function(lambda x: drop(x, 0.5), input_signature=[tf.TensorSpec([None, 64])])
+    np.testing.assert_array_equal(unknown(tf.ones([2001, 64])) > 0, kept)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 def test_class_scores_are_those_of_float32(dtype):
     rng = np.random.default_rng(2)
