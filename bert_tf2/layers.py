@@ -194,7 +194,7 @@ def dropout(x: tf.Tensor, rate: float | None) -> tf.Tensor:
 
 
 def dropout_words(x: tf.Tensor, rate: float | None) -> tf.Tensor | None:
-    """The random numbers of `dropout`, uint32 [(R + 1) // 2, D] for R rows of D; None where it drops none."""
+    """The random numbers of `dropout`, uint32 [(R + 1) // 2, D] for R rows of D; None if nothing is dropped."""
     seeds = current_seeds()
     if seeds is None or not rate:
         return None
