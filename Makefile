@@ -140,10 +140,10 @@ bench-peers: $(VENV)/installed
 
 # Compiles training steps for TPUs and GPUs, on a machine that has none, and those of two peers beside them. JAX with the
 # compilers, 1 GB, is installed into an environment of its own, as the peers are. Each row takes a minute or two; for
-# others: STEPS="classifier-float32-32x128", PEERS="8 32" (their batches, of 128), TARGETS="TPU v4,A100", MORE=.
+# others: STEPS="classifier-float32-32x128", PEERS="8 32 256" (their batches, of 128), TARGETS="TPU v4,A100", MORE=.
 STEPS ?= $(addprefix pretraining-,bfloat16-8x128 bfloat16-32x128 bfloat16-256x128 float32-8x128 float16-8x128 \
   bfloat16-8x512 bfloat16-32x512) classifier-bfloat16-32x128 span-bfloat16-32x128
-PEERS ?= 8 32 256
+PEERS ?= 8 32
 TARGETS ?= TPU v5e,H100
 MORE ?= TPU v4,TPU v6e,A100
 HLO := bench_output/hlo

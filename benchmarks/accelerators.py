@@ -130,7 +130,7 @@ def divided(module, count: int, batch_size: int) -> None:
 
 
 def compiled_step(folder: pathlib.Path, name: str, count: int) -> dict[str, Any]:
-    """What is known of a step on one of `count` devices; without `moved` and `peak` where it does not fit."""
+    """What is known of a step on one of `count` devices; or why its compiler `failed`."""
     devices = topology(TARGETS[name]).devices[:count]
     import jax
     from jax._src import compiler
@@ -153,9 +153,8 @@ def compiled_step(folder: pathlib.Path, name: str, count: int) -> dict[str, Any]
     try:
         done = devices[0].client.compile(module, _jax.DeviceList(tuple(devices)), options)
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        return found
+        too_large = "RESOURCE_EXHAUSTED" in str(error)
+        return found | {"failed": f"more than {TARGETS[name].memory:g}" if too_large else str(error)[:80]}
     kept, text = done.get_compiled_memory_stats(), "".join(one.to_string() for one in done.hlo_modules())
     peak = kept.argument_size_in_bytes + kept.output_size_in_bytes - kept.alias_size_in_bytes + kept.temp_size_in_bytes
     moved, sums = moved_bytes(text)
@@ -167,8 +166,8 @@ def row(found: dict[str, Any]) -> str:
     step = f"{found['model']}, {found['batch_size'] // devices} x {found['max_seq_length']}, {found['precision']}"
     step += f", one of {devices}, which sum {found.get('sums', 0) / 1e9:.2f} GB" if devices > 1 else ""
     start = f"| {step} | {found['target']} |"
-    if "moved" not in found:
-        return f"{start} | {found['flops'] / 1e9:.0f} | | more than {target.memory:g} | |"
+    if "failed" in found:
+        return f"{start} | {found['flops'] / 1e9:.0f} | | {found['failed']} | |"
     bound = max((found["flops"] / target.rate, "FLOP"), (found["moved"] / target.bandwidth, "bytes"))
     return (
         f"{start} {found['seconds']:.0f} | {found['flops'] / 1e9:.0f} | {found['moved'] / 1e9:.2f} |"
