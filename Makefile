@@ -143,7 +143,7 @@ bench-peers: $(VENV)/installed
 # others: STEPS="classifier-float32-32x128", PEERS="8 32 256" (their batches, of 128), TARGETS="TPU v4,A100", MORE=.
 STEPS ?= $(addprefix pretraining-,bfloat16-8x128 bfloat16-32x128 bfloat16-256x128 float32-8x128 float16-8x128 \
   bfloat16-8x512 bfloat16-32x512) classifier-bfloat16-32x128 span-bfloat16-32x128
-PEERS ?= 8 32
+PEERS ?= 8
 TARGETS ?= TPU v5e,H100
 MORE ?= TPU v4,TPU v6e,A100
 HLO := bench_output/hlo
