@@ -59,14 +59,11 @@ def test_a_tpus_and_a_gpus_compiler_take_the_step(tmp_path, target, flags):
     config.write_text(json.dumps(SIZES))
     shape = ["--batch_size=8", "--max_seq_length=16", f"--bert_config_file={config}", "--precision=bfloat16"]
     output_of(f"--write={folder}", "--no_answers", *shape, *flags)
-    found = []
-    for devices in (1, 4):
-        command = [COMPILERS, PROGRAM.with_name("accelerators.py"), folder, f"--targets={target}", "--json"]
-        done = subprocess.run([*command, f"--devices={devices}"], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        found.append(json.loads(done.stdout.splitlines()[-1]))
-    one, four = found
-    trained = sum(math.prod(each["shape"]) for each in one["parameters"] if each["name"].endswith("/adam_m"))
-    assert one["flops"] == 4 * four["flops"] > 0
-    assert one["peak"] >= 3 * 4 * trained, "the weights and both of Adam's averages"
-    assert one["sums"] == 0 and four["sums"] >= 2 * trained, "four devices sum a gradient for each weight"
+    command = [COMPILERS, PROGRAM.with_name("accelerators.py"), folder, f"--targets={target}", "--devices=4", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    trained = sum(math.prod(each["shape"]) for each in found["parameters"] if each["name"].endswith("/adam_m"))
+    assert found["flops"] > 0
+    assert found["peak"] >= 3 * 4 * trained, "the weights and both of Adam's averages"
+    assert found["sums"] >= 2 * trained, "a gradient for each weight, of all four devices"
