@@ -58,15 +58,14 @@ def write(flags: argparse.Namespace) -> None:
     """Writes step.hlo, step.npz with its inputs and answers, and work.json."""
     import tensorflow as tf
 
-    from bert_tf2 import heads
+    from bert_tf2 import heads, layers
     from bert_tf2.config import BertConfig
-    from bert_tf2.fast import compiled
     from bert_tf2.fast.encoder import Plan, accelerate
     from bert_tf2.training.loop import Trainer
     from bert_tf2.training.options import PRECISIONS, TrainOptions
     from bert_tf2.weights.checkpoint import tf1_variables
 
-    compiled.for_tpu = lambda: flags.for_tpu
+    layers.built_for = lambda: "TPU" if flags.for_tpu else "GPU"
     config = workload.load_config(flags.bert_config_file)
     sizes = {"num_labels": 2} if flags.model == "classifier" else {}
     make = getattr(heads, MODELS[flags.model])

@@ -174,6 +174,13 @@ def current_seeds() -> DropoutSeeds | None:
     return getattr(_OF_THREAD, "seeds", None)
 
 
+def built_for() -> str:
+    """The kind of device that computes what is built now: "CPU", "GPU" or "TPU"."""
+    if isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy):
+        return "TPU"
+    return "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+
+
 _LEVELS = 1 << 16
 
 
@@ -209,9 +216,14 @@ def dropout_mask(words: tf.Tensor, rate: float, like: tf.Tensor) -> tf.Tensor:
     by side, a TPU would have to write and move them before it could compare them.
     """
     shape = shapes.get_shape_list(like)
-    rows = math.prod(shape[:-1])
-    halves = [tf.cast(part, tf.uint16) for part in (words, tf.bitwise.right_shift(words, tf.constant(16, tf.uint32)))]
-    mask = tf.concat(halves, axis=0)[:rows] >= tf.constant(_levels_dropped(rate), tf.uint16)  # [R, D]
+    *rows, width = shape or [1]
+    if built_for() == "CPU":  # the same numbers: a CPU's loops take 3 % of a step longer over two tensors in one
+        halves = tf.cast(tf.bitwise.right_shift(words, tf.constant([[[0]], [[16]]], tf.uint32)), tf.uint16)
+        halves = tf.reshape(halves, [-1, width])  # from [2, (R + 1) // 2, D]
+    else:
+        upper = tf.bitwise.right_shift(words, tf.constant(16, tf.uint32))
+        halves = tf.concat([tf.cast(words, tf.uint16), tf.cast(upper, tf.uint16)], axis=0)
+    mask = halves[: math.prod(rows)] >= tf.constant(_levels_dropped(rate), tf.uint16)  # [R, D]
     return tf.reshape(mask, shape)
 
 

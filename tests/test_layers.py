@@ -57,11 +57,13 @@ def test_every_place_is_dropped_alike_and_the_gradient_has_the_same_mask():
     assert abs(counts / 400 - 0.3).max() < 5 * np.sqrt(0.3 * 0.7 / 400)
 
 
-def test_the_two_numbers_of_a_word_are_independent_and_every_shape_has_its_own():
+def test_the_two_numbers_of_a_word_are_independent_and_every_shape_has_its_own(monkeypatch):
     kept = drop(tf.ones([2001, 64]), 0.5).numpy() > 0
     assert 0.49 < (kept[:1000] == kept[1001:]).mean() < 0.51
     for shape in ([], [7], [3, 5], [2, 3, 5], [0, 5]):
         assert drop(tf.ones(shape), 0.5).shape == shape
+    monkeypatch.setattr(layers, "built_for", lambda: "GPU")
+    np.testing.assert_array_equal(drop(tf.ones([2001, 64]), 0.5) > 0, kept)
     unknown = tf.function(lambda x: drop(x, 0.5), input_signature=[tf.TensorSpec([None, 64])])
     np.testing.assert_array_equal(unknown(tf.ones([2001, 64])) > 0, kept)
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
+from bert_tf2 import layers
+
 
 def compiled_with_xla(function: Callable) -> Callable:
     """Decorates a function of tensors, sequences, None or numbers whose operations XLA compiles into one if it pays.
@@ -28,11 +30,6 @@ def compiled_with_xla(function: Callable) -> Callable:
         return kernel(*arguments) if _pays(arguments) else function(*arguments)
 
     return call
-
-
-def for_tpu() -> bool:
-    """Whether the graph that is built is a TPU's program, which XLA compiles as a whole."""
-    return isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
 
 
 _OF_THREAD = threading.local()  # TensorFlow builds the graph of each replica in a thread of its own
@@ -50,7 +47,7 @@ def few_sizes(are_few: bool) -> Iterator[None]:
 
 
 def _pays(arguments: tuple) -> bool:
-    if tf.executing_eagerly() or for_tpu():
+    if tf.executing_eagerly() or layers.built_for() == "TPU":
         return False
     tensors = [argument for argument in tf.nest.flatten(arguments) if isinstance(argument, tf.Tensor)]
     fixed = all(tensor.shape.is_fully_defined() for tensor in tensors)

@@ -13,7 +13,6 @@ import keras
 import tensorflow as tf
 
 from bert_tf2 import layers, modeling
-from bert_tf2.fast import compiled
 from bert_tf2.fast.compiled import compiled_with_xla
 from bert_tf2.layers import GELU_CUBIC, GELU_SCALE, at_least_float32, current_seeds, dropout_words
 
@@ -49,7 +48,7 @@ def key_value(attention: modeling.SelfAttention, states: tf.Tensor) -> Sequence[
 def _pays_side_by_side(attention: modeling.SelfAttention, states: tf.Tensor) -> bool:
     parts = (attention.query, attention.key, attention.value)
     is_plain = type(attention) is modeling.SelfAttention and all(_is_plain(part, tf.identity) for part in parts)
-    return is_plain and states.dtype.size <= 2 and not compiled.for_tpu()
+    return is_plain and states.dtype.size <= 2 and layers.built_for() != "TPU"
 
 
 def _side_by_side(parts: Sequence[layers.Dense], scales: Sequence[float], states: tf.Tensor) -> tf.Tensor:
