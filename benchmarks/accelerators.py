@@ -184,7 +184,7 @@ def largest_batches(rows: list[dict[str, Any]]) -> list[str]:
             peaks[kind, found["target"]][found["batch_size"]] = found["peak"]
     lines = []
     for (kind, target), of_batches in peaks.items():
-        (small, low), *_, (large, high) = sorted(of_batches.items())
+        (small, low), (large, high) = (pick(of_batches.items()) for pick in (min, max))
         if high > low:
             most = small + int((2**30 * TARGETS[target].memory - low) * (large - small) / (high - low))
             lines.append(f"{kind}, {target}: about {most} examples fit")
