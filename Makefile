@@ -152,8 +152,8 @@ accelerators: $(VENV)/installed .venv-accelerators/installed
 	rm -rf $(HLO)
 	for step in $(STEPS); do \
 	  set -- $$(echo $$step | tr -- -x "  "); \
-	  step="$(BENCH)/hlo_on_gpu.py --model=$$1 --precision=$$2 --batch_size=$$3 --max_seq_length=$$4 --no_answers $(SMALL)"; \
-	  $$step --write=$(HLO)/ours/$$1-$$2-$$3x$$4-gpu && $$step --write=$(HLO)/ours/$$1-$$2-$$3x$$4-tpu --for_tpu || exit 1; \
+	  write="$(BENCH)/hlo_on_gpu.py --model=$$1 --precision=$$2 --batch_size=$$3 --max_seq_length=$$4 --no_answers $(SMALL)"; \
+	  $$write --write=$(HLO)/ours/$$step-gpu && $$write --write=$(HLO)/ours/$$step-tpu --for_tpu || exit 1; \
 	done
 	for batch in $(PEERS); do \
 	  $(BENCH)/against_peers.py --write=$(HLO)/peers --peers=model_garden,keras_hub --cases=8x128 --precisions=bfloat16 \

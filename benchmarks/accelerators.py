@@ -154,11 +154,13 @@ def compiled_step(folder: pathlib.Path, name: str, count: int) -> dict[str, Any]
         done = devices[0].client.compile(module, _jax.DeviceList(tuple(devices)), options)
     except jax.errors.JaxRuntimeError as error:
         too_large = "RESOURCE_EXHAUSTED" in str(error)
-        return found | {"failed": f"more than {TARGETS[name].memory:g}" if too_large else str(error)[:80]}
+        told = str(error).splitlines()[0][:80].replace("|", "/")
+        return found | {"failed": f"more than {TARGETS[name].memory:g}" if too_large else told}
+    seconds = time.perf_counter() - began
     kept, text = done.get_compiled_memory_stats(), "".join(one.to_string() for one in done.hlo_modules())
     peak = kept.argument_size_in_bytes + kept.output_size_in_bytes - kept.alias_size_in_bytes + kept.temp_size_in_bytes
     moved, sums = moved_bytes(text)
-    return found | {"seconds": time.perf_counter() - began, "moved": moved, "sums": sums, "peak": peak}
+    return found | {"seconds": seconds, "moved": moved, "sums": sums, "peak": peak}
 
 
 def row(found: dict[str, Any]) -> str:
@@ -195,7 +197,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=pathlib.Path, help="that hlo_on_gpu.py --write has written")
     parser.add_argument("--targets", default=",".join(TARGETS), help="names with commas")
-    parser.add_argument("--devices", type=int, default=1, help="how many divide the batch among them, at most 4")
+    parser.add_argument(
+        "--devices", type=int, choices=(1, 2, 4), default=1, help="how many divide the batch among them"
+    )
     parser.add_argument("--json", action="store_true", help="what is found of one folder and one target")
     flags = parser.parse_args()
     for folder in flags.folders:
@@ -224,9 +228,12 @@ def main() -> None:
     print("| step | target | seconds to compile | GFLOP | GB moved | GB at once | roofline, ms |\n|-|-|-|-|-|-|-|")
     rows = []
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        for found in filter(None, pool.map(find, itertools.product(flags.folders, names))):
-            rows.append(found)
-            print(row(found), flush=True)
+        try:
+            for found in filter(None, pool.map(find, itertools.product(flags.folders, names))):
+                rows.append(found)
+                print(row(found), flush=True)
+        finally:  # after an error or Ctrl-C, nothing more is begun
+            pool.shutdown(wait=False, cancel_futures=True)
     print("", *largest_batches(rows), sep="\n")
 
 

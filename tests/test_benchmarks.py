@@ -86,3 +86,19 @@ def test_the_operations_of_a_step():
     # One row of 3 tokens: four 4 x 4 products, two 4 x 8, scores and context of 3 x 3; the head; the pooler.
     forward = 3 * 2 * (4 * 16 + 2 * 32) + 2 * 2 * 3 * 3 * 4 + 2 * (2 * (16 + 40)) + 2 * 16
     assert steps.step_flops(config, [3], 2) == 3 * forward
+
+
+def test_rows_of_accelerators_and_the_largest_batches(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    accelerators = importlib.import_module("accelerators")
+    step = {"model": "span", "max_seq_length": 128, "precision": "float32", "target": "TPU v5e", "devices": 1}
+    step |= {"flops": 197e9, "moved": 1.64e9, "sums": 0, "seconds": 7.4}
+    small, large = ({**step, "batch_size": batch, "peak": batch * 2**30 // 8} for batch in (8, 32))
+    assert (
+        accelerators.row(small) == "| span, 8 x 128, float32 | TPU v5e | 7 | 197 | 1.64 | 1.07 of 16 | 2.00 (bytes) |"
+    )
+    assert accelerators.row({**small, "failed": "no"}) == "| span, 8 x 128, float32 | TPU v5e | | 197 | | no | |"
+    assert accelerators.largest_batches([large, small]) == [
+        "span, 128 tokens, float32, TPU v5e: about 128 examples fit"
+    ]
+    assert accelerators.largest_batches([small]) == []

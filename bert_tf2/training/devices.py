@@ -15,6 +15,7 @@ from tensorflow.python.framework import config
 from bert_tf2 import layers
 from bert_tf2.fast import compiled
 from bert_tf2.fast.encoder import Plan
+from bert_tf2.layers import computes_on
 from bert_tf2.support import process
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import Options
@@ -82,15 +83,6 @@ def create_strategy(
             " install its CUDA libraries: pip install 'tensorflow[and-cuda]' (TF_CPP_MIN_LOG_LEVEL=0 shows its reasons)"
         )
     return strategy
-
-
-def computes_on(strategy: tf.distribute.Strategy) -> str:
-    """The devices of a strategy, whatever else the machine has: CPU, GPU or TPU."""
-    if isinstance(strategy, tf.distribute.TPUStrategy):
-        return "TPU"
-    if isinstance(strategy, (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)):
-        return "GPU" if any("GPU" in device for device in strategy.extended.worker_devices) else "CPU"
-    return "GPU" if tf.config.list_logical_devices("GPU") else "CPU"  # the default strategy places nothing
 
 
 def plan_for(

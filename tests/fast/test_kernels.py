@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from executed_graphs import executed
+from small_models import tiny_config
 
 from bert_tf2 import layers, modeling
 from bert_tf2.fast import blocks, compiled, kernels
@@ -182,3 +183,14 @@ def test_what_is_replaced_and_what_is_not():
         kernels.attend(query, key, MASK_SCORES, value, RATE),
         modeling.average_values(modeling.attention_scores(query, key, MASK_SCORES), value, RATE),
     )
+
+
+def test_only_a_tpu_has_three_narrow_products(monkeypatch):
+    attention = modeling.SelfAttention(tiny_config(), dtype="mixed_bfloat16")
+    states = tf.cast(np.random.default_rng(1).normal(size=[2, 3, attention.config.hidden_size]), tf.bfloat16)
+    attention.query_key_value(states)
+    (wide,) = kernels.query_key_value(attention, states)
+    monkeypatch.setattr(layers, "built_for", lambda: "TPU")
+    narrow = kernels.query_key_value(attention, states)
+    assert len(narrow) == 3
+    np.testing.assert_allclose(tf.cast(wide, tf.float32), tf.cast(tf.concat(narrow, -1), tf.float32), atol=0.02)
