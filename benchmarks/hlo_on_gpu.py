@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import pathlib
+import tempfile
 import time
 import types
 import zlib
@@ -202,43 +203,66 @@ def _value(name: str, dtype: str, shape: Sequence[int], value=None) -> np.ndarra
     return np.broadcast_to(np.asarray(drawn, dtype), shape)
 
 
-def _run_step(flags: argparse.Namespace, work: Mapping[str, Any], device, rate: float) -> str:
-    """A line: the largest differences from the answers of TensorFlow's CPU, and the time."""
-    import jax
+class _Step:
+    """A step on a device with its variables, which each call takes: their memory is that of the new ones."""
 
-    executable = compiled(pathlib.Path(flags.run) / "step.hlo", device)
-    with np.load(pathlib.Path(flags.run) / "step.npz") as file:
-        wanted = {key.replace("|", "/"): file[key] for key in file.files}
-    inputs = [jax.device_put(wanted.pop(key), device) for key in [*wanted] if key.startswith("input ")]
-    variables = [jax.device_put(_value(**parameter), device) for parameter in work["parameters"]]
+    def __init__(self, folder: pathlib.Path, work: Mapping[str, Any], device):
+        import jax
 
-    def call(variables: list) -> list:
-        results = executable.execute_sharded([*inputs, *variables]).disassemble_into_single_device_arrays()
-        return [result[0] for result in results]
+        self._executable, self._assigned = compiled(folder / "step.hlo", device), work["assigned"]
+        with np.load(folder / "step.npz") as file:
+            self.wanted = {key.replace("|", "/"): file[key] for key in file.files}
+        inputs = [self.wanted.pop(key) for key in [*self.wanted] if key.startswith("input ")]
+        self._inputs = [jax.device_put(value, device) for value in inputs]
+        self._variables = [jax.device_put(_value(**parameter), device) for parameter in work["parameters"]]
 
-    def updated(variables: list, results: list) -> list:
-        new = {number: results[place] for number, place in work["assigned"]}
-        return [new.get(number, value) for number, value in enumerate(variables)]
+    def __call__(self) -> list:
+        done = self._executable.execute_sharded([*self._inputs, *self._variables])
+        results = [result for (result,) in done.disassemble_into_single_device_arrays()]
+        for number, place in self._assigned:
+            self._variables[number] = results[place]
+        return results
 
-    results = call(variables)
-    answers = dict(zip(work["results"], results, strict=False))
+    def seconds(self, count: int) -> float:
+        """Of a call. Its results are dropped: a graph of a GPU's kernels is updated where it meets other addresses."""
+        began = time.perf_counter()
+        for _ in range(count - 1):
+            self()
+        self()[0].block_until_ready()
+        return (time.perf_counter() - began) / count
+
+    def kernel_seconds(self, count: int = 5) -> float:
+        """The sum of a GPU's kernels, of which a graph runs some at once, by JAX's profiler; 0 on another device."""
+        import jax
+
+        with tempfile.TemporaryDirectory() as folder:
+            with jax.profiler.trace(folder):
+                self.seconds(count)
+            (path,) = pathlib.Path(folder).rglob("*.xplane.pb")
+            data = jax.profiler.ProfileData.from_file(str(path))
+        planes = [plane for plane in data.planes if plane.name.startswith("/device:GPU")]
+        streams = [line for plane in planes for line in plane.lines if line.name.startswith("Stream")]
+        return sum(event.duration_ns for line in streams for event in line.events) / 1e9 / count
+
+
+def _differences(work: Mapping[str, Any], results: list, wanted: Mapping[str, np.ndarray]) -> list[str]:
+    """The largest ones from the answers of TensorFlow's CPU."""
+    answers = {key: value for key, value in zip(work["results"], results, strict=False) if key in wanted}
+    parts = [f"{key} {relative_difference(np.asarray(value), wanted[key]):.1e}" for key, value in answers.items()]
     slots = {work["parameters"][number]["name"]: place for number, place in work["assigned"]}
     slots = {key: place for key, place in slots.items() if key in wanted and key not in answers}
-    parts = [
-        f"{key} {relative_difference(np.asarray(answers[key]), wanted[key]):.1e}" for key in wanted if key in answers
-    ]
     if slots:
         found = np.concatenate([projected(key, np.asarray(results[place])) for key, place in slots.items()])
         parts.append(f"gradients {relative_difference(found, np.concatenate([wanted[key] for key in slots])):.1e}")
-    # A step has taken its variables: their memory is that of the new ones.
-    variables = updated(variables, results)
-    for count in (workload.WARM_UP, flags.steps):  # the last round counts
-        began = time.perf_counter()
-        for _ in range(count):
-            results = call(variables)
-            variables = updated(variables, results)
-        jax.block_until_ready(results)
-        seconds = (time.perf_counter() - began) / count
+    return parts
+
+
+def _run_step(flags: argparse.Namespace, work: Mapping[str, Any], device, rate: float) -> str:
+    """A line: the time, and the differences."""
+    step = _Step(pathlib.Path(flags.run), work, device)
+    parts = _differences(work, step(), step.wanted)
+    step.seconds(workload.WARM_UP)
+    seconds, kernels = step.seconds(flags.steps), step.kernel_seconds()
     lengths = [work["max_seq_length"]] * work["batch_size"]
     config = types.SimpleNamespace(**work["config"])
     words = int(one_batch(work).get("masked_lm_weights", np.zeros(1)).sum())
@@ -247,6 +271,7 @@ def _run_step(flags: argparse.Namespace, work: Mapping[str, Any], device, rate: 
     return (
         f"{1000 * seconds:.2f} ms, {work['batch_size'] / seconds:.4g} examples/s,"
         f" {flops / seconds / rate:.0%} of the products' rate"
+        + (f", {1000 * kernels:.2f} ms of kernels" if kernels else "")
         + (f", peak {memory / 1e9:.2f} GB" if memory else "")
         + (f"; differences: {', '.join(parts)}" if parts else "")
     )
