@@ -197,9 +197,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=pathlib.Path, help="that hlo_on_gpu.py --write has written")
     parser.add_argument("--targets", default=",".join(TARGETS), help="names with commas")
-    parser.add_argument(
-        "--devices", type=int, choices=(1, 2, 4), default=1, help="how many divide the batch among them"
-    )
+    parser.add_argument("--devices", type=int, choices=(1, 2, 4), default=1, help="how many divide the batch")
     parser.add_argument("--json", action="store_true", help="what is found of one folder and one target")
     flags = parser.parse_args()
     for folder in flags.folders:
@@ -238,4 +236,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -129,11 +129,11 @@ def sides(options: BenchmarkOptions) -> list[Side]:
     return found
 
 
-def command(side: Side, options: BenchmarkOptions, case: str, precision: str) -> list[str]:
+def command(side: Side, options: BenchmarkOptions, case: str, precision: str, **other) -> list[str]:
     program = f"peers/{side.peer}_step.py" if side.peer else "pretraining_step.py"
     own = [f"--variant={side.variant}"] if side.peer else ["--json", *([side.variant] if side.variant else [])]
     sizes = ("batch_size", "max_seq_length", "max_predictions_per_seq", "mean_length")
-    given = {**dict(zip(sizes, CASES[case], strict=True)), "precision": precision, "steps": options.steps}
+    given = {**dict(zip(sizes, CASES[case], strict=True)), "precision": precision, "steps": options.steps, **other}
     config = options.bert_config_file and Path(options.bert_config_file).resolve()
     return [
         *(side.python, str(processes.BENCHMARKS / program), *own),
@@ -148,9 +148,7 @@ def write(options: BenchmarkOptions, folder: Path) -> None:
         if side.variant == "xla":
             batch = options.batch_size or CASES[case][0]
             to = (folder / f"{side.peer}-{precision}-{batch}x{CASES[case][1]}").resolve()
-            # Of a flag that is given twice, the last one counts.
-            given = [*command(side, options, case, precision), f"--write={to}", f"--batch_size={batch}"]
-            processes.run(given, folder / "log")
+            processes.run(command(side, options, case, precision, batch_size=batch, write=to), folder / "log")
             print(f"Wrote {to}", flush=True)
 
 
