@@ -3,8 +3,8 @@
     python benchmarks/pretraining_data.py --input_file=corpus.txt --vocab_file=vocab.txt
 
 It runs the script in a separate process: on the corpus, in shards, and on a text of one word to measure the start of
-Python. With `--against=FOLDER`, the script of another checkout (a former commit) takes turns with them. Then it does
-the same work here, stage by stage. Last, it measures how fast inspect_records.py reads what was written.
+Python. Then it does the same work here, stage by stage. Last, it measures how fast inspect_records.py reads what was
+written.
 
 `--megabytes=1000` repeats the documents in random order until the text has this size.
 """
@@ -15,10 +15,8 @@ import contextlib
 import dataclasses
 import itertools
 import os
-import pathlib
 import random
 import shutil
-import sys
 import tempfile
 import time
 import timeit
@@ -47,7 +45,6 @@ class BenchmarkOptions(PretrainingDataOptions):
     do_lower_case: bool = setting("Whether the vocabulary is of lower-cased text.", True, group=DATA)
     megabytes: float = setting("The size of a text made of the documents; 0 for the text itself.", 0.0, group=DATA)
     num_shards: int = setting("The number of shards.", 20, group=DATA)
-    against: str | None = setting("A checkout whose script to compare with.", None, group=DATA)
     rounds: int = setting("How often each command runs; the median counts.", 3, group=DATA, low=1)
 
 
@@ -55,20 +52,13 @@ _OWN = {field.name for field in dataclasses.fields(BenchmarkOptions)} - {"input_
 _OWN -= {field.name for field in dataclasses.fields(PretrainingDataOptions)}
 
 
-def run_script(
-    input_file: str, options: BenchmarkOptions, folder: str, checkout: pathlib.Path = processes.ROOT, **more: object
-) -> Watched:
-    """Runs the script of a checkout in a process of its own."""
+def run_script(input_file: str, options: BenchmarkOptions, folder: str, **more: object) -> Watched:
+    """Runs the script in a process of its own."""
     settings = {name: value for name, value in dataclasses.asdict(options).items() if name not in _OWN}
-    if checkout != processes.ROOT:  # another version may lack newer flags, which have their defaults here
-        defaults = {field.name: field.default for field in dataclasses.fields(BenchmarkOptions)}
-        settings = {name: value for name, value in settings.items() if value != defaults[name]}
     os.makedirs(folder, exist_ok=True)
     output = os.path.join(folder, "examples.tfrecord")
     settings = {**settings, "input_file": input_file, "vocab_file": options.vocab_file, "output_file": output, **more}
-    command = [sys.executable, str(checkout / "create_pretraining_data.py"), *processes.flags_of(**settings)]
-    environment = {**os.environ, "PYTHONPATH": str(checkout)}
-    return processes.watch(command, os.path.join(folder, "log"), cwd=checkout, env=environment)
+    return processes.watch(processes.script("create_pretraining_data.py", **settings), os.path.join(folder, "log"))
 
 
 def median(runs: list[Watched]) -> Watched:
@@ -107,9 +97,6 @@ def measure(inputs: str, options: BenchmarkOptions, folder: str) -> dict[str, Wa
         "whole": {"input_file": inputs, "folder": folder},
         "sharded": {"input_file": inputs, "folder": f"{folder}/shards", "num_shards": options.num_shards},
     }
-    if options.against:
-        checkout = pathlib.Path(options.against).resolve()
-        commands["against"] = {"input_file": inputs, "folder": f"{folder}/against", "checkout": checkout}
     runs: dict[str, list[Watched]] = {name: [] for name in commands}
     for _, (name, given) in itertools.product(range(options.rounds), commands.items()):
         runs[name].append(run_script(options=options, **given))
@@ -136,11 +123,6 @@ def report(input_files: list[str], options: BenchmarkOptions, folder: str) -> No
         f"in shards          {shards.seconds:.1f} s, {whole.seconds / shards.seconds:.2f} times as fast; peak memory"
         f" {shards.resident / 1e6:.0f} MB, of a worker {shards.of_children / 1e6:.0f} MB"
     )
-    if other := runs.get("against"):
-        print(
-            f"other checkout     {other.seconds:.1f} s, {other.resident / 1e6:.0f} MB; whole command"
-            f" {other.seconds / whole.seconds:.2f} times as fast, in shards {other.seconds / shards.seconds:.2f} times"
-        )
     stages = time_stages(input_files, options, folder)
     for stage, seconds in stages.items():
         print(f"{stage:<23}{seconds / sum(stages.values()):6.1%} of the work, {seconds:.2f} s")

@@ -113,18 +113,11 @@ class Watched(NamedTuple):
     of_children: float
 
 
-def watch(command: Sequence[str], log: str | Path, **how: Any) -> Watched:
-    """Runs a command with its output in the file `log`, and looks at its memory all the time.
-
-    Args:
-      how: arguments of subprocess.Popen.
-
-    Raises:
-      Failed: its status is not 0.
-    """
+def watch(command: Sequence[str], log: str | Path) -> Watched:
+    """As `run`, and looks at its memory all the time."""
     began = time.perf_counter()
     resident = of_children = 0.0
-    with open(log, "wb") as stream, subprocess.Popen(command, stdout=stream, stderr=stream, **how) as process:
+    with open(log, "wb") as out, subprocess.Popen(command, stdout=out, stderr=out, env=environment()) as process:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         while process.poll() is None:
             resident = max(resident, _memory(process.pid))
