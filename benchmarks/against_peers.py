@@ -129,7 +129,7 @@ def sides(options: BenchmarkOptions) -> list[Side]:
     return found
 
 
-def command(side: Side, options: BenchmarkOptions, case: str, precision: str, **other) -> list[str]:
+def command(side: Side, options: BenchmarkOptions, case: str, precision: str, **other: object) -> list[str]:
     program = f"peers/{side.peer}_step.py" if side.peer else "pretraining_step.py"
     own = [f"--variant={side.variant}"] if side.peer else ["--json", *([side.variant] if side.variant else [])]
     sizes = ("batch_size", "max_seq_length", "max_predictions_per_seq", "mean_length")

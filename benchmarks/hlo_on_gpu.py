@@ -246,7 +246,7 @@ class _Step:
 
 
 def _differences(work: Mapping[str, Any], results: list, wanted: Mapping[str, np.ndarray]) -> list[str]:
-    """The largest ones from the answers of TensorFlow's CPU."""
+    """How far the results are from the answers of TensorFlow's CPU: a word or two for each."""
     answers = {key: value for key, value in zip(work["results"], results, strict=False) if key in wanted}
     parts = [f"{key} {relative_difference(np.asarray(value), wanted[key]):.1e}" for key, value in answers.items()]
     slots = {work["parameters"][number]["name"]: place for number, place in work["assigned"]}

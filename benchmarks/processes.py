@@ -114,7 +114,7 @@ class Watched(NamedTuple):
 
 
 def watch(command: Sequence[str], log: str | Path) -> Watched:
-    """As `run`, and looks at its memory all the time."""
+    """Runs a command as `run` does, and looks at its memory all the time."""
     began = time.perf_counter()
     resident = of_children = 0.0
     with open(log, "wb") as out, subprocess.Popen(command, stdout=out, stderr=out, env=environment()) as process:
