@@ -130,13 +130,11 @@ def functions() -> list[tuple[str, int]]:
 
 
 def test_functions_are_short():
-    lengths = functions()
-    assert [name for name, length in lengths if length > 60] == []
-    assert sorted(length for _, length in lengths)[len(lengths) // 2] < 12
+    assert [name for name, length in functions() if length > 60] == []
 
 
 def test_modules_and_test_files_fit_into_a_head():
-    assert {name: lines(path) for name, path in MODULES.items() if lines(path) > 400} == {}
+    assert {name: lines(path) for name, path in MODULES.items() if lines(path) > 500} == {}
     assert {path.name: lines(path) for path in (ROOT / "tests").rglob("*.py") if lines(path) > 500} == {}
 
 
