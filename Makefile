@@ -37,7 +37,7 @@ test-slow: $(VENV)/tests-installed
 # The longest tests; then kills trainings 90 times.
 soak: $(VENV)/dask-installed
 	$(PYTEST) -m soak
-	PYTHONPATH=tests $(BIN)/python tests/soak/kill_trainings.py
+	PYTHONPATH=tests:$$PYTHONPATH $(BIN)/python tests/soak/kill_trainings.py
 
 # On a machine with an NVIDIA GPU. On others it fails, because it would test nothing.
 test-gpu: $(VENV)/tests-installed

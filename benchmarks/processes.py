@@ -80,8 +80,12 @@ def revision() -> str:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """The environment of a benchmark's process: the benchmarks and this project can be imported."""
-    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{BENCHMARKS}", "TF_CPP_MIN_LOG_LEVEL": "2", **variables}
+    """The environment of a benchmark's process: the benchmarks and this project can be imported.
+
+    What PYTHONPATH already holds stays: some machines find TensorFlow through it.
+    """
+    paths = [str(ROOT), str(BENCHMARKS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TF_CPP_MIN_LOG_LEVEL": "2", **variables}
 
 
 def run(command: Sequence[str], log: str | Path, **variables: str) -> float:

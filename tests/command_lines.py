@@ -44,6 +44,15 @@ for name, command in commands.COMMANDS.items():
 """
 
 
+def environment(*folders: pathlib.Path, **variables: str) -> dict[str, str]:
+    """The environment of a process that imports from `folders`, by default the checkout, first.
+
+    What PYTHONPATH already holds stays: some machines find TensorFlow through it.
+    """
+    paths = [*map(str, folders or [ROOT]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables}
+
+
 @functools.cache
 def _all_described() -> dict[str, dict]:
     command = [sys.executable, "-c", _DESCRIBE]
@@ -64,10 +73,10 @@ class Done(NamedTuple):
 
 class CommandLines:
     def __enter__(self) -> CommandLines:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
         self._server = subprocess.Popen(
             [sys.executable, __file__],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            env=environment(TF_CPP_MIN_LOG_LEVEL="2"),
         )  # fmt: skip
         return self
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from command_lines import ROOT, environment
 from refused import message_of
 from small_models import tiny_config
 
@@ -16,8 +17,8 @@ from bert_tf2 import heads
 from bert_tf2.config import BertConfig
 from bert_tf2.weights import checkpoint
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "benchmarks"
+FOLDERS = ("benchmarks", "bert_tf2", "docs", "examples", "serving", "tests")
 PROGRAMS = sorted(p.stem for p in BENCHMARKS.glob("*.py") if "flags.run(" in p.read_text(encoding="utf-8"))
 
 
@@ -32,17 +33,30 @@ def test_the_programs_check_their_flags_without_tensorflow():
         f"for name in {PROGRAMS}: assert settings_of(importlib.import_module(name).BenchmarkOptions), name\n"
         "print('tensorflow' in sys.modules)"
     )
-    paths = f"{ROOT}:{BENCHMARKS}"
-    done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": paths}, capture_output=True, text=True)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment(ROOT, BENCHMARKS), capture_output=True, text=True)
     assert done.stdout.strip() == "False", done.stderr
     assert len(PROGRAMS) > 8
+
+
+def test_processes_keep_the_folders_of_python_path(monkeypatch):
+    """A machine may find TensorFlow through them alone."""
+    given = os.pathsep.join(["/first", "/second"])
+    monkeypatch.setenv("PYTHONPATH", given)
+    for made in environment(), environment(BENCHMARKS), importlib.import_module("processes").environment():
+        assert made["PYTHONPATH"].endswith(os.pathsep + given)
+    monkeypatch.delenv("PYTHONPATH")
+    assert environment()["PYTHONPATH"] == str(ROOT)
+    own = {ROOT / "tests/command_lines.py", BENCHMARKS / "processes.py", pathlib.Path(__file__).resolve()}
+    programs = {*ROOT.glob("*.py")}.union(*((ROOT / name).rglob("*.py") for name in FOLDERS)) - own
+    assert not [path for path in programs if '"PYTHONPATH":' in path.read_text(encoding="utf-8")]
 
 
 def test_a_wrong_name_is_one_line():
     for program, wrong in (("against_peers", {"cases": "9x9"}), ("training_flags", {"runs": ""})):
         assert "is none of" in message_of(importlib.import_module(program).BenchmarkOptions, **wrong)
     command = [sys.executable, str(BENCHMARKS / "training_flags.py"), "--runs=huge"]
-    done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
     assert done.returncode == 2 and len(done.stderr.splitlines()) <= 2 and "is none of" in done.stderr
 
 
@@ -68,12 +82,13 @@ def test_what_the_replicas_of_a_step_sum(two, sizes):
 @pytest.mark.slow
 def test_steps_of_a_gpu_are_compared_with_the_cpu(sizes):
     command = [sys.executable, str(BENCHMARKS / "gpu_check.py"), f"--bert_config_file={sizes}"]
-    done = subprocess.run([*command, "--on=CPU", "--precisions=float32,bfloat16"], capture_output=True, text=True)
+    on_the_cpu = [*command, "--on=CPU", "--precisions=float32,bfloat16"]
+    done = subprocess.run(on_the_cpu, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     _, exact, narrow = done.stdout.splitlines()
     assert "losses differ by 0.0e+00" in exact and "examples/s" in exact and "TFLOP/s" in exact
     assert "losses differ by 0.0e+00" not in narrow
-    done = subprocess.run(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment(CUDA_VISIBLE_DEVICES="-1"), capture_output=True, text=True)
     assert done.returncode == 1 and "TensorFlow sees no GPU" in done.stderr.splitlines()[-1]
 
 

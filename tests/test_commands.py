@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from command_lines import ROOT, SCRIPTS
+from command_lines import ROOT, SCRIPTS, environment
 
 from bert_tf2 import commands
 from bert_tf2.support import process
@@ -48,8 +48,8 @@ def test_a_tpu_that_is_none_says_so_once():
         "from bert_tf2.support import process; process.begin(); process.load_tensorflow();"
         " import os; print(os.environ['TF_CPP_MIN_LOG_LEVEL'])"
     )
-    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True)
+    variables = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=variables, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("3\n", "")
 
 
@@ -87,8 +87,8 @@ def run(
     installed: pathlib.Path, folder: pathlib.Path, *command: str, timeout: float = 60
 ) -> subprocess.CompletedProcess:
     """Runs a command with the installed bert_tf2; the other packages are those of this environment."""
-    environment = {**os.environ, "PYTHONPATH": str(installed)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout)
+    variables = environment(installed)
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=timeout)
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import doctest
 import itertools
-import os
 import pathlib
 import re
 import shlex
@@ -15,7 +14,7 @@ import unicodedata
 
 import pytest
 import toy_data
-from command_lines import ROOT, SCRIPTS, described
+from command_lines import ROOT, SCRIPTS, described, environment
 
 from bert_tf2 import heads
 from bert_tf2.config import BertConfig
@@ -264,9 +263,9 @@ def test_the_readme_s_python_prints_its_own_lines_only(tmp_path):
     (folder / "bert_config.json").write_text(config.to_json_string())
     checkpoint.save(str(folder / "bert_model.ckpt"), checkpoint.tf1_variables(heads.PretrainingModel(config)), 0)
     shutil.copy(DEMO / "vocab.txt", folder)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    variables = {name: value for name, value in environment().items() if not name.startswith("TF_")}
     done = subprocess.run(
         [sys.executable, "-c", f"{program}print(bert.embed('Hello').shape)"],
-        cwd=tmp_path, env={**environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
+        cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "(16,)\n")

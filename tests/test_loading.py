@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy_data
+from command_lines import environment
 from refused import message_of as refusal
 from small_models import randomize, values_of
 
@@ -79,10 +80,8 @@ def test_importing_the_package_imports_nothing_and_prints_nothing():
             raise AssertionError("imported")
         assert not {"tensorflow", "keras", "numpy"} & {*sys.modules}, "loaded"
     """
-    root = pathlib.Path(bert_tf2.__file__).parents[1]
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, env={"PATH": ""}, capture_output=True, text=True, check=False
-    )
+    variables = environment(PATH="")
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
+from command_lines import ROOT, environment
 
 from bert_tf2 import tokenization
 from bert_tf2.pretraining import build_vocab
 from bert_tf2.support.errors import UserError
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 TEXTS = [
     "Walking and talking, the walkers walked; the talkers talked.",
     "Nobody was walking. Everybody was talking!",
@@ -28,10 +26,10 @@ def _learner_is_there():
     pytest.importorskip("tensorflow_text", reason="tensorflow-text does the learning")
 
 
-def run_script(*flags: str, **environment: str) -> subprocess.CompletedProcess:
+def run_script(*flags: str, **variables: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, str(ROOT / "build_vocab.py"), *flags],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        env=environment(**variables),
         capture_output=True,
         text=True,
         check=False,

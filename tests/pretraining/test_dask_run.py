@@ -11,14 +11,14 @@ import pytest
 pytest.importorskip("distributed", reason="needs the extra `dask`")
 
 from cluster_runs import FLAGS, SLOW, Cluster, command_line, contents, make_plain, run, wait_until
-from command_lines import ROOT
+from command_lines import ROOT, environment
 
 pytestmark = pytest.mark.extra
 
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")
+    monkeypatch.setenv("PYTHONPATH", environment(ROOT, ROOT / "tests")["PYTHONPATH"])
     folder = tmp_path / "cluster"
     folder.mkdir()
     with contextlib.ExitStack() as stack:

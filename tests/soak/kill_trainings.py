@@ -1,6 +1,6 @@
 """Kills trainings at random moments, continues them, and compares the end with that of an undisturbed one.
 
-    PYTHONPATH=tests python tests/soak/kill_trainings.py --kills=50 --kills_while_saving=20
+    PYTHONPATH=tests:$PYTHONPATH python tests/soak/kill_trainings.py --kills=50 --kills_while_saving=20
 
 For pretraining, also by two workers, and for fine-tuning with evaluations and best weights. Prints a line for each
 training that reached its end, and exits with 1 if one ended with other bytes.

@@ -13,7 +13,7 @@ import zipfile
 
 import keras
 import pytest
-from command_lines import ROOT
+from command_lines import environment
 from refused import message_of
 
 import bert_tf2
@@ -88,9 +88,9 @@ def ask(tmp_path_factory):
     cache = tmp_path_factory.mktemp("cache")
     address = f"http://127.0.0.1:{server.server_port}"
 
-    def ask(*names: str, **environment: str) -> list[str]:
-        own = {"HF_ENDPOINT": address, "HF_HOME": str(cache), "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "0"}
-        done = subprocess.run([sys.executable, "-c", CODE, *names], env={**os.environ, **own, **environment},
+    def ask(*names: str, **variables: str) -> list[str]:
+        own = {"HF_ENDPOINT": address, "HF_HOME": str(cache), "HF_HUB_OFFLINE": "0"}
+        done = subprocess.run([sys.executable, "-c", CODE, *names], env=environment(**{**own, **variables}),
                               cwd=cache, capture_output=True, text=True, timeout=300, check=True)  # fmt: skip
         return done.stdout.splitlines()
 

@@ -9,7 +9,7 @@ import sys
 import types
 
 import pytest
-from command_lines import ROOT
+from command_lines import ROOT, environment
 
 import bert_tf2
 from bert_tf2.support import process
@@ -18,15 +18,16 @@ from bert_tf2.support.errors import UserError
 _ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
-def python(program: str, **environment: str) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, timeout=60)
+def python(program: str, **variables: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment(**variables), capture_output=True, timeout=60
+    )
 
 
-@pytest.mark.parametrize("environment", [{"PYTHONIOENCODING": "ascii"}, _ASCII, {"PYTHONIOENCODING": "latin-1"}])
-def test_what_is_printed_is_utf_8_in_any_locale_and_cannot_fail(environment):
+@pytest.mark.parametrize("variables", [{"PYTHONIOENCODING": "ascii"}, _ASCII, {"PYTHONIOENCODING": "latin-1"}])
+def test_what_is_printed_is_utf_8_in_any_locale_and_cannot_fail(variables):
     done = python(
-        "from bert_tf2.support import process; process.begin(); print('\\xe9\\u5317 \\udcff \\ud83d')", **environment
+        "from bert_tf2.support import process; process.begin(); print('\\xe9\\u5317 \\udcff \\ud83d')", **variables
     )
     assert (done.stdout, done.stderr) == ("\xe9\u5317 \\udcff \\ud83d\n".encode(), b"")
 
@@ -37,7 +38,7 @@ def test_a_signal_while_tensorflow_loads_gets_its_line(number, tmp_path):
     loads = f"import os, time\nos.write(2, b'chatter')\nos.kill(os.getpid(), {int(number)})\ntime.sleep(20)"
     (tmp_path / "tensorflow.py").write_text(loads)
     program = "from bert_tf2.support import process; process.begin(); process.load_tensorflow()"
-    done = python(program, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}", TF_CPP_MIN_LOG_LEVEL="2")
+    done = python(program, **environment(tmp_path, ROOT, TF_CPP_MIN_LOG_LEVEL="2"))
     words = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM"}[number]
     assert (done.returncode, done.stderr.decode()) == (128 + number, f"-c: error: {words}\n")
 
@@ -63,7 +64,7 @@ def test_processes_of_multiprocessing_end_before_a_script_that_is_stopped(tmp_pa
     )
     done = subprocess.run(
         [sys.executable, "children.py"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True, timeout=60,
+        cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True, timeout=60,
     )  # fmt: skip
     deaf, tidied = done.stdout.split()
     assert done.returncode == 143 and tidied == "tidied" and not (tmp_path / "partial").exists()

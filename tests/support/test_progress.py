@@ -11,7 +11,7 @@ import termios
 
 import pytest
 import tqdm.std
-from command_lines import ROOT
+from command_lines import ROOT, environment
 
 from bert_tf2.support import progress
 
@@ -84,8 +84,8 @@ def on_a_terminal(program: str) -> str:
     """What a program writes to a terminal of 80 columns."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
-    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=environment, stdout=its, stderr=its)
+    command, variables = [sys.executable, "-c", program], environment(TERM="xterm")
+    process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=its, stderr=its)
     os.close(its)
     found = b""
     try:

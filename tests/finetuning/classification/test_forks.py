@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 import toy_data
-from command_lines import ROOT
+from command_lines import ROOT, environment
 from refused import message_of
 
 import bert_tf2
@@ -31,7 +30,7 @@ def test_the_fork_of_the_guide(tmp_path):
     flags |= {"do_train": True, "do_eval": True, "do_predict": True, "class_weights": "balanced"}
     flags |= {"max_seq_length": 32, "learning_rate": 3e-3, "num_train_epochs": 5, "train_batch_size": 16}
     command = [sys.executable, str(script), *(f"--{name}={value}" for name, value in flags.items())]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     texts = [text for text, _ in toy_data.sentences(21, 2)]
     answers = bert_tf2.load(str(tmp_path / "out")).classify(texts)
