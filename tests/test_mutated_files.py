@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import gzip
 import json
+import lzma
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -116,6 +118,8 @@ READERS = {
     "corpus": Reader("text.txt", damaged(TEXT), _corpus),
     "corpus_json": Reader("text.jsonl", damaged_json({"text": "one film . A book .", "id": 7}), _corpus),
     "corpus_gzip": Reader("text.gz", damaged(gzip.compress(TEXT, mtime=0)), _corpus),
+    "corpus_bzip2": Reader("text.bz2", damaged(bz2.compress(TEXT)), _corpus),
+    "corpus_xz": Reader("text.xz", damaged(lzma.compress(TEXT)), _corpus),
     "export": Reader(
         "model_info.json",
         damaged_json({"text_signatures": True, "signatures": {"serving_text": {"inputs": {"text": {}}}}}),

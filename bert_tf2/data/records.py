@@ -213,10 +213,10 @@ def form_of(block: tfrecords.Block) -> int:
 
 
 def kind_of(found: Values) -> RecordKind | None:
-    if "input_ids" not in found:
-        return None
     if "segment_lengths" in found:
         return UNMASKED if "next_sentence_labels" in found else UNMASKED_WORDS
+    if "input_ids" not in found:
+        return None
     if "masked_lm_positions" in found:
         return PRETRAINING if "next_sentence_labels" in found else MASKED_WORDS
     if "unique_ids" in found:

@@ -41,7 +41,9 @@ class BuildVocabOptions(CorpusOptions):
     """
 
     input_file: str = setting(
-        "Text files, also compressed by gzip: names and globs, separated by commas.", group=DATA, reads=True
+        "Text files, also compressed by gzip, bzip2 or xz: names and globs, separated by commas.",
+        group=DATA,
+        reads=True,
     )
     vocab_file: str = setting("Vocabulary to write, one entry per line.", group=DATA, writes_file=True)
     vocab_size: int = setting("Maximum number of entries.", 30522, group=VOCABULARY, low=1)

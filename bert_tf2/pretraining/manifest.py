@@ -22,9 +22,9 @@ from absl import logging
 
 from bert_tf2.data import record_index
 from bert_tf2.pretraining import sentences
-from bert_tf2.pretraining.options import PretrainingDataOptions
+from bert_tf2.pretraining.options import PretrainingDataOptions, without_held_out
 from bert_tf2.pretraining.shards import Job, Shard, sha256, text_sha256
-from bert_tf2.support import files, gzip_files, progress
+from bert_tf2.support import files, packed_files, progress
 from bert_tf2.support.errors import UserError, and_more
 
 NAME = "manifest.json"
@@ -201,8 +201,13 @@ def _other(path: str, found: str, stated: str) -> UserError:
     )
 
 
-def find(input_file: str) -> RecordFiles:
-    """Finds the files that a comma-separated list of names and patterns stands for; see files.match_files."""
+def find(input_file: str, held_out: Sequence[str] = ()) -> RecordFiles:
+    """Finds the files that a comma-separated list of names and patterns stands for; see files.match_files.
+
+    Args:
+      input_file: the names and patterns.
+      held_out: files to leave out of what the patterns match; see without_held_out. A manifest is compared with all.
+    """
     paths: list[str] = []
     rows: dict[str, dict[str, Any]] = {}
     for part in filter(None, (part.strip() for part in input_file.split(","))):
@@ -220,7 +225,10 @@ def find(input_file: str) -> RecordFiles:
     for path, row in rows.items():
         if not files.is_remote(path):  # asking for the sizes of thousands takes minutes there
             _check_size(path, row)
-    return RecordFiles(paths or files.match_files(input_file), rows)
+    kept = without_held_out(paths or files.match_files(input_file), input_file, held_out)
+    if left_out := sorted({*paths}.difference(kept)):
+        logging.info("Left out of --input_file, to be evaluated on: %s", and_more(left_out, 8))
+    return RecordFiles(kept, rows)
 
 
 def _compare(folder: str, names: Sequence[str], expected: Collection[str], pattern: str, *, is_listed: bool) -> None:
@@ -268,7 +276,7 @@ def _read_manifest(folder: str, names: Sequence[str], pattern: str | None) -> di
     try:
         listed = {row["file"]: row for row in filter(is_row, made["shards"])}
         complete, count, begin = made["complete"], made["flags"]["num_shards"], made["output"]
-        begin = f"{begin.removesuffix(gzip_files.ENDING)}-"
+        begin = f"{begin.removesuffix(packed_files.ENDING)}-"
     except (AttributeError, KeyError, TypeError):
         return {}  # of another program
     if not any(name in listed or (name.startswith(begin) and _NUMBERED.fullmatch(name)) for name in names):

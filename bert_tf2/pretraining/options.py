@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from bert_tf2.support import files
+from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import (
     ANSWERS,
     DATA,
@@ -113,7 +114,7 @@ class CreatePretrainingDataOptions(PretrainingDataOptions, CaseOptions):
     needs = (("num_workers", "num_shards"), ("dask_scheduler", "num_shards"))
 
     input_file: str = setting(
-        "Text files to read, also compressed by gzip: names and patterns (*, ?), separated by commas.",
+        "Text files to read, also compressed by gzip, bzip2 or xz: names and patterns (*, ?), separated by commas.",
         group=DATA,
         reads=True,
     )
@@ -182,8 +183,9 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
         "Evaluate on eval_input_file or else on the same records, after training if do_train.", False, group=TO_DO
     )
     eval_input_file: str | None = setting(
-        "Records to evaluate on: names and globs, separated by commas.", None, group=EVALUATION, reads=True
-    )
+        "Records to evaluate on: names and globs, separated by commas. A pattern of input_file leaves them out.",
+        None, group=EVALUATION, reads=True,
+    )  # fmt: skip
     eval_steps: int = setting(
         "While training, evaluate on eval_input_file every N steps and at the end, and keep the weights with the lowest"
         " masked_lm_loss in output_dir/best; 0 disables this.",
@@ -199,8 +201,28 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
 
     def check_inputs(self) -> None:
         self.config.check_sequence_length(self.max_seq_length)
-        for names in filter(None, (self.input_file, self.eval_input_file)):
-            files.match_files(names)
+        found = files.match_files(self.input_file)
+        if self.eval_input_file:
+            held_out = files.match_files(self.eval_input_file)
+            if self.do_train:
+                without_held_out(found, self.input_file, held_out)
+
+
+def without_held_out(found: Sequence[str], input_file: str, held_out: Sequence[str]) -> list[str]:
+    """The files to train on: those of a value of --input_file, `found`, without those of --eval_input_file.
+
+    Raises UserError if a file that is held out is named in --input_file, not only matched by a pattern, or if no file
+    is left.
+    """
+    others, named = {*map(files.identity, held_out)}, {part.strip() for part in input_file.split(",")}
+    twice = {path for path in found if files.identity(path) in others}
+    if both := sorted(named.intersection(twice)):
+        raise UserError(
+            f"{both[0]}: is named in --input_file and is one of --eval_input_file, too; leave it out of one of them"
+        )
+    if twice.issuperset(found):
+        raise UserError(f"--input_file={input_file}: every file is one of --eval_input_file; none is left to train")
+    return [path for path in found if path not in twice]
 
 
 @options

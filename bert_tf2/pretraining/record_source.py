@@ -26,43 +26,51 @@ class Source:
     """The records of files, with masks or without."""
 
     def __init__(
-        self, options: PretrainingOptions, config: BertConfig, tokenizer: FullTokenizer | None, input_file: str
+        self,
+        options: PretrainingOptions,
+        config: BertConfig,
+        tokenizer: FullTokenizer | None,
+        input_file: str,
+        held_out: Sequence[str] = (),
     ):
+        """Finds the files of `input_file`, without those that are `held_out`, and looks at the first record."""
         self._options = options
-        self._files = manifest.find(input_file)
-        self._paths = self._files.paths
-        first = _first_record(self._paths)
-        self._has_masks = "segment_lengths" not in first
-        self._vocabulary = tokenizer and tokenizer.vocab
-        if not self._has_masks:
-            self._kind = records.kind_of(first)
-            self._check_unmasked(int(first["input_ids"][0]))
-        else:
-            self._kind = records.MASKED_WORDS if options.objective == "mlm" else records.PRETRAINING
-            if options.masked_lm_prob != PretrainingOptions.masked_lm_prob:
-                logging.warning("--masked_lm_prob=%g has no effect: the records hold masks", options.masked_lm_prob)
-        logging.info("Reading records from %s", and_more(self._paths, 8))
+        self._files = manifest.find(input_file, held_out)
+        self.paths = self._files.paths
         self._sizes = {
             "max_seq_length": options.max_seq_length,
             "max_predictions_per_seq": options.max_predictions_per_seq,
             "vocab_size": config.vocab_size,
             "type_vocab_size": config.type_vocab_size,
         }
+        block = _first_block(self.paths)
+        first = _first_record(block)
+        self._has_masks = "segment_lengths" not in first
+        self._vocabulary = tokenizer and tokenizer.vocab
+        if not self._has_masks:
+            self._kind = records.kind_of(first)
+            self._check_unmasked(block)
+        else:
+            self._kind = records.MASKED_WORDS if options.objective == "mlm" else records.PRETRAINING
+            if options.masked_lm_prob != PretrainingOptions.masked_lm_prob:
+                logging.warning("--masked_lm_prob=%g has no effect: the records hold masks", options.masked_lm_prob)
+        logging.info("Reading records from %s", and_more(self.paths, 8))
 
-    def _check_unmasked(self, first: int) -> None:
-        """Raises UserError for records without masks that do not fit; `first`: the first token."""
+    def _check_unmasked(self, block: tfrecords.Block) -> None:
+        """Raises UserError for records without masks that do not fit; `block`: the first ones."""
         if self._vocabulary is None:
             raise UserError(
-                f"{self._paths[0]}: its records hold no masks (create_pretraining_data.py --dynamic_masking); give the"
+                f"{self.paths[0]}: its records hold no masks (create_pretraining_data.py --dynamic_masking); give the"
                 " vocabulary that they were made with, --vocab_file"
             )
         if self._options.objective == "mlm_nsp" and "next_sentence_labels" not in self._kind.features:
-            raise UserError(f"{self._paths[0]}: its records hold no next_sentence_labels; give --objective=mlm")
+            raise UserError(f"{self.paths[0]}: its records hold no next_sentence_labels; give --objective=mlm")
+        first = records.check(block, 0, self._kind, self._sizes).values["input_ids"][0]
         # With another vocabulary, [MASK] would be an ordinary word of the records, and nothing else would fail.
         if first != self._vocabulary["[CLS]"]:
             raise UserError(
                 f"{self._options.vocab_file}: [CLS] is entry {self._vocabulary['[CLS]']}, but the first record of"
-                f" {self._paths[0]} begins with {first}; give the vocabulary that the records were made with"
+                f" {self.paths[0]} begins with {first}; give the vocabulary that the records were made with"
             )
         logging.info("The records hold no masks: they are drawn now, other ones in each pass")
 
@@ -72,7 +80,7 @@ class Source:
             seeds = self._options.random_seed, purpose
             transform = dynamic_masking.Masker(self._vocabulary, self._options, seeds=seeds)
         order = {**order, "repeat": repeat, "drop_remainder": repeat, "transform": transform}
-        return record_order.read_records(self._paths, self._kind, self._sizes, batch_size, **order)
+        return record_order.read_records(self.paths, self._kind, self._sizes, batch_size, **order)
 
     def for_training(self, index: record_index.RecordIndex, first: int, share: record_order.Share | None = None):
         """The records in the order of the seed, without the `first` examples; of several workers, a share of them."""
@@ -82,7 +90,7 @@ class Source:
 
     def index(self, team: Team = ALONE) -> record_index.RecordIndex:
         """Where the records lie. The first of several workers reads the files for it, and keeps it for the others."""
-        records.check_first_records(self._paths, self._kind, self._sizes, must_have_some=True)
+        records.check_first_records(self.paths, self._kind, self._sizes, must_have_some=True)
         if not team.is_chief:
             team.wait()
 
@@ -90,7 +98,7 @@ class Source:
             self._files.check(counts)
             records.check_first_records(unlike, self._kind, self._sizes, must_have_some=False)
 
-        index, _ = record_index.read(self._paths, self._options.output_dir, keep=team.is_chief, check=check)
+        index, _ = record_index.read(self.paths, self._options.output_dir, keep=team.is_chief, check=check)
         if team.is_chief:
             team.wait()
         return index
@@ -105,13 +113,13 @@ class Source:
         with explained(self.find_fault):
             first = next(iter(data), None)
         if first is None:
-            raise UserError(f"{and_more(self._paths, 8)}: no records to evaluate on; give others to --eval_input_file")
+            raise UserError(f"{and_more(self.paths, 8)}: no records to evaluate on; give others to --eval_input_file")
         return data, min(batches_there, options.max_eval_steps)
 
     def _check_framing(self) -> int:
         """Checks and counts the records of an evaluation, of which a damaged length would end TensorFlow's reader."""
         found, needed = 0, self._options.max_eval_steps * self._options.eval_batch_size
-        for path in self._paths:
+        for path in self.paths:
             before = found
             for block in tfrecords.read_blocks(path):
                 if block.first == 1:
@@ -124,13 +132,17 @@ class Source:
         return found
 
     def find_fault(self) -> UserError | None:
-        return records.find_fault(self._paths, self._kind, self._sizes)
+        return records.find_fault(self.paths, self._kind, self._sizes)
 
 
-def _first_record(paths: Sequence[str]) -> records.Values:
-    """The features of the first record; none if the first files are empty, or it is no Example."""
-    for path in paths[:_FILES_TO_CHECK]:
-        if block := next(tfrecords.read_blocks(path, _FIRST_BYTES), None):
-            with contextlib.suppress(example.NotAnExample):  # `records` says so when all is known
-                return example.parse(block.record(0))
+def _first_block(paths: Sequence[str]) -> tfrecords.Block | None:
+    """The block of the first record; None if the first files are empty."""
+    blocks = (next(tfrecords.read_blocks(path, _FIRST_BYTES), None) for path in paths[:_FILES_TO_CHECK])
+    return next(filter(None, blocks), None)
+
+
+def _first_record(block: tfrecords.Block | None) -> records.Values:
+    """The features of the first record of a block; none if there is no block, or it is no Example."""
+    with contextlib.suppress(example.NotAnExample):  # `records` says so when all is known
+        return example.parse(block.record(0)) if block else {}
     return {}

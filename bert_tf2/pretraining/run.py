@@ -91,9 +91,10 @@ def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
         )
     if options.do_train:
         check_output_dir(options.output_dir, config, options.vocab_file)
-    sources = {"training": Source(options, config, tokenizer, options.input_file)}
-    if options.eval_input_file:
-        sources["held_out"] = Source(options, config, tokenizer, options.eval_input_file)
+    make = functools.partial(Source, options, config, tokenizer)
+    sources = {"held_out": make(options.eval_input_file)} if options.eval_input_file else {}
+    held_out = sources["held_out"].paths if sources and options.do_train else ()
+    sources["training"] = make(options.input_file, held_out)
     files.make_directory(options.output_dir)
     locks = options.do_train and team.is_chief
     with output_lock.locked(options.output_dir) if locks else contextlib.nullcontext():

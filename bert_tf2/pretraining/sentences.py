@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from absl import logging
 
 from bert_tf2.pretraining.options import CorpusOptions
-from bert_tf2.support import files, gzip_files, progress
+from bert_tf2.support import files, packed_files, progress
 from bert_tf2.support.errors import UserError, and_more
 
 _LIBRARY = "sentencex"
@@ -69,8 +69,8 @@ def read(texts: Iterable[str | Piece], options: CorpusOptions) -> Iterator[str]:
     As in the reference, the end of a file does not end a document. (A line of `jsonl` does.)
 
     Args:
-      texts: files of text in UTF-8, which may be compressed by gzip, or pieces of files. In errors and warnings, the
-        lines of a piece count from its start.
+      texts: files of text in UTF-8, which gzip, bzip2 or xz may have compressed, or pieces of files. In errors and
+        warnings, the lines of a piece count from its start.
       options: input_format, language and text_field are used.
     """
     decode, warned = _decoder(options), set()
@@ -80,9 +80,9 @@ def read(texts: Iterable[str | Piece], options: CorpusOptions) -> Iterator[str]:
             lines = files.decode_lines(text.lines(), name)
             yield from decode(_watched(lines, name, options.input_format, warned), name)
             continue
-        with gzip_files.open_unpacked(text) as stream:
+        with packed_files.open_unpacked(text, of_text=True) as stream:
             # Counting the lines of an archive would take as long as reading it.
-            total = None if gzip_files.is_packed(stream) else files.count_lines(text)
+            total = None if packed_files.is_packed(stream) else files.count_lines(text)
             lines = progress.track(files.decode_lines(stream, text), f"Reading {text}", total, "lines")
             yield from decode(_watched(lines, name, options.input_format, warned), name)
 

@@ -30,7 +30,7 @@ from bert_tf2.pretraining import sentences
 from bert_tf2.pretraining.example_files import make_files
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions
 from bert_tf2.pretraining.sentences import Piece, Source
-from bert_tf2.support import environment, files, gzip_files, outputs
+from bert_tf2.support import environment, files, outputs, packed_files
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
 
@@ -88,15 +88,15 @@ def seed_of(random_seed: int, number: int) -> int:
 
 def name_of(output_file: str, number: int | None, count: int) -> str:
     """The file of a shard: NAME-00000-of-01000, or NAME-00000-of-01000.gz for NAME.gz; the pattern of all for None."""
-    ending = gzip_files.ENDING if output_file.endswith(gzip_files.ENDING) else ""
+    ending = packed_files.ENDING if output_file.endswith(packed_files.ENDING) else ""
     which = "*" if number is None else f"{number:05d}"
     return f"{output_file.removesuffix(ending)}-{which}-of-{count:05d}{ending}"
 
 
 @contextlib.contextmanager
 def opened(names: Sequence[str], output_file: str) -> Iterator[tuple[Source, ...]]:
-    """The files of the corpus; those that gzip compressed are unpacked beside the output, as long as this is open."""
-    begin = output_file.removesuffix(gzip_files.ENDING)
+    """The files of the corpus; those that are compressed are unpacked beside the output, as long as this is open."""
+    begin = output_file.removesuffix(packed_files.ENDING)
     with contextlib.ExitStack() as unpacked:
         yield tuple(_open_source(name, f"{begin}-input-{number}", unpacked) for number, name in enumerate(names))
 
@@ -105,8 +105,8 @@ def _open_source(name: str, scratch: str, unpacked: contextlib.ExitStack) -> Sou
     if not files.is_remote(name) and not os.path.isfile(name):
         raise UserError(f"{name}: is no regular file; shards are cut at places in a file, so copy it to one first")
     place = name
-    with gzip_files.open_unpacked(name) as stream:
-        if gzip_files.is_packed(stream):
+    with packed_files.open_unpacked(name, of_text=True) as stream:
+        if packed_files.is_packed(stream):
             place = outputs.name_beside(scratch)
             unpacked.callback(lambda: files.exists(place) and files.remove(place))
             with environment.writing(place), files.open_binary(place, "wb") as text:

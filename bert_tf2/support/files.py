@@ -17,7 +17,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import logging
 
@@ -35,6 +35,11 @@ def _gfile(function: str, path: str, *others: str, **settings: Any) -> Any:
 
 def exists(path: str) -> bool:
     return _gfile("exists", path) if is_remote(path) else os.path.exists(path)
+
+
+def identity(path: str) -> str:
+    """The same for two names of one file."""
+    return path if is_remote(path) else os.path.realpath(path)
 
 
 def is_directory(path: str) -> bool:
@@ -172,23 +177,52 @@ def _hint(path: str) -> str:
 HEAD_BYTES = 4096
 """The bytes from the beginning of a file by which its kind is recognized."""
 
+MAGIC_BYTES = 10
+"""The bytes that are enough for every pattern of ARCHIVES."""
+
+
+class Archive(NamedTuple):
+    """A kind of compressed files."""
+
+    pattern: bytes  # how one begins, as a regular expression
+    unpacker: str  # the program that unpacks one
+
+
+ARCHIVES = {
+    "gzip": Archive(rb"\x1f\x8b\x08", "gunzip"),  # no text in UTF-8; records, if the first one has 559,903 bytes
+    "bzip2": Archive(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", "bunzip2"),
+    "xz": Archive(rb"\xfd7zXZ\x00", "unxz"),
+    "zstd": Archive(rb"\x28\xb5\x2f\xfd", "unzstd"),
+}
+"""By the name of the program."""
+
 _PAGE = rb"(\xef\xbb\xbf)?\s*<(!DOCTYPE html|html|head|\?xml)\b"
 # How a file begins, as a regular expression -> what it is, and what to do; {path} stands for its name.
 _KINDS = {
     rb"\xff\xfe|\xfe\xff": ("text in UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8 {path} > {path}.utf8"),
-    rb"\x1f\x8b\x08": ("a gzip archive", "unpack it first: gunzip -c < {path} > {path}.unpacked"),
+    **{
+        pattern: (f"a {name} archive", f"unpack it first: {unpacker} -c < {{path}} > {{path}}.unpacked")
+        for name, (pattern, unpacker) in ARCHIVES.items()
+    },
     rb"version https://git-lfs": ("a pointer of Git LFS and not the file itself", "fetch that: git lfs pull"),
     _PAGE: ("an HTML page, perhaps the answer of a server instead of the file", "download the file itself"),
 }
+# The same for what weights may be, or be packed in, but text is not.
+_KINDS_NOT_OF_TEXT = {
+    rb"PK\x03\x04": ("a zip archive", "unpack it first: unzip {path}"),
+    rb"7z\xbc\xaf\x27\x1c": ("a 7-Zip archive", "unpack it first: 7z x {path}"),
+    rb"(?s:.{257})ustar": ("a tar archive", "unpack it first: tar -xf {path}"),
+    rb"PAR1\x15": ("a Parquet table", "write its text into a file in UTF-8"),
+}
 
 
-def recognize(head: bytes, path: str, wanted: str, *, pages: bool = True) -> str | None:
+def recognize(head: bytes, path: str, wanted: str, *, text: bool = False) -> str | None:
     """What a file evidently is instead of what is `wanted`, and what to do; None for anything unknown.
 
-    `pages`: whether HTML counts, which may be intended in a corpus.
+    `text`: whether that is any text, which HTML may be, and archives of several files are not.
     """
-    for pattern, (what, remedy) in _KINDS.items():
-        if re.match(pattern, head, re.IGNORECASE) and (pages or pattern != _PAGE):
+    for pattern, (what, remedy) in (_KINDS | _KINDS_NOT_OF_TEXT if text else _KINDS).items():
+        if re.match(pattern, head, re.IGNORECASE) and not (text and pattern == _PAGE):
             return f"is {what}, not {wanted}; {remedy.format(path=shlex.quote(path))}"
     return None
 
@@ -258,12 +292,14 @@ def decode_lines(stream: Iterable[bytes], name: str, *, drop_bom: bool = False, 
 
 
 def _refuse_other_kinds(head: bytes, path: str) -> None:
-    if problem := recognize(head, path, "text in UTF-8", pages=False):
+    if problem := recognize(head, path, "text in UTF-8", text=True):
         raise UserError(f"{path}: {problem}")
 
 
 def _not_utf8(path: str, line: int, error: UnicodeDecodeError) -> UserError:
     name, byte = shlex.quote(path), error.object[error.start]
+    if b"\0" in error.object[:HEAD_BYTES]:  # in no other encoding, either, but UTF-16 and UTF-32
+        return UserError(f"{path}, line {line}: is no text, but binary data; give the file with the text")
     return UserError(
         f"{path}, line {line}: not UTF-8 text (byte 0x{byte:02x}); correct this place if the rest is UTF-8, or convert"
         f" it from its encoding, here that of Western texts: iconv -f CP1252 -t UTF-8 {name} > {name}.utf8"

@@ -1,5 +1,6 @@
 """Evaluation of pretraining on records that are not trained on: --eval_input_file and --eval_steps."""
 
+import dataclasses
 import json
 import math
 
@@ -7,12 +8,16 @@ import numpy as np
 import pytest
 from mutations import record_of
 from pretraining_text import VOCABULARY
+from refused import message_of
 from small_models import tiny_config
+from small_trainings import saved
 from tensorboard.backend.event_processing import event_accumulator
 from unmasked_data import LENGTH, make, training_options
 
-from bert_tf2 import heads
+from bert_tf2 import commands, heads
+from bert_tf2.pretraining import manifest
 from bert_tf2.pretraining import run as pretraining
+from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import WrongSetting
 from bert_tf2.weights import checkpoint
@@ -99,3 +104,62 @@ def test_a_record_that_claims_to_be_huge_does_not_reach_tensorflow(options, tmp_
     with pytest.raises(UserError, match=rf"{which}, record \d+: claims to have"):
         pretraining.run(options(max_eval_steps=100, **changes))
     assert not (tmp_path / "run" / "eval_results.txt").exists()
+
+
+# A file that is held out is not trained on.
+
+
+@pytest.fixture
+def shards(tmp_path, monkeypatch):
+    """The current folder, with four shards `r-0000?-of-00004`."""
+    for number in range(4):
+        make(tmp_path, f"r-0000{number}-of-00004", dynamic_masking=False, seed=number + 1, num_documents=10)
+    (tmp_path / "link").symlink_to("r-00003-of-00004")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("pattern", "held_out", "read"),
+    [
+        ("r-*", "r-00003-of-00004", "012"),
+        ("./r-*", "r-00003-of-00004", "012"),
+        ("r-*", "link", "012"),
+        ("r-*", "r-0000[13]*", "02"),
+        ("r-00000-of-00004,r-*-of-00004", "r-00003-of-00004", "0012"),
+        ("r-00000-of-00004,r-00001-of-00004", "r-00002-of-00004", "01"),
+    ],
+)
+def test_a_held_out_file_is_left_out_of_a_pattern(shards, log_lines, pattern, held_out, read):
+    found = manifest.find(pattern, files.match_files(held_out)).paths
+    assert [path[-10] for path in found] == [*read]
+    told = [line for line in log_lines if "--input_file" in line]
+    assert len(told) == ("*" in pattern)
+
+
+def test_a_training_does_not_read_what_is_held_out(shards, options, log_lines):
+    three = ",".join(f"r-0000{number}-of-00004" for number in range(3))
+    settings = {"eval_input_file": "r-00003-of-00004", "eval_steps": 2, "num_train_steps": 2}
+    pretraining.run(options("pattern", input_file="r-*", **settings))
+    (told,) = (line for line in log_lines if "--input_file" in line)
+    assert "r-00003-of-00004" in told
+    pretraining.run(options("names", input_file=three, **settings))
+    found, expected = saved(shards / "pattern"), saved(shards / "names")
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, name)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "held_out", "named"),
+    [
+        ("r-00000-of-00004,r-00001-of-00004", "r-00001-of-00004", "r-00001-of-00004"),
+        ("r-00000-of-00004,r-00001-of-00004", "r-*", "r-00000-of-00004"),
+        ("r-00001-of-00004,r-*", "./r-00001-of-00004", "r-00001-of-00004"),
+        ("r-*", "r-*", "r-*"),
+    ],
+)
+def test_what_would_train_on_the_evaluation_is_refused(shards, options, pattern, held_out, named):
+    settings = dataclasses.asdict(options(input_file=pattern, eval_input_file=held_out))
+    found = message_of(commands.call, "run_pretraining", **settings)
+    assert named in found and "--input_file" in found and "--eval_input_file" in found
+    assert not (shards / "run").exists()

@@ -1,10 +1,14 @@
 """run_pretraining.py with records that hold no masks."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from pretraining_text import VOCABULARY
-from unmasked_data import make, training_options
+from refused import message_of
+from unmasked_data import make, training_options, write
 
+from bert_tf2 import commands
 from bert_tf2.data import records
 from bert_tf2.pretraining import dynamic_masking
 from bert_tf2.pretraining import run as pretraining
@@ -62,6 +66,30 @@ def test_a_bad_record_is_named(options, tmp_path):
     records.write_records(f"{tmp_path}/y", kind, rows)
     with pytest.raises(UserError, match="y, record 3: the sum of segment_lengths is 2, and the record has 3 tokens"):
         pretraining.run(options(input_file=f"{tmp_path}/y"))
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"segment_lengths": [3], "next_sentence_labels": [0]}, "input_ids"),
+        ({"segment_lengths": [3], "next_sentence_labels": [0], "input_ids": []}, "input_ids"),
+        ({"segment_lengths": [], "next_sentence_labels": [0], "input_ids": [2, 6, 3]}, "segment_lengths"),
+        ({"segment_lengths": []}, "next_sentence_labels"),
+        ({"segment_lengths": [2], "next_sentence_labels": [], "input_ids": [2, 6, 3]}, "next_sentence_labels"),
+        ({"segment_lengths": [3], "next_sentence_labels": [0], "input_ids": [-2, 6, 3]}, "-2"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_a_first_record_that_lacks_something_is_named(options, tmp_path, row, words, evaluates):
+    path = write(tmp_path / "damaged", [row, row])
+    which = {"eval_input_file" if evaluates else "input_file": path}
+    settings = dataclasses.asdict(options(**which))
+    found = message_of(commands.call, "run_pretraining", **settings)
+    assert "damaged" in found and words in found
+    if row.keys() != {"segment_lengths"}:
+        assert f"{path}, record 1: " in found
+        assert f"{path}, record 1: " in message_of(commands.call, "inspect_records", input_file=path)
 
 
 def test_masked_words_only_in_compressed_records(options, tmp_path):
