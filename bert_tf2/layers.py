@@ -318,10 +318,10 @@ def product(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
 
 
 def normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """Layer normalization of float32 [..., D]: mean 0 and variance 1 over D, then a scale and a shift for each of D."""
+    """Layer normalization of float32 or float64 [..., D]: mean 0 and variance 1 over D, then a scale and a shift."""
     centered = x - tf.reduce_mean(x, axis=-1, keepdims=True)
     variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
-    return centered * tf.math.rsqrt(variance + epsilon) * gamma + beta
+    return centered * tf.math.rsqrt(variance + epsilon) * tf.cast(gamma, x.dtype) + tf.cast(beta, x.dtype)
 
 
 class LayerNorm(keras.layers.Layer):
@@ -371,6 +371,9 @@ class OutputLayer(keras.layers.Layer):
         )
         self.output_bias = self.add_weight(shape=[num_labels], initializer="zeros", autocast=False, name="output_bias")
         self.built = True
+
+    def compute_mask(self, inputs: tf.Tensor, previous_mask: tf.Tensor | None) -> None:
+        """The logits carry no mask: the losses of `heads` have weights of their own."""
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """[..., D] -> float32 [..., L]. Raises shapes.ShapeError for another width."""

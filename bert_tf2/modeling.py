@@ -263,12 +263,16 @@ class BertModel(keras.Model):
     computes_padding = True
 
     def __init__(
-        self, config: BertConfig | Mapping[str, Any] | str | os.PathLike[str], *, name: str = "bert", **kwargs
+        self, config: BertConfig | Mapping[str, Any] | str | os.PathLike[str], *, name: str | None = None, **kwargs
     ):
-        """Makes an encoder with new weights; `config` may be the dictionary of one, or the path of a file with it."""
+        """Makes an encoder with new weights; `config` may be the dictionary of one, or the path of a file with it.
+
+        `name` is by default bert, bert_2, bert_3, ...: a functional model takes each name once.
+        """
         if {"input_ids", "is_training"} & kwargs.keys():  # the reference's model is made for one batch
             raise UserError("BertModel takes a config alone: model = BertModel(config), then model(input_ids, mask)")
-        super().__init__(name=name, **kwargs)
+        number = keras.backend.get_uid("bert") if name is None else 0
+        super().__init__(name=name or ("bert" if number == 1 else f"bert_{number}"), **kwargs)
         self.config = config = BertConfig.of(config)
         policy = self.dtype_policy
         self.embeddings = Embeddings(config, name="embeddings", dtype=policy)
@@ -288,6 +292,11 @@ class BertModel(keras.Model):
     def get_embedding_table(self) -> tf.Variable:
         """The word embeddings, float32 [V, D]: the variable itself, not a copy."""
         return self.embeddings.word_embeddings.value
+
+    def __call__(self, input_ids: Any, input_mask: Any = None, token_type_ids: Any = None, **kwargs) -> BertOutput:
+        """See `call`; the states of tokens, [B, F, D], carry `input_mask` for layers of Keras that read masks."""
+        output = super().__call__(input_ids, input_mask, token_type_ids, **kwargs)
+        return with_mask(output, input_ids.get("input_mask") if isinstance(input_ids, Mapping) else input_mask)
 
     def call(
         self,
@@ -353,6 +362,18 @@ class BertModel(keras.Model):
         if token_type_ids is None:
             return input_ids, mask, tf.zeros_like(input_ids)
         return input_ids, mask, shapes.whole_numbers("token_type_ids", token_type_ids, config.type_vocab_size)
+
+
+def with_mask(output: BertOutput, input_mask: Any) -> BertOutput:
+    """Gives the states of tokens the mask, bool [B, F], by which layers such as GlobalAveragePooling1D skip padding.
+
+    None: no position is padding. Keras' own way, `compute_mask`, would get the first argument of a call alone.
+    """
+    if input_mask is not None:
+        mask = keras.ops.cast(input_mask, "bool")
+        for states in (output.embedding_output, *output.all_encoder_layers, output.sequence_output):
+            states._keras_mask = mask
+    return output
 
 
 def mask_scores(mask: tf.Tensor) -> tf.Tensor:

@@ -91,7 +91,9 @@ class FastEncoder:
                 last = batch.spread(last) if reads is None else last
         pooled_output = self._bert.pooler(last[:, 0])
         embedding_output, *others = layers
-        last = last if reads is None else last[:, 1:]  # [B, P, D]
+        if reads is None:
+            return modeling.with_mask(modeling.BertOutput(embedding_output, (*others, last), last, pooled_output), mask)
+        last = last[:, 1:]  # [B, P, D]
         return modeling.BertOutput(embedding_output, (*others, last), last, pooled_output)
 
     def _embed(self, input_ids: tf.Tensor, types: tf.Tensor, position_ids: tf.Tensor | None) -> tf.Tensor:
