@@ -38,13 +38,14 @@ class BenchmarkOptions(PrecisionOptions):
     gradient_accumulation_steps: int = setting("Parts of a batch, one after the other.", 1, group=TRAINING, low=1)
     recompute: bool = setting("As in run_pretraining.py.", False, group=TRAINING)
     xla: bool = setting("Compile the whole step with XLA; needs --unpad=none.", False, group=TRAINING)
+    xla_cache_dir: str | None = setting("As in run_pretraining.py.", "none", group=TRAINING)
     steps: int = setting("Steps to time.", 10, group=TRAINING, low=1)
     profile_dir: str | None = setting("Folder for a profile of the steps that TensorBoard shows.", None, group=TRAINING)
     json: bool = setting("Print the result as one line of JSON.", False, group=TO_DO)
 
 
 def main(options: BenchmarkOptions) -> None:
-    flags.load_tensorflow()
+    flags.load_tensorflow(options.xla_cache_dir)
 
     from bert_tf2 import heads
     from bert_tf2.config import BertConfig
@@ -72,12 +73,13 @@ def main(options: BenchmarkOptions) -> None:
         f"step            {statistics.median(seconds):.3f} s (fastest {min(seconds):.3f}, slowest {max(seconds):.3f},"
         f" {len(seconds)} steps)"
     )
+    print(f"first step      {measured['first_step']:.1f} s, with the compiler")
     print(f"examples/s      {workload.examples_per_second(options.batch_size, seconds, options.mean_length):.2f}")
     print(
         f"matrix products {measured['gflops']:.0f} GFLOP/s in the step, {measured['machine_gflops']:.0f} GFLOP/s alone"
     )
     print(f"share           {100 * measured['share']:.0f} %")
-    print(f"peak memory     {machine.peak_memory_gb():.2f} GB")
+    print(f"peak memory     {measured['memory_gb']:.2f} GB")
 
 
 if __name__ == "__main__":

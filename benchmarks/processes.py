@@ -141,14 +141,17 @@ def _memory(pid: int | str) -> float:
     return 0.0
 
 
-def measure(command: Sequence[str], **variables: str) -> dict[str, Any]:
+def measure(command: Sequence[str], limit: float | None = None, **variables: str) -> dict[str, Any]:
     """Runs a program and returns the JSON object in the last line of its standard output.
 
     Raises:
       Failed: its status is not 0, or there is no such line.
+      subprocess.TimeoutExpired: the program took longer than `limit` seconds.
     """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment(**variables))
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", env=environment(**variables), timeout=limit
+        )
     except OSError as error:
         raise Failed(str(error)) from error
     if done.returncode:

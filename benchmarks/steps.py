@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import machine
 import numpy as np
 import workload
 
@@ -27,12 +29,19 @@ def step_flops(config, lengths: Sequence[int], predictions: int = 0) -> float:
     return 3.0 * (encoder + head)
 
 
+# Each side of the product that a GPU is measured with. A GPU computes the product of a block in less time than it takes
+# to start it, so that the rate would be the host's.
+_GPU_SIDE = 8192
+
+
 def product_rate(config, rows: int, precision: str) -> float:
-    """Operations per second of [rows, hidden] x [hidden, intermediate]; the best of several tries."""
+    """Operations per second of [rows, hidden] x [hidden, intermediate], on a GPU of a larger product; the best try."""
     import tensorflow as tf
 
-    left = tf.cast(tf.random.normal([rows, config.hidden_size]), precision)
-    right = tf.cast(tf.random.normal([config.hidden_size, config.intermediate_size]), precision)
+    sides = (rows, config.hidden_size, config.intermediate_size)
+    if tf.config.list_logical_devices("GPU"):
+        sides = (_GPU_SIDE,) * 3
+    left, right = (tf.cast(tf.random.normal(shape), precision) for shape in (sides[:2], sides[1:]))
     product = tf.function(lambda a, b: tf.matmul(a, b))
 
     def timed(count: int = 20) -> float:
@@ -43,7 +52,16 @@ def product_rate(config, rows: int, precision: str) -> float:
         return (time.perf_counter() - began) / count
 
     timed(3)
-    return 2.0 * rows * config.hidden_size * config.intermediate_size / min(timed() for _ in range(5))
+    return 2.0 * math.prod(sides) / min(timed() for _ in range(5))
+
+
+def peak_memory_gb() -> float:
+    """The peak of the GPU's memory, without a GPU that of this process, in GB of 10^9 bytes."""
+    import tensorflow as tf
+
+    if tf.config.list_logical_devices("GPU"):
+        return tf.config.experimental.get_memory_info("GPU:0")["peak"] / 1e9
+    return machine.peak_memory_gb()
 
 
 def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], options, uneven: bool, **settings: Any):
@@ -59,7 +77,8 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
 
     Returns:
       The seconds of each step but the first ones, and a dictionary: `gflops` per second of the real work in a step,
-      `machine_gflops` of a product alone, the `share` of the former in the latter, and all `losses`.
+      `machine_gflops` of a product alone, the `share` of the former in the latter, all `losses`, the seconds of the
+      `first_step`, and `memory_gb`, see peak_memory_gb.
     """
     import tensorflow as tf
 
@@ -75,15 +94,18 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
     schedule = {"learning_rate": 1e-4, "num_train_steps": 1000, "num_warmup_steps": 10}
     training = TrainOptions(output_dir="", train_batch_size=rows, **schedule, **settings)
     on_cpu = computes_on(strategy) == "CPU"
-    accelerate(model, Plan(options.unpad, training.recompute, share_graph=on_cpu and not training.xla))
-    compiled = Trainer(model, strategy, training).step.compiled(jit_compile=training.xla)
-    number, losses = iter(range(len(batches))), []
+    jit_compile = training.xla == "true"
+    accelerate(model, Plan(options.unpad, training.recompute, share_graph=on_cpu and not jit_compile))
+    compiled = Trainer(model, strategy, training).step.compiled(jit_compile=jit_compile)
+    number, losses, took = iter(range(len(batches))), [], []
 
     def step(batch: dict) -> float:
         count = next(number)
         if count == workload.WARM_UP and profile_dir:
             tf.profiler.experimental.start(profile_dir)
+        began = time.perf_counter()
         losses.append(float(compiled(batch, tf.constant(count, tf.int64))["loss"]))
+        took.append(time.perf_counter() - began)
         return losses[-1]
 
     tensors = [{name: tf.constant(values) for name, values in batch.items()} for batch in batches]
@@ -99,4 +121,4 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
     )
     in_step = flops / (statistics.mean(seconds) if uneven else statistics.median(seconds))
     rates = {"gflops": in_step / 1e9, "machine_gflops": rate / 1e9, "share": in_step / rate}
-    return seconds, {**rates, "losses": losses}
+    return seconds, {**rates, "losses": losses, "first_step": took[0], "memory_gb": peak_memory_gb()}

@@ -112,7 +112,7 @@ def _run(command: Command, options: Any) -> Any:
         stated(options)
     if not command.tensorflow:
         return find(command.module).run(options)
-    load_tensorflow()
+    load_tensorflow(getattr(options, "xla_cache_dir", None))
     more = {"export": find("exporting.run:export_model")} if command.exports else {}
     with find("training.devices:configured")(options):
         return find(command.module).run(options, **more)

@@ -110,7 +110,7 @@ class TextModel(keras.Model):
         self._compiled_with = types.MappingProxyType({"loss": loss, "metrics": metrics, **kwargs})
         super().compile(optimizer, **self._compiled_with)
         fixed = kwargs.get("jit_compile") is True
-        options = types.SimpleNamespace(unpad="auto", recompute=False, xla=fixed)
+        options = types.SimpleNamespace(unpad="auto", recompute=False, xla="true" if fixed else "false")
         accelerate(self.model, plan_for(options, self.distribute_strategy, self.model.config.hidden_size))
         self.tokenize.pad_to_max_length = fixed
 

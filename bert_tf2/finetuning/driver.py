@@ -307,8 +307,9 @@ def _train(task: Task, parts: PartRecords, strategy: tf.distribute.Strategy, tea
     """Trains the model; returns the global step of its weights, which are the best ones if there were evaluations."""
     options, size = task.options, task.epoch_size()
     steps = _num_train_steps(options, size)
+    xla = options.xla if options.pads_batches or options.xla != "auto" else "false"  # widths differ
     train_options = TrainOptions(
-        **settings.shared(options, TrainOptions),
+        **{**settings.shared(options, TrainOptions), "xla": xla},
         num_train_steps=steps,
         num_warmup_steps=int(steps * options.warmup_proportion),
         deciding=settings.deciding(options),
@@ -331,8 +332,8 @@ def _train(task: Task, parts: PartRecords, strategy: tf.distribute.Strategy, tea
                 save_label_map(folder, task.label_map)
     if best is None or not best.ends_training():
         index = record_index.read_index([parts.path("train")])
-        # With --xla, which compiles the step for each width, four of them; multiples of 8, as GPUs like them.
-        multiple = 8 * math.ceil(options.max_seq_length / 32) if options.xla else 1
+        # XLA compiles the step for each width: four of them, multiples of 8, as GPUs like them.
+        multiple = 8 * math.ceil(options.max_seq_length / 32) if trainer.step.is_compiled else 1
         how = {"shuffle_seed": options.random_seed, "repeat": True, "drop_remainder": True, "width_multiple": multiple}
         trainer.train(
             parts.read("train", options.train_batch_size, index=index, first=trainer.examples, share=team.share, **how),

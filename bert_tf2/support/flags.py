@@ -59,6 +59,15 @@ class _Number(flags.ArgumentParser):
         return self._kind.__name__
 
 
+class _SwitchWithChoices(flags.EnumParser):
+    """One of several words, of which "true" and "false" may be written as for a switch: --xla, --noxla, --xla=True."""
+
+    def parse(self, argument: Any) -> str:
+        with contextlib.suppress(ValueError, TypeError):
+            return str(flags.BooleanParser().parse(argument)).lower()
+        return super().parse(argument)
+
+
 def define(options_class: type[Options]) -> None:
     """Defines a flag for every setting of a class; its bounds are checked when the options object is created.
 
@@ -68,7 +77,13 @@ def define(options_class: type[Options]) -> None:
         delattr(FLAGS, flag.name)
     for name, (stated, kind, default) in settings.settings_of(options_class).items():
         default = stated.flag_default if default in (None, MISSING) else default
-        if stated.choices:
+        if stated.is_switch:
+            parser = _SwitchWithChoices([*stated.choices])
+            flags.DEFINE_flag(
+                flags.Flag(parser, flags.ArgumentSerializer(), name, default, stated.help, boolean=True),
+                module_name=__name__,
+            )
+        elif stated.choices:
             flags.DEFINE_enum(name, default, [*stated.choices], stated.help)
         elif kind is bool:
             flags.DEFINE_bool(name, default, stated.help)

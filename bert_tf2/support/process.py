@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from bert_tf2.support import xla_flags
 from bert_tf2.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -126,12 +127,15 @@ def end_processes(processes: Sequence[BaseProcess]) -> None:
             child.join()
 
 
-def load_tensorflow():
+def load_tensorflow(xla_cache_dir: str | None = None):
     """Imports TensorFlow and returns it, without its messages on standard error about missing devices.
+
+    Before that, `xla_flags.prepare(xla_cache_dir)` sets how XLA compiles for a GPU.
 
     TF_CPP_MIN_LOG_LEVEL=0 shows them. The variable stays set in scripts, for their processes.
     """
     check_backend()
+    xla_flags.prepare(xla_cache_dir)
     is_new = "TF_CPP_MIN_LOG_LEVEL" not in os.environ
     # Of a TPU that is none and of a worker that ends, TensorFlow logs errors besides the exception, which says it too.
     level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -68,6 +68,7 @@ class Setting:
     writes: Sequence[str] | None = None  # for an output folder: patterns of the files that are written into it
     writes_file: bool = False  # whether it names a file to be written
     decides: str | None = None  # what another value changes in a training that goes on: "the dropout changes"
+    is_switch: bool = False  # whether its choices have "true" and "false", which True and False and a bare flag mean
     kept: bool = False  # whether it decides what a fine-tuned model answers, so that task.json keeps it
     beside_weights: str | None = None  # the file beside the weights that is its default, if it is required
 
@@ -102,6 +103,8 @@ class Options:
                 if stated.reads or "text" not in name:
                     value = _HOME.sub(lambda _: os.path.expanduser("~"), value)
                 value = hub.fetched(value) if stated.reads == "weights" else value
+            if stated.is_switch and type(value).__name__ in ("bool", "bool_"):
+                value = str(bool(value)).lower()
             check_type(name, value, kind, optional=default in (None, dataclasses.MISSING))
             if type(value).__module__ == "numpy" and hasattr(value, "item"):  # which JSON does not know
                 value = value.item()

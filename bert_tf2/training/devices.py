@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 from collections.abc import Callable, Iterator, Sequence
 
@@ -16,7 +15,7 @@ from bert_tf2 import layers
 from bert_tf2.fast import compiled
 from bert_tf2.fast.encoder import Plan
 from bert_tf2.layers import computes_on
-from bert_tf2.support import process
+from bert_tf2.support import process, xla_flags
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import Options
 from bert_tf2.training import forward, workers
@@ -25,6 +24,7 @@ from bert_tf2.training.workers import ALONE, Team, workers_of
 
 _HERE = DeviceOptions()
 _TPU_PORT = 8470  # of Cloud TPU workers; TensorFlow uses it as well
+_STEPS_WORTH_COMPILING = 2000
 _TPU_SECONDS = 5.0  # after which a TPU that does not answer is given up
 
 
@@ -77,7 +77,7 @@ def create_strategy(
         strategy = tf.distribute.MirroredStrategy() if many else tf.distribute.get_strategy()
     gpus = gpus if several else gpus[:1]
     logging.info("Computing on %s, precision %s", _describe(strategy, gpus), options.precision)
-    if computes_on(strategy) == "CPU" and _has_unused_gpus():
+    if computes_on(strategy) == "CPU" and xla_flags.has_gpu():
         logging.warning(
             "this machine has an NVIDIA GPU, but TensorFlow cannot use it and computes on the CPU, many times slower;"
             " install its CUDA libraries: pip install 'tensorflow[and-cuda]' (TF_CPP_MIN_LOG_LEVEL=0 shows its reasons)"
@@ -92,14 +92,14 @@ def plan_for(
 
     On a GPU, many small operations and sizes that the host must know first can cost more than the padding.
     """
-    kind, unpad = computes_on(strategy), options.unpad
-    on_cpu = kind == "CPU" and not options.xla
+    kind, unpad, compiles = computes_on(strategy), options.unpad, options.xla == "true"
+    on_cpu = kind == "CPU" and not compiles
     if padded:
         unpad = "none"
     elif unpad == "auto":
         # In narrower models, the operations themselves take longer than what they compute.
         unpad = "groups" if on_cpu and hidden_size >= 128 else "none"
-    elif unpad != "none" and (kind == "TPU" or options.xla):
+    elif unpad != "none" and (kind == "TPU" or compiles):
         raise UserError(f"--unpad={unpad}: a TPU and --xla compute fixed shapes, padding included; use --unpad=none")
     return Plan(unpad, recompute=options.recompute, share_graph=on_cpu)
 
@@ -138,12 +138,6 @@ def _describe(strategy: tf.distribute.Strategy, gpus: Sequence[tf.config.Physica
         return f"{replicas} TPU cores"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return f"the CPU ({cores} cores)"
-
-
-def _has_unused_gpus() -> bool:
-    """Whether the machine has NVIDIA devices that nobody hides; TensorFlow uses none of them."""
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1", "NoDevFiles")
-    return bool(glob.glob("/dev/nvidia[0-9]*")) and not hidden
 
 
 def _tpu_strategy(options: DeviceOptions) -> tf.distribute.Strategy:
@@ -194,12 +188,25 @@ def can_compile(strategy: tf.distribute.Strategy) -> bool:
     return kind != "TPU" and compiled.can_compile()
 
 
-def compiles_whole_step(strategy: tf.distribute.Strategy) -> bool:
-    """Whether XLA can compile a training step as a whole, for --xla; logs if it cannot."""
-    able = computes_on(strategy) != "TPU" and strategy.num_replicas_in_sync == 1 and compiled.can_compile()
-    if not able:
+def compiles_step(
+    strategy: tf.distribute.Strategy, xla: str, num_train_steps: int, computes_padding: bool = True
+) -> bool:
+    """Whether XLA compiles the training step; logs if it cannot and should.
+
+    Args:
+      strategy: the devices.
+      xla: the value of --xla. "auto" compiles for GPUs, if there are enough steps to win back the minute it takes.
+      num_train_steps: the steps of the training.
+      computes_padding: whether all batches have the same shape. Others would be compiled again and again.
+    """
+    kind = computes_on(strategy)
+    if xla == "auto":
+        is_long = num_train_steps >= _STEPS_WORTH_COMPILING
+        return kind == "GPU" and is_long and computes_padding and compiled.can_compile()
+    able = kind != "TPU" and compiled.can_compile()
+    if xla == "true" and not able:
         logging.warning(
-            "--xla has no effect on a TPU, which always compiles, with several devices, whose gradients are summed, and"
-            " where CUDA is incomplete (tensorflow[and-cuda] has it)"
+            "--xla has no effect on a TPU, which always compiles, and where CUDA is incomplete"
+            " (tensorflow[and-cuda] has it)"
         )
-    return able
+    return xla == "true" and able

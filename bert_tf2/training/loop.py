@@ -126,6 +126,8 @@ class Trainer:
         self._prepare(records)
         iterator = iter(team.distribute(self._strategy, dataset))
         steps = self.step.several()
+        if self.step.is_compiled:
+            logging.info("XLA compiles the training step: about a minute, unless an earlier run has kept the program")
         monitor = TrainingMonitor(options, self.global_step, writes=team.is_chief)
         with StopRequest() as stop, monitor, self._saver:
             if save_steps and not self.global_step:

@@ -125,6 +125,10 @@ class DeviceOptions(PrecisionOptions):
     master: str | None = of_devices("Address of the TPU's master, if it has no tpu_name.", None)
     num_tpu_cores: int = of_devices("Accepted and ignored: all cores of the TPU compute.", 8, low=1)
     deterministic: bool = of_devices("Give the same bits in every run, also on GPUs; slower there.", False)
+    xla_cache_dir: str | None = of_devices(
+        "Folder of programs that XLA compiled for GPUs; by default in ~/.cache; none: they are not kept.",
+        None,
+    )
 
 
 @options
@@ -138,7 +142,10 @@ class OptimizerOptions(Options):
         "Compute a batch in this many parts, to save memory; the update is the same.", 1, decides=OTHER_DROPOUT, low=1
     )
     recompute: bool = of_training("Compute activations again in the backward pass: slower, less memory.", False)
-    xla: bool = of_training("Compile the whole training step with XLA, for GPUs; on a CPU it gains nothing.", False)
+    xla: str = of_training(
+        "Compile the training step with XLA; auto: on GPUs, in long trainings.", "auto",
+        choices=("auto", "true", "false"), is_switch=True,
+    )  # fmt: skip
     learning_rate: float = of_training("The schedule's highest learning rate.", 5e-5, decides=OTHER_SCHEDULE, low=0.0)
     save_checkpoints_steps: int = of_training("Steps between checkpoints; 0 saves only at the end.", 1000, low=0)
     keep_checkpoint_max: int = of_training("Checkpoints to keep; older ones are deleted.", 5, low=1)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from bert_tf2 import optimization
 from bert_tf2.fast import compiled
-from bert_tf2.heads import Batch
+from bert_tf2.heads import Batch, LossTerm
 from bert_tf2.layers import fold_in
 from bert_tf2.shapes import get_shape_list
-from bert_tf2.training.devices import can_compile, compiles_whole_step
+from bert_tf2.training.devices import can_compile, compiles_step
 from bert_tf2.training.options import PRECISIONS, TrainOptions
 from bert_tf2.weights import checkpoint
 
@@ -34,8 +34,10 @@ class TrainingStep:
         self._strategy = strategy
         self._options = options
         self._variables = checkpoint.trained_variables(model)
+        self._all_reduce_dtype = tf.as_dtype(options.all_reduce_dtype)
         # Without padding, the number of tokens is rounded to few values.
         self._has_few_sizes = not model.encoder.computes_padding and options.num_train_steps >= _STEPS_WORTH_COMPILING
+        self.is_compiled = compiles_step(strategy, options.xla, options.num_train_steps, model.encoder.computes_padding)
         with strategy.scope():
             self._optimizer = optimization.AdamWeightDecayOptimizer(
                 self._variables, bias_correction=options.adam_bias_correction, fused=can_compile(strategy)
@@ -54,8 +56,10 @@ class TrainingStep:
         It returns the sums of their measures, and the first step in which one is not finite, -1 if there is none.
         """
         strategy = self._strategy
-        compiles = self._options.xla and compiles_whole_step(strategy)
-        replica_step = self.compiled(jit_compile=True) if compiles else self._replica_step
+        replica_step = self._replica_step
+        if self.is_compiled:
+            is_alone = strategy.num_replicas_in_sync == 1
+            replica_step = self.compiled(jit_compile=True) if is_alone else self._step_of_programs
 
         # Without AutoGraph, which would take a second to convert a loop.
         @tf.function(reduce_retracing=True, autograph=False)
@@ -84,42 +88,75 @@ class TrainingStep:
     @tf.autograph.experimental.do_not_convert  # it has no loops over tensors, and the conversion takes seconds
     def _replica_step(self, batch: Batch, step: tf.Tensor) -> dict[str, tf.Tensor]:
         """Runs one step on a replica's share of the batch; the returned measures are summed over the replicas."""
-        context = tf.distribute.get_replica_context()
-        replica = context.replica_id_in_sync_group
+        values, gradients = self._gradients(batch, step, _replica())
+        return values | self._update(*reduce_gradients(gradients, self._all_reduce_dtype), step, _replica())
+
+    @tf.autograph.experimental.do_not_convert
+    def _step_of_programs(self, batch: Batch, step: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The same, of two programs that XLA compiles: the gradients and the update, with their sum between them.
+
+        XLA's programs cannot sum over the replicas. Each replica makes programs of its own, because they refer to its
+        copies of the variables.
+        """
+        program = functools.partial(tf.function, jit_compile=True, autograph=False)
+        weights = weights_of(self._model.loss_terms(batch, dropout_seed=tf.constant([0, 0])))
+        values, gradients = program(self._gradients)(batch, step, _replica(), weights)
+        reduced = reduce_gradients(gradients, self._all_reduce_dtype)
+        return values | program(self._update)(*reduced, step, _replica())
+
+    def _gradients(
+        self, batch: Batch, step: tf.Tensor, replica: tf.Tensor, weights: list[tf.Tensor] | None = None
+    ) -> tuple[dict[str, tf.Tensor], Gradients]:
+        """See local_gradients."""
         seed = fold_in([self._options.random_seed, 0], step)
-        seed = fold_in(seed, replica)
         scale = tf.convert_to_tensor(self._loss_scale.scale) if self._loss_scale else None
+        parts = self._options.gradient_accumulation_steps
         with compiled.few_sizes(self._has_few_sizes):
             values, gradients = local_gradients(
-                self._model, self._variables, batch, seed, scale, self._options.gradient_accumulation_steps
+                self._model, self._variables, batch, fold_in(seed, replica), scale, parts, weights
             )
-        gradients, norm = reduce_gradients(gradients, tf.as_dtype(self._options.all_reduce_dtype))
+        return values, dense_lookups(gradients)
+
+    def _update(
+        self, gradients: dict[str, tf.Tensor], norm: tf.Tensor, step: tf.Tensor, replica: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Updates the replica's variables by the sum of all gradients, which is the same on each replica."""
         learning_rate = optimization.learning_rate_at(
             step, self._options.learning_rate, self._options.num_train_steps, self._options.num_warmup_steps
         )
-        once = tf.cast(tf.equal(replica, 0), tf.float32)  # what follows is the same on every replica
-        measures = values
-        if scale is not None:
-            norm /= scale
-        factor = optimization.clip_scale(norm) if scale is None else optimization.clip_scale(norm) / scale
+        once = tf.cast(tf.equal(replica, 0), tf.float32)  # the measures are summed over the replicas
+        scale = tf.convert_to_tensor(self._loss_scale.scale) if self._loss_scale else None
+        if scale is None:
+            factor = optimization.clip_scale(norm)
+            self._optimizer.apply_gradients(gradients, learning_rate, step, factor)
+            return {"gradient_norm": once * norm}
+        norm /= scale
+        factor = optimization.clip_scale(norm) / scale
         update = functools.partial(self._optimizer.apply_gradients, gradients, learning_rate, step, factor)
-        if scale is not None:
-            left_out = self._loss_scale.apply(norm, update)
-            norm = tf.where(left_out > 0, 0.0, norm)
-            measures |= {"left_out": once * left_out, "loss_scale": once * scale}
-        else:
-            update()
-        return {**measures, "gradient_norm": once * norm}
+        left_out = self._loss_scale.apply(norm, update)
+        norm = tf.where(left_out > 0, 0.0, norm)
+        return {"left_out": once * left_out, "loss_scale": once * scale, "gradient_norm": once * norm}
+
+
+def _replica() -> tf.Tensor:
+    """The number of this replica, int32 []."""
+    return tf.distribute.get_replica_context().replica_id_in_sync_group
 
 
 class Accumulated(NamedTuple):
-    """The sum of the gradients of several lookups, and the sum of their `optimization.square_norm`s."""
+    """The sum of the gradients of one or several lookups, and the sum of their `optimization.square_norm`s."""
 
     dense: tf.Tensor
     square: tf.Tensor
 
 
 Gradients = dict[str, tf.Tensor | tf.IndexedSlices | Accumulated]
+
+
+def weights_of(terms: Sequence[LossTerm]) -> list[tf.Tensor]:
+    """The weights of loss terms over the whole batch of all replicas, by which their sums are divided."""
+    context = tf.distribute.get_replica_context()
+    return context.all_reduce("SUM", [tf.stop_gradient(term.weight) for term in terms])
 
 
 def local_gradients(
@@ -129,35 +166,33 @@ def local_gradients(
     dropout_seed: tf.Tensor,
     loss_scale: tf.Tensor | None = None,
     parts: int = 1,
+    weights: Sequence[tf.Tensor] | None = None,
 ) -> tuple[dict[str, tf.Tensor], Gradients]:
     """Computes this replica's part of the losses and their gradients; the sum over all replicas is the whole.
 
-    The batch is computed in `parts`, one after the other, to save memory; `dropout_seed` is int32 [2].
+    The batch is computed in `parts`, one after the other, to save memory; `dropout_seed` is int32 [2]; `weights`: see
+    weights_of, if they are known.
 
     Returns losses by name (`loss` is their sum) and gradients by the name of the variable.
     """
 
-    def weights_of(terms):  # over the whole batch of all replicas
-        context = tf.distribute.get_replica_context()
-        return context.all_reduce("SUM", [tf.stop_gradient(term.weight) for term in terms])
-
-    def compute(rows, seed, weights=None):
+    def compute(rows, seed, weights):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(list(variables.values()))
             terms = model.loss_terms(rows, dropout_seed=seed)
-            weights = weights_of(terms) if weights is None else weights
-            values = {term.name: term._replace(weight=by).mean() for term, by in zip(terms, weights, strict=True)}
+            of_batch = weights_of(terms) if weights is None else weights
+            values = {term.name: term._replace(weight=by).mean() for term, by in zip(terms, of_batch, strict=True)}
             loss = tf.add_n(list(values.values()))
             scaled = loss if loss_scale is None else loss * loss_scale
         gradients = tape.gradient(scaled, list(variables.values()))
         return {**values, "loss": loss}, dict(zip(variables, gradients, strict=True))
 
     if parts == 1:
-        return compute(batch, dropout_seed)
+        return compute(batch, dropout_seed, weights)
     # Only the weights of the whole batch are used of this, and the graph computes nothing else of it.
     terms = model.loss_terms(batch, dropout_seed=dropout_seed)
     names = [*(term.name for term in terms), "loss"]
-    of_part = functools.partial(compute, weights=weights_of(terms))
+    of_part = functools.partial(compute, weights=weights_of(terms) if weights is None else weights)
     return _sum_over_parts(of_part, names, variables, batch, dropout_seed, parts)
 
 
@@ -196,19 +231,26 @@ def _sum_over_parts(
     return values, {name: Accumulated(g, squares[name]) if name in lookups else g for name, g in sums.items()}
 
 
+def dense_lookups(gradients: Gradients) -> Gradients:
+    """The gradients of lookups as dense ones, with their norms, which count each row by itself."""
+    return {
+        name: Accumulated(tf.convert_to_tensor(gradient), optimization.square_norm(gradient))
+        if isinstance(gradient, tf.IndexedSlices)
+        else gradient
+        for name, gradient in gradients.items()
+    }
+
+
 def reduce_gradients(gradients: Gradients, dtype: tf.DType = tf.float32) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """Sums the gradients over the replicas: dense float32 by name, and their norm, see optimization.square_norm.
 
     `dtype`: of what travels between the replicas; with bfloat16, half as many bytes.
     """
     context = tf.distribute.get_replica_context()
-    squares = {
-        name: gradient.square if isinstance(gradient, Accumulated) else optimization.square_norm(gradient)
-        for name, gradient in gradients.items()
-        if isinstance(gradient, tf.IndexedSlices | Accumulated)
-    }
+    gradients = dense_lookups(gradients)
+    squares = {name: gradient.square for name, gradient in gradients.items() if isinstance(gradient, Accumulated)}
     square = tf.add_n(list(squares.values())) if squares else tf.constant(0.0)
-    dense = [g.dense if isinstance(g, Accumulated) else tf.convert_to_tensor(g) for g in gradients.values()]
+    dense = [g.dense if isinstance(g, Accumulated) else g for g in gradients.values()]
     if dtype == tf.float32 or context.num_replicas_in_sync == 1:
         *dense, square = context.all_reduce("SUM", [*dense, square], _IN_PACKS)
     else:

@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf2.fast.encoder import Plan
+from bert_tf2.support import xla_flags
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import devices
 from bert_tf2.training.options import PRECISIONS, DeviceOptions, PrecisionOptions, TrainingOptions
@@ -29,7 +30,7 @@ def test_only_float32_forbids_tf32(precision, kind):
 
 
 def test_a_gpu_that_tensorflow_cannot_use_is_reported(monkeypatch, log_lines):
-    monkeypatch.setattr(devices.glob, "glob", lambda pattern: ["/dev/nvidia0"])
+    monkeypatch.setattr("glob.glob", lambda pattern: ["/dev/nvidia0"])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     devices.create_strategy()
     (line,) = (line for line in log_lines if "NVIDIA" in line)
@@ -37,7 +38,7 @@ def test_a_gpu_that_tensorflow_cannot_use_is_reported(monkeypatch, log_lines):
     assert "pip install 'tensorflow[and-cuda]'" in line
     for hidden in ("", "-1"):  # hidden on purpose
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-        assert not devices._has_unused_gpus()
+        assert not xla_flags.has_gpu()
 
 
 def plan(hidden_size=128, **settings):
@@ -49,8 +50,8 @@ def plan(hidden_size=128, **settings):
     [
         ("CPU", 128, {}, Plan("groups", share_graph=True)),
         ("CPU", 96, {}, Plan("none", share_graph=True)),
-        ("CPU", 768, {"xla": True}, Plan("none", share_graph=False)),
-        ("CPU", 96, {"xla": True}, Plan("none", share_graph=False)),
+        ("CPU", 768, {"xla": "true"}, Plan("none", share_graph=False)),
+        ("CPU", 96, {"xla": "true"}, Plan("none", share_graph=False)),
         ("CPU", 128, {"unpad": "groups", "recompute": True}, Plan("groups", recompute=True, share_graph=True)),
         ("GPU", 128, {}, Plan("none", share_graph=False)),
         ("TPU", 128, {}, Plan("none", share_graph=False)),
@@ -64,7 +65,7 @@ def test_a_model_is_accelerated_as_the_devices_gain_by_it(monkeypatch, kind, hid
 
 def test_fixed_shapes_keep_their_padding(monkeypatch):
     with pytest.raises(UserError, match="--unpad=groups: a TPU and --xla compute fixed shapes"):
-        plan(unpad="groups", xla=True)
+        plan(unpad="groups", xla="true")
     monkeypatch.setattr(devices, "computes_on", lambda strategy: "TPU")
     with pytest.raises(UserError, match="--unpad=groups: a TPU and --xla"):
         plan(unpad="groups")

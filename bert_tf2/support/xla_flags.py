@@ -1,0 +1,108 @@
+"""How XLA compiles for NVIDIA GPUs: settings that TensorFlow reads from the environment when it starts.
+
+The choice is measured: docs/gpu.md has the table, `benchmarks/xla_settings.py` prints it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import importlib.metadata
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+# The releases of TensorFlow whose XLA knows these flags. XLA ends the process over a flag that it does not know.
+_RELEASES = ("2.20.", "2.21.")
+_FLAGS = {
+    # With Triton, the autotuner compiles each matrix product in dozens of ways: BERT-Base's first step took more than
+    # two minutes. cuBLAS computes these products as fast.
+    "xla_gpu_enable_triton_gemm": "false",
+    # Parts of a program are compiled side by side, on all cores.
+    "xla_gpu_enable_llvm_module_compilation_parallelism": "true",
+    # No CUDA graphs: TensorFlow gives a step other memory each time, and to update a graph keeps the GPU waiting.
+    "xla_gpu_enable_command_buffer": "",
+}
+NO_CACHE = "none"
+"""The value of --xla_cache_dir with which compiled programs are not kept."""
+_MOST_BYTES = 2 << 30  # in the cache; a step of BERT-Base takes 12 MB
+
+
+def has_gpu() -> bool:
+    """Returns whether the machine has an NVIDIA GPU that CUDA_VISIBLE_DEVICES does not hide."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1", "NoDevFiles")
+    return bool(glob.glob("/dev/nvidia[0-9]*")) and not hidden
+
+
+def prepare(cache_dir: str | None = None) -> None:
+    """Sets XLA_FLAGS and TF_XLA_FLAGS for a machine with a GPU; a flag that the user has set stays as it is.
+
+    TensorFlow reads these variables once, so nothing happens after its import. Nothing happens either without a GPU or
+    with a release of TensorFlow that was not tried.
+
+    Args:
+      cache_dir: the folder for compiled programs, which later processes load; None: one in the user's cache folder;
+        `NO_CACHE`: programs are not kept.
+    """
+    if "tensorflow" in sys.modules or not has_gpu():
+        return
+    release = importlib.metadata.version("tensorflow")
+    if not release.startswith(_RELEASES):
+        return
+    given = os.environ.get("XLA_FLAGS", "")
+    ours = [f"--{name}={value}" for name, value in _FLAGS.items() if f"--{name}" not in given]
+    os.environ["XLA_FLAGS"] = " ".join([*given.split(), *ours])
+    given = os.environ.get("TF_XLA_FLAGS", "")
+    if cache_dir == NO_CACHE or "persistent_cache" in given:
+        return
+    if folder := _cache_folder(cache_dir, release):
+        # Programs for GPUs only: on a CPU a program depends on the processor, and takes seconds.
+        ours = [f"--tf_xla_persistent_cache_directory={folder}", "--tf_xla_persistent_cache_device_types=XLA_GPU_JIT"]
+        os.environ["TF_XLA_FLAGS"] = " ".join([*given.split(), *ours])
+
+
+def _cache_folder(cache_dir: str | None, release: str) -> pathlib.Path | None:
+    """Returns the folder for the programs of this machine, or None where there can be none.
+
+    A program runs only with the GPU, the driver, the TensorFlow and the flags that it was compiled for, so their names
+    are in the name of the folder.
+    """
+    gpus = _gpus()
+    base = pathlib.Path(cache_dir or os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    base = base if cache_dir else base / "bert_tf2" / "xla"
+    if not gpus or re.search(r"\s", str(base)):  # TF_XLA_FLAGS cannot quote a blank
+        return None
+    made_for = hashlib.sha1(f"{gpus}\n{os.environ['XLA_FLAGS']}".encode()).hexdigest()[:12]
+    folder = base / f"tensorflow-{release}-{made_for}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    _bound(base)
+    return folder
+
+
+def _gpus() -> str:
+    """Returns the names of the GPUs and the version of their driver; "" if unknown."""
+    question = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(question, capture_output=True, text=True, timeout=20, check=True).stdout
+    return ""
+
+
+def _bound(base: pathlib.Path) -> None:
+    """Deletes the oldest programs until the rest has at most _MOST_BYTES; another process may delete them too."""
+    found = []
+    for path in base.glob("tensorflow-*/*"):
+        with contextlib.suppress(OSError):
+            found.append((path.stat().st_mtime, path.stat().st_size, path))
+    excess = sum(size for _, size, _ in found) - _MOST_BYTES
+    for _, size, path in sorted(found):
+        if excess <= 0:
+            return
+        with contextlib.suppress(OSError):
+            path.unlink()
+        excess -= size
