@@ -135,7 +135,7 @@ def test_the_readers_of_documents_see_what_is_there():
 
 # Smaller numbers for commands that would take minutes with those of the documents. The last value of a flag counts.
 SHORTER = {
-    "run_pretraining.py": ["--num_train_steps=3", "--num_warmup_steps=1", "--max_eval_steps=2"],
+    "run_pretraining.py": ["--num_train_steps=3", "--num_warmup_steps=1", "--max_eval_steps=2", "--train_batch_size=8"],
     "run_classifier.py": ["--num_train_epochs=1", "--train_batch_size=32"],
     "run_squad.py": ["--num_train_epochs=1", "--max_seq_length=256"],
     "run_ner.py": ["--num_train_epochs=1"],

@@ -202,6 +202,10 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
     num_warmup_steps: int = setting(
         "Number of steps in which the learning rate rises from 0.", 10000, group=TRAINING, low=0
     )
+    stop_at_step: int | None = setting(
+        "End this call at an earlier step; a later call goes on, with the same schedule of the learning rate.",
+        None, group=TRAINING, low=1,
+    )  # fmt: skip
     max_eval_steps: int = setting(
         "Number of batches to evaluate; without eval_input_file, the records repeat.", 100, group=EVALUATION, low=1
     )
