@@ -135,7 +135,7 @@ def test_the_readers_of_documents_see_what_is_there():
 
 # Smaller numbers for commands that would take minutes with those of the documents. The last value of a flag counts.
 SHORTER = {
-    "run_pretraining.py": ["--num_train_steps=3", "--num_warmup_steps=1", "--max_eval_steps=2"],
+    "run_pretraining.py": ["--num_train_steps=3", "--num_warmup_steps=1", "--max_eval_steps=2", "--train_batch_size=8"],
     "run_classifier.py": ["--num_train_epochs=1", "--train_batch_size=32"],
     "run_squad.py": ["--num_train_epochs=1", "--max_seq_length=256"],
     "run_ner.py": ["--num_train_epochs=1"],
@@ -158,6 +158,9 @@ def user(tmp_path_factory):
         toy_data.write_squad(folder / "squad" / f"{part}-v2.0.json", count, 1, impossible=True)
     for part in ("train", "testa", "testb"):
         (folder / f"eng.{part}").write_text(re.sub(r"(?m)^[\d.]+ ", "", toy_data.conll(40, 1)))
+    words = re.sub(r"(?m)^[\d.]+ (\S+) (\S+)$", r"1\t\1\t_\t\2" + r"\t_" * 6, toy_data.conll(40, 1))
+    for part in ("train", "dev"):
+        (folder / f"en_ewt-ud-{part}.conllu").write_text(re.sub(r"\tO\t", r"\tNOUN\t", words.replace("B-", "")))
     shutil.copy(DEMO / "corpus.txt", folder / "corpus" / "text.txt")
     shutil.copy(ROOT / "sample_text.txt", folder)
     (folder / "lines.txt").write_text("a lovely film\na sad book\n")

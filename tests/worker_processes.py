@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -98,6 +99,7 @@ def pretraining_command(folder: pathlib.Path, num_documents: int = 40, **sizes) 
     Without `sizes` of another model there is no dropout.
     """
     records = make(folder, num_documents=num_documents)
+    shutil.copy(records, f"{records}_held_out")
     sizes = sizes or {
         **{"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32},
         **{"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
@@ -106,7 +108,11 @@ def pretraining_command(folder: pathlib.Path, num_documents: int = 40, **sizes) 
     (folder / "config.json").write_text(config.to_json_string())
     return [
         *(sys.executable, str(ROOT / "run_pretraining.py"), "--do_train", "--do_eval", "--max_eval_steps=3"),
-        *(f"--input_file={records}", f"--eval_input_file={records}", f"--bert_config_file={folder}/config.json"),
+        *(
+            f"--input_file={records}",
+            f"--eval_input_file={records}_held_out",
+            f"--bert_config_file={folder}/config.json",
+        ),
         *(f"--vocab_file={folder}/vocab.txt", f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}"),
         *("--num_warmup_steps=2", "--train_batch_size=6", "--learning_rate=1e-3", "--do_lower_case"),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from bert_tf2.exporting.tokenize_layer import Tokenize, write_vocabulary
 from bert_tf2.finetuning.answering import SQUAD
 from bert_tf2.finetuning.classification.examples import log_cut
 from bert_tf2.finetuning.options import ClassifierOptions, checked_length
+from bert_tf2.finetuning.tables import warn_of_amounts
 from bert_tf2.layers import initial_weights_from
 from bert_tf2.support import files, hub
 from bert_tf2.support.errors import UserError
@@ -144,6 +146,8 @@ def find_labels(
         return found
     asked = LabelMap(task_file.TAGGING_TASK if tags else found.task if found else _TASK, names, regression, multi_label)
     asked.check_unique("labels")
+    if not tags:
+        warn_of_amounts("labels", names, sys.maxsize, "give regression=True")
     if found and found.labels != task_file.numbered(found.num_labels) and not (found.regression and regression):
         raise UserError(f"{source.path}: was trained for {found.describe()}; leave labels out, or give other weights")
     return asked

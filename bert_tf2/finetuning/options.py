@@ -120,6 +120,7 @@ class ClassifierOptions(EvaluationOptions, FineTuneOptions):
 
     any_of = ("do_train", "do_eval", "do_predict", "do_export")
     needs = (("class_weights", "do_train"),)
+    not_both = (("multi_label", "regression"),)
 
     data_dir: str = of_data("Folder of the tables: train.tsv, dev.tsv, test.tsv, or the task's names.")
     task_name: str = of_data("cola, mnli, mrpc, xnli, sst-2, qqp, qnli, rte, wnli, sts-b, or tsv for your own tables.")
@@ -136,6 +137,7 @@ class ClassifierOptions(EvaluationOptions, FineTuneOptions):
     header: bool = of_data("Task tsv: whether the first line of a table is a header.", True)
     multi_label: bool = of_data("Task tsv: a text may have several labels, or none.", False)
     label_separator: str = of_data("With multi_label: what separates the labels in a cell.", ",")
+    regression: bool = of_data("Task tsv: the label is a number, which the model predicts.", False)
     class_weights: str | None = of_training(
         "balanced: every class counts equally in the training loss.", None, choices=("balanced",),
         decides="classes count otherwise from here on",
@@ -151,6 +153,8 @@ class ClassifierOptions(EvaluationOptions, FineTuneOptions):
             raise WrongSetting(f"--class_weights: {self.task_name} has no classes")
         if self.multi_label and not (own_tables and self.label_separator):
             raise WrongSetting("--multi_label needs --task_name=tsv, and a --label_separator")
+        if self.regression and not own_tables:
+            raise WrongSetting("--regression needs --task_name=tsv")
 
     def check_inputs(self) -> None:
         task = find_task(self.task_name, tsv=self.columns)
@@ -163,7 +167,7 @@ class ClassifierOptions(EvaluationOptions, FineTuneOptions):
     def columns(self) -> TsvLayout:
         separator = self.label_separator if self.multi_label else None
         texts = (self.text_a_column or "", self.text_b_column)
-        return TsvLayout(*texts, self.label_column, self.id_column, self.header, separator)
+        return TsvLayout(*texts, self.label_column, self.id_column, self.header, separator, self.regression)
 
 
 @options

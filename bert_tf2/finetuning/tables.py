@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import sys
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from absl import logging
 
@@ -45,7 +45,7 @@ class TsvLayout:
 
     A column is given by its name in the header or by its number, counted from 1. `label` is not needed for prediction.
     Without `id`, examples are named `train-1` and so on, by the index of the line from 0, as in the reference. With
-    `separator` a cell may hold several labels, or none.
+    `separator` a cell may hold several labels, or none; with `regression` it holds a number.
     """
 
     text_a: str
@@ -54,6 +54,7 @@ class TsvLayout:
     id: str | None = None
     header: bool = True
     separator: str | None = None
+    regression: bool = False
 
     def table(self, part: str) -> Table:
         """The table `part`.tsv with these columns; `test` has no labels."""
@@ -185,6 +186,19 @@ def warn_of_similar(path: str, first_rows: Mapping[str, int]) -> None:
             )
             logging.warning(what, path, row, label, other, first_rows[other])
             return
+
+
+def warn_of_amounts(where: str, labels: Collection[str], count: int, cure: str) -> None:
+    """Warns of the different labels of `count` texts that are numbers, and fractions or most of them different."""
+    numbers = [*map(as_number, labels)]
+    if None in numbers:
+        return
+    has_fractions = any(not number.is_integer() for number in numbers)
+    if has_fractions or (len(numbers) > 2 and 2 * len(numbers) > count):
+        logging.warning(
+            "%s: its %d labels are numbers (%s), and each is a class for itself; if they are amounts, %s",
+            where, len(numbers), and_more(sorted(labels, key=float), 3), cure,
+        )  # fmt: skip
 
 
 def shortened(text: str, length: int) -> str:

@@ -142,7 +142,11 @@ class ExampleMaker:
                 num_tokens + self._options.num_delimiters, self._options
             )
         masked = masking.choose(num_tokens, kinds, wanted, self._options.do_whole_word_mask, self._draws)
-        replacements = masking.draw_replacements(len(masked), self._mask, self._words, self._draws)
+        drawn = self._mask, self._words, self._draws
+        if self._options.whole_word_draw == "word":
+            replacements = masking.draw_replacements_of_words(masked, kinds, *drawn)
+        else:
+            replacements = masking.draw_replacements(len(masked), *drawn)
         return Example(start_a, length_a, start_b, length_b, is_random_next, masked, replacements)
 
 

@@ -153,7 +153,8 @@ def _difference(found: dict[str, Any], described: dict[str, Any]) -> str | None:
     if found["output"] != described["output"]:
         return f"for --output_file={found['output']}, not {described['output']}"
     for name, value in described["flags"].items():
-        if (before := found["flags"].get(name)) != value:
+        # An earlier version wrote no flag that came later, and made what its default makes.
+        if (before := found["flags"].get(name, getattr(PretrainingDataOptions, name, None))) != value:
             return f"with --{name}={before}, not {value}"
     if found["splitter"] != described["splitter"]:
         return f"with sentences of {found['splitter']}, not {described['splitter']}"

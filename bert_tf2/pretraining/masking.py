@@ -6,6 +6,7 @@
 * They are taken in random order. For whole words, words are taken in random order until there are enough tokens; a word
   that would give too many is skipped, so there may be fewer, or none.
 * 80 % of them are replaced by [MASK], 10 % by a random entry of the vocabulary ([PAD] and `##s` included), 10 % stay.
+  Also for whole words, this is drawn for each token, unless `whole_word_draw` is "word".
 * An example lists them in the order of their positions.
 
 `examples` masks by these functions. `dynamic_masking` does the same to tensors, with other random numbers.
@@ -81,6 +82,25 @@ def draw_replacements(
         place += 1
         if place < count:
             place += draws.count_below(MASKED, count - place)
+    return replacements
+
+
+def draw_replacements_of_words(
+    chosen: Sequence[int], kinds: bytes, mask: MutableSequence[Token], words: Sequence[Token], draws: Draws
+) -> MutableSequence[Token]:
+    """Like `draw_replacements` for whole words, all tokens of which become [MASK], SAME, or each one of `words`.
+
+    `chosen`: what `choose` returned for `kinds`.
+    """
+    replacements = mask * len(chosen)
+    first = next((index for index, kind in enumerate(kinds) if kind != NEVER), 0)
+    is_masked = is_same = False
+    for place, index in enumerate(chosen):
+        if index == first or kinds[index] == BEGINS:
+            is_masked = draws.random() < MASKED
+            is_same = not is_masked and draws.random() < _KEPT_OF_REST
+        if not is_masked:
+            replacements[place] = SAME if is_same else words[draws.randint(0, len(words) - 1)]
     return replacements
 
 

@@ -66,7 +66,12 @@ class PretrainingDataOptions(CorpusOptions):
     max_predictions_per_seq: int = setting(
         "Most masked tokens per example; give run_pretraining.py the same.", 20, group=EXAMPLES, low=1, high=_LONGEST
     )
-    do_whole_word_mask: bool = setting("Mask either all pieces of a word or none.", False, group=EXAMPLES)
+    do_whole_word_mask: bool = setting("Predict either all pieces of a word or none.", False, group=EXAMPLES)
+    whole_word_draw: str = setting(
+        "With --do_whole_word_mask, whether [MASK], another token or the token itself is drawn for each piece on its"
+        " own, or for all pieces of a word at once.",
+        "piece", group=EXAMPLES, choices=("piece", "word"),
+    )  # fmt: skip
     word_boundaries: str = setting(
         "What a word is for --do_whole_word_mask: pieces, where the next ones begin with ##; or spaces, all that stands"
         " between two spaces.",
@@ -96,6 +101,8 @@ class PretrainingDataOptions(CorpusOptions):
     def check(self) -> None:
         if self.word_boundaries == "spaces" and not self.do_whole_word_mask:
             raise WrongSetting(f"--word_boundaries={self.word_boundaries} needs --do_whole_word_mask")
+        if self.whole_word_draw == "word" and not self.do_whole_word_mask:
+            raise WrongSetting(f"--whole_word_draw={self.whole_word_draw} needs --do_whole_word_mask")
 
 
 @options
@@ -195,6 +202,10 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
     num_warmup_steps: int = setting(
         "Number of steps in which the learning rate rises from 0.", 10000, group=TRAINING, low=0
     )
+    stop_at_step: int | None = setting(
+        "End this call at an earlier step; a later call goes on, with the same schedule of the learning rate.",
+        None, group=TRAINING, low=1,
+    )  # fmt: skip
     max_eval_steps: int = setting(
         "Number of batches to evaluate; without eval_input_file, the records repeat.", 100, group=EVALUATION, low=1
     )

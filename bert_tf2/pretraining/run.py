@@ -197,7 +197,7 @@ def _train(
 ) -> int:
     train_options = TrainOptions(**settings.shared(options, TrainOptions), deciding=settings.deciding(options))
     trainer = Trainer(model, strategy, train_options, team)
-    logging.info("Training in batches of %d examples: %d steps", options.train_batch_size, options.num_train_steps)
+    logging.info("Training in batches of %d examples: %d steps", options.train_batch_size, train_options.last_step)
     if options.num_warmup_steps >= options.num_train_steps:
         highest = options.learning_rate * options.num_train_steps / options.num_warmup_steps
         logging.warning(

@@ -83,7 +83,7 @@ class Trainer:
             self.examples = self._before.examples if self._before else self.global_step * self._options.train_batch_size
             if init_checkpoint:
                 logging.info("--init_checkpoint=%s is not used, because there is %s", init_checkpoint, latest)
-            step, last = self.global_step, self._options.num_train_steps
+            step, last = self.global_step, self._options.last_step
             if step < last:
                 logging.info("Continuing from %s at step %d", latest, step)
             else:
@@ -96,7 +96,7 @@ class Trainer:
 
     def is_done(self, eval_steps: int = 0, evaluated: int = 0) -> bool:
         """Whether neither a step nor an evaluation is left; the arguments are those of `train`."""
-        return self.global_step >= self._options.num_train_steps and (not eval_steps or evaluated >= self.global_step)
+        return self.global_step >= self._options.last_step and (not eval_steps or evaluated >= self.global_step)
 
     def train(
         self,
@@ -119,7 +119,7 @@ class Trainer:
         options, team = self._options, self._team
         self._check_team(records, evaluated)
         save_steps, eval_steps = options.save_checkpoints_steps, eval_steps if evaluate else 0
-        over = self.global_step >= options.num_train_steps
+        over = self.global_step >= options.last_step
         was_due = eval_steps and self.global_step and (over or self.global_step % eval_steps == 0)
         if (was_due and evaluated < self.global_step and self._ends(evaluate)) or over:
             return self.global_step
@@ -132,7 +132,7 @@ class Trainer:
         with StopRequest() as stop, monitor, self._saver:
             if save_steps and not self.global_step:
                 self._save(records)
-            while self.global_step < options.num_train_steps:
+            while self.global_step < options.last_step:
                 count = team.broadcast_from_chief(monitor.steps_to_run(self.global_step, save_steps, eval_steps))
                 with team.watched(), explained(explain):
                     sums, bad = steps(iterator, tf.constant(self.global_step, tf.int64), tf.constant(count))
@@ -140,7 +140,7 @@ class Trainer:
                 self.global_step += count
                 self.examples += count * options.train_batch_size
                 monitor.report(self.global_step, count, {name: float(value) for name, value in sums.items()})
-                last = self.global_step >= options.num_train_steps
+                last = self.global_step >= options.last_step
                 signals = team.gather(stop.signal)
                 stopping = any(signals)  # all of them after the same step
                 evaluating = eval_steps and (last or self.global_step % eval_steps == 0)
@@ -181,8 +181,8 @@ class Trainer:
         """Checks that the disk has space for a checkpoint, and warns if it has none for all of them."""
         options = self._options
         size = sum(4 * math.prod(variable.shape) for variable in self._state.values())
-        interval = options.save_checkpoints_steps or options.num_train_steps
-        to_come = 1 + math.ceil((options.num_train_steps - self.global_step) / interval)
+        interval = options.save_checkpoints_steps or options.last_step
+        to_come = 1 + math.ceil((options.last_step - self.global_step) / interval)
         missing = options.keep_checkpoint_max + 1 - self._saver.count  # one more, while it is written
         environment.check_space(options.output_dir, size, "the checkpoints", max(1, min(to_come, missing)) * size)
 
@@ -202,8 +202,8 @@ class Trainer:
     def _prepare(self, records: str | None) -> None:
         """Tells what is no exact continuation, and whether the disk has too little space."""
         if self._before:
-            for change in self._before.changes(self._deciding(records)):
-                logging.warning("Not an exact continuation. %s", change)
+            if changes := [*self._before.changes(self._deciding(records))]:
+                logging.warning("Not an exact continuation. %s", ". ".join(changes))
         elif self.global_step:
             told = "The checkpoint does not tell how many examples were read; continuing behind %d, %d for each step"
             logging.info(told, self.examples, self._options.train_batch_size)

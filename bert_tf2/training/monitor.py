@@ -35,7 +35,7 @@ class TrainingMonitor:
         self._summed = 0
         self._point_at, self._point_step = self._reported_at, step
         self._progress = progress.Progress(
-            "Training", options.num_train_steps, "steps", done=step, contents=(options.train_batch_size, "examples"),
+            "Training", options.last_step, "steps", done=step, contents=(options.train_batch_size, "examples"),
             note="the first step takes the longest", tell_ends=True,
         )  # fmt: skip
 
@@ -52,7 +52,7 @@ class TrainingMonitor:
         if self._seconds_per_step is None:  # the speed is not known yet: one step at a time
             return 1
         stops = ((step // every + 1) * every for every in (*intervals, options.log_steps) if every)
-        count = min(options.num_train_steps, *stops) - step
+        count = min(options.last_step, *stops) - step
         seconds = 0.5 if progress.on_terminal() else self._SECONDS_BETWEEN_REPORTS
         count = min(count, max(1, int(seconds / self._seconds_per_step)))
         return min(count, options.iterations_per_loop)
@@ -66,7 +66,7 @@ class TrainingMonitor:
         self._summed += count
         self._sums = {name: self._sums.get(name, 0.0) + value for name, value in sums.items()}
         is_point = step % self._options.log_steps == 0 or step - count == self._first
-        if is_point or step == self._options.num_train_steps:
+        if is_point or step == self._options.last_step:
             self._point(step, now)
         self._progress.advance(count, f"loss {sums['loss'] / count:.4f}")
 

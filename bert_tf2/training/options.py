@@ -223,7 +223,13 @@ class TrainOptions(OptimizerOptions):
     # num_train_steps, num_warmup_steps: the schedule; see optimization.learning_rate_at
     num_train_steps: int
     num_warmup_steps: int
+    stop_at_step: int | None = None  # where the training ends, if that is before the end of the schedule
     precision: str = "float32"  # as in PrecisionOptions; float16 trains with a loss scale
     log_steps: int = 100  # the number of steps between TensorBoard points; the first step also gets one
     # of the script's settings, those of settings.deciding
     deciding: Mapping[str, tuple[Any, str]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def last_step(self) -> int:
+        """The step at which the training ends."""
+        return min(self.num_train_steps, self.stop_at_step or self.num_train_steps)

@@ -1,6 +1,7 @@
 """A training that is killed anywhere and started again ends with the bytes of one that was not."""
 
 import pathlib
+import shutil
 
 import pytest
 from pretraining_text import VOCABULARY
@@ -25,14 +26,14 @@ def folder(tmp_path_factory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("data")
     config = tiny_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH, hidden_dropout_prob=0.1)
     (folder / "config.json").write_text(config.to_json_string())
-    make(folder)
+    shutil.copy(make(folder), folder / "held_out")
     return folder
 
 
 def pretrain(folder, out, **changes):
     options = PretrainingOptions(
         bert_config_file=f"{folder}/config.json", vocab_file=f"{folder}/vocab.txt", input_file=f"{folder}/out",
-        eval_input_file=f"{folder}/out", output_dir=str(out), do_lower_case=True,
+        eval_input_file=f"{folder}/held_out", output_dir=str(out), do_lower_case=True,
         max_seq_length=LENGTH, max_predictions_per_seq=PREDICTIONS, do_train=True, do_eval=True, num_warmup_steps=2,
         save_checkpoints_steps=3, eval_steps=4, max_eval_steps=2, unpad="groups",
         **{"num_train_steps": STEPS, "train_batch_size": 7, **changes},
@@ -75,8 +76,8 @@ def test_what_changed_is_told_and_the_data_go_on_behind_the_examples_read(folder
     pretrain(folder, tmp_path, num_train_steps=4)
     del log_lines[:]
     pretrain(folder, tmp_path, num_train_steps=6, train_batch_size=5)
-    told = [line for line in log_lines if line.startswith("Not an exact continuation. ")]
-    assert [line.split(". ")[1].split(":")[0] for line in told] == ["train_batch_size", "num_train_steps"]
+    (told,) = (line for line in log_lines if line.startswith("Not an exact continuation. "))
+    assert [part.split(":")[0] for part in told.split(". ")[1:]] == ["train_batch_size", "num_train_steps"]
     assert TrainingState.read(str(tmp_path / "model.ckpt-6")).examples == 4 * 7 + 2 * 5
     for path in tmp_path.glob("*.training.json"):  # as if TensorFlow 1 had written the checkpoints
         path.unlink()

@@ -16,7 +16,7 @@ from absl import logging
 from bert_tf2 import tokenization
 from bert_tf2.data import records
 from bert_tf2.finetuning.classification.tasks import SCORES, TASKS, Task, find_task
-from bert_tf2.finetuning.tables import TsvLayout, as_number, read_rows, warn_of_similar
+from bert_tf2.finetuning.tables import TsvLayout, as_number, read_rows, warn_of_amounts, warn_of_similar
 from bert_tf2.support import files, progress
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights.task_file import LABEL_MAP_FILE, LabelMap
@@ -100,8 +100,9 @@ class TaskProcessor(DataProcessor):
                 what = f"the label {next(iter(rows))!r}" if rows else "no label"
                 raise UserError(f"{path}: every row has {what}; a classifier needs two labels or more")
             warn_of_similar(path, rows)
+            warn_of_amounts(path, rows, len(examples), "give --regression")
             self._labels = sorted(rows)
-        if task.regression:
+        if task.regression and task.name in TASKS:
             _warn_of_scores(path, examples)
         if part == "predict" and table.id is not None:
             _warn_of_doubles(path, examples)
@@ -187,8 +188,9 @@ def get_processor(
         return kind(task)
     same_kind = (label_map.regression, label_map.multi_label) == (task.regression, task.multi_label)
     if not same_kind or task.labels not in (None, label_map.labels):
-        several = label_map.multi_label != task.multi_label and label_map.task == task.name
-        advice = f"{'give' if label_map.multi_label else 'leave out'} --multi_label, or " if several else ""
+        kinds = ("multi_label", "regression") if label_map.task == task.name else ()
+        others = [kind for kind in kinds if getattr(label_map, kind) != getattr(task, kind)]
+        advice = "".join(f"{'give' if getattr(label_map, kind) else 'leave out'} --{kind}, or " for kind in others)
         raise UserError(
             f"{flag} holds a model of the task {label_map.task} ({label_map.describe()});"
             f" it does not fit the task {task.name}: {advice}give another {flag}"

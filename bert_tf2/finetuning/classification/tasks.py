@@ -50,7 +50,8 @@ class Task:
         return self.measures[0]
 
 
-SCORES = (0.0, 5.0)  # the lowest and the highest of STS-B, the one regression
+SCORES = (0.0, 5.0)  # the lowest and the highest of STS-B
+_OF_REGRESSION = ("spearman", "pearson")
 
 _BINARY = ("0", "1")
 _INFERENCE = ("contradiction", "entailment", "neutral")
@@ -110,7 +111,7 @@ TASKS: dict[str, Task] = {
         _glue("qnli", _ENTAILED, "question", "sentence"),
         _glue("rte", _ENTAILED, "sentence1", "sentence2"),
         _glue("wnli", _BINARY, "sentence1", "sentence2"),
-        _glue("sts-b", (), "sentence1", "sentence2", label="score", measures=("spearman", "pearson")),
+        _glue("sts-b", (), "sentence1", "sentence2", label="score", measures=_OF_REGRESSION),
     )
 }
 
@@ -124,6 +125,8 @@ def find_task(task_name: str, tsv: TsvLayout | None = None) -> Task:
         if tsv is None or tsv.text_a in (None, ""):
             raise UserError("the task tsv needs to know which column holds the text (text_a), by number or name")
         tables = {"train": tsv.table("train"), "eval": tsv.table("dev"), "predict": tsv.table("test")}
+        if tsv.regression:
+            return Task("tsv", tables, (), _OF_REGRESSION)
         measures = ("accuracy",) if tsv.separator is None else ("micro_f1", "macro_f1", "exact_match")
         return Task("tsv", tables, None, measures, separator=tsv.separator)
     if name not in TASKS:

@@ -1,6 +1,7 @@
-"""Sentences for token classification (named entities): files of one word per line, in CoNLL columns, read and written.
+"""Sentences for token classification: files of one word per line, in CoNLL columns, read and written.
 
-At the end, entities and their scores. The reference has no such task. Columns are counted from 0 and lines from 1.
+Tags are those of entities (O, B-PER, ...), or plain tags, such as parts of speech; see `is_plain`. At the end, entities
+and scores. The reference has no such task. Columns are counted from 0 and lines from 1.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import collections
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from bert_tf2.finetuning.tables import num_columns
@@ -17,10 +18,19 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 
 OUTSIDE = "O"
-TAG = re.compile(r"O|[BIES]-\S+")
+# The letters of other schemes -> those of BIOES: BILOU has L(ast) and U(nit), BMES M(iddle), BMEWO W(hole).
+_SAME_LETTER = {"L": "E", "U": "S", "M": "I", "W": "S"}
+TAG = re.compile(r"O|[BIESLUMW]-\S+")
+# Tags of entities in another spelling: B_PER, b-per, PER-B.
+_MISSPELT = re.compile(r"[BIESLUMWbieslumw][-_.:/|]\S*|\S+[-_/][BIESLU]")
+_TAKEN = (
+    "a tag of an entity is O, or B-, I-, E- or S- (also L-, U-, M- or W-) and a type, for example B-PER; plain tags,"
+    " such as NOUN, are taken where no word has a tag of an entity"
+)
 
 _BLANKS = " \t"  # not str.split's: real corpora have words that are or contain a no-break space or U+2028
 _DOCUMENT_MARK = "-DOCSTART-"
+_CONLLU_COLUMNS = 10  # number, word, lemma, part of speech, ..., and last what else there is to say
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,16 +53,28 @@ class _Layout(NamedTuple):
     width: int
     word: int
     tag: int | None
+    plain_tags: frozenset[str]  # those of the words that are no comment for sure; empty if tags are those of entities
 
     def has_tag(self, columns: Sequence[str]) -> bool:
         """Whether a line with the right number of columns has a tag, if tags are read."""
-        return self.tag is None or TAG.fullmatch(columns[self.tag]) is not None
+        if self.tag is None:
+            return True
+        tag = columns[self.tag]
+        return tag in self.plain_tags if self.plain_tags else TAG.fullmatch(tag) is not None
+
+    @property
+    def is_conllu(self) -> bool:
+        return self.word > 0 and self.width == _CONLLU_COLUMNS
+
+    def is_no_word(self, columns: Sequence[str]) -> bool:
+        """Whether a line of CoNLL-U is no single word: `1-2` are words that are written as one, `8.1` was left out."""
+        return self.is_conllu and re.fullmatch(r"\d+[-.]\d+", columns[0]) is not None
 
     def is_comment(self, columns: Sequence[str]) -> bool:
         """Whether a line before a sentence is a comment; `#` and hashtags may also be words."""
         if len(columns) != self.width:
             return columns[0].startswith("#")
-        return columns[0] == "#" and not self.has_tag(columns)
+        return columns[0] == "#" and (self.is_conllu or not self.has_tag(columns))  # there, a number comes first
 
     def check(self, line: int, columns: Sequence[str]) -> None:
         """Raises UserError if a line within a sentence is not a word with its columns."""
@@ -64,11 +86,8 @@ class _Layout(NamedTuple):
             )
         if not columns[self.word]:
             raise UserError(f"{where}: no word in column {self.word + 1}")
-        if not self.has_tag(columns):
-            raise UserError(
-                f"{where}: {columns[self.tag]!r} in column {self.tag + 1} is not a tag; a tag is O, or B-, I-, E- or"
-                " S- and a type, for example B-PER"
-            )
+        if self.tag is not None and not (columns[self.tag] if self.plain_tags else self.has_tag(columns)):
+            raise UserError(f"{where}: {columns[self.tag]!r} in column {self.tag + 1} is not a tag; {_TAKEN}")
 
 
 def read_conll(
@@ -78,7 +97,7 @@ def read_conll(
 
     A blank line ends a sentence and a `-DOCSTART-` line starts a document. A line before a sentence is a comment if it
     starts with `#` and has another number of columns than the words, or if its first column is `#` and it does not end
-    with a tag: `# id 7` is a comment, but `#nlp O` and `# O` are words.
+    with a tag: `# id 7` is a comment, but `#nlp O` and `# O` are words. In CoNLL-U, lines `1-2` and `8.1` are left out.
 
     Args:
       input_file: a UTF-8 file, local or remote.
@@ -99,7 +118,7 @@ def read_conll(
                 sentences.append(NerSentence(words, tags, [*group], document, input_file))
             group = {}
             document += _starts_document(columns)
-        elif group or not layout.is_comment(columns):
+        elif not layout.is_no_word(columns) and (group or not layout.is_comment(columns)):
             layout.check(line, columns)
             if (tabs := _has_tabs(lines[line - 1])) != _has_tabs(lines[layout.line - 1]):
                 ours, theirs = ("tabs", "spaces") if tabs else ("spaces", "tabs")
@@ -120,9 +139,24 @@ def read_conll(
 
 
 def tags_of(sentences: Iterable[NerSentence]) -> list[str]:
-    """The labels of a training set: O, even if it does not occur, and the other tags, sorted."""
+    """The labels of a training set: O, if tags are those of entities even if it does not occur; the others, sorted."""
     tags = {tag for sentence in sentences for tag in sentence.tags or ()}
-    return [OUTSIDE, *sorted(tags - {OUTSIDE})]
+    first = [] if is_plain(tags) and OUTSIDE not in tags else [OUTSIDE]
+    return [*first, *sorted(tags - {OUTSIDE})]
+
+
+def is_plain(tags: Iterable[str]) -> bool:
+    """Whether the tags of a file, or the labels of a model, are no tags of entities, but parts of speech and the like.
+
+    Misspelt tags of entities are not plain: they would train a model, and be scored as what they do not mean.
+    """
+    tags = {*tags}
+    others, has_outside = tags - {OUTSIDE}, not tags.isdisjoint("Oo")
+    of_entities = {tag for tag in others if TAG.fullmatch(tag)}
+    if of_entities:
+        return of_entities < others and not has_outside and not any(tag.startswith("B-") for tag in of_entities)
+    misspelt = [tag for tag in others if _MISSPELT.fullmatch(tag)]
+    return bool(others) and not (misspelt and has_outside) and not any(re.fullmatch(r"[BIES]-", tag) for tag in others)
 
 
 def _has_tabs(line: str) -> bool:
@@ -162,7 +196,16 @@ def _layout(
             f"{where}: column {word + 1} would be word and tag at once; the file needs a column of tags beside the"
             " words"
         )
-    return _Layout(input_file, line, width, word, tag if has_labels else None)
+    if not has_labels:
+        return _Layout(input_file, line, width, word, None, frozenset())
+    tags = {row[tag] for row in rows if len(row) == width and not row[0].startswith("#") and not _starts_document(row)}
+    plain = frozenset(tags if is_plain(tags) else ())
+    if plain and word > 0 and width == _CONLLU_COLUMNS == tag + 1:  # `_`, or SpaceAfter=No
+        raise UserError(
+            f"{where}: column {width} of CoNLL-U has no tags; give the column of the tags, --tag_column=4 for the parts"
+            " of speech"
+        )
+    return _Layout(input_file, line, width, word, tag, plain)
 
 
 def write_predictions(
@@ -205,10 +248,10 @@ class Entity(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def split_tag(tag: str) -> tuple[str, str]:
-    """The letter and the type of a tag: ("B", "PER"), or ("O", ""); a label that is no tag is the type of an I."""
+    """The letter, one of BIOES, and the type of a tag: ("B", "PER"), or ("O", ""); a plain tag is the type of an I."""
     if tag == OUTSIDE:
         return OUTSIDE, ""
-    return (tag[0], tag[2:]) if TAG.fullmatch(tag) else ("I", tag)
+    return (_SAME_LETTER.get(tag[0], tag[0]), tag[2:]) if TAG.fullmatch(tag) else ("I", tag)
 
 
 def begins(tag: str, before: str = OUTSIDE) -> bool:
@@ -241,33 +284,58 @@ def score(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[
       A dictionary for JSON: `precision`, `recall`, `f1`, `true_entities`, `predicted_entities`, `correct_entities`,
       the same under `types` for each type, and over words `accuracy` and `words`.
     """
-    # by type; the names are in the order of the arguments of _measures
+    return _score(true_tags, predicted_tags, ("types", "entities"), lambda tags: {(e.type, e) for e in entities(tags)})
+
+
+def score_plain(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Precision, recall and F1 of words with the same plain tag, overall without O; from tags of sentences.
+
+    Returns:
+      The dictionary of `score` with `words` in place of `entities`: `true_words`, ..., and `tags` in place of `types`.
+    """
+
+    def words(tags: Sequence[str]) -> set[tuple[str, int]]:
+        return {(tag, index) for index, tag in enumerate(tags)}
+
+    return _score(true_tags, predicted_tags, ("tags", "words"), words, outside=OUTSIDE)
+
+
+def _score(
+    true_tags: Sequence[Sequence[str]],
+    predicted_tags: Sequence[Sequence[str]],
+    names: tuple[str, str],
+    found_in: Callable[[Sequence[str]], set[tuple[str, Any]]],
+    outside: str | None = None,
+) -> dict[str, Any]:
+    """See `score`; `found_in` makes (kind, place) of the tags of a sentence; `outside`: a kind that counts alone."""
+    each, what = names
+    # by kind; the names are in the order of the arguments of _measures
     counts = {name: collections.Counter() for name in ("true", "predicted", "correct")}
     words = right = 0
     for true, predicted in zip(true_tags, predicted_tags, strict=True):
         right += sum(a == b for a, b in zip(true, predicted, strict=True))
         words += len(true)
-        true_entities, predicted_entities = set(entities(true)), set(entities(predicted))
-        counts["true"].update(entity.type for entity in true_entities)
-        counts["predicted"].update(entity.type for entity in predicted_entities)
-        counts["correct"].update(entity.type for entity in true_entities & predicted_entities)
-    types = sorted(counts["true"] | counts["predicted"])
+        of_true, of_predicted = found_in(true), found_in(predicted)
+        counts["true"].update(kind for kind, _ in of_true)
+        counts["predicted"].update(kind for kind, _ in of_predicted)
+        counts["correct"].update(kind for kind, _ in of_true & of_predicted)
+    kinds = sorted(counts["true"] | counts["predicted"])
     return {
-        **_measures(*(counter.total() for counter in counts.values())),
+        **_measures(*(counter.total() - counter[outside] for counter in counts.values()), what),
         "accuracy": _ratio(right, words),
         "words": words,
-        "types": {name: _measures(*(counter[name] for counter in counts.values())) for name in types},
+        each: {name: _measures(*(counter[name] for counter in counts.values()), what) for name in kinds},
     }
 
 
-def _measures(true: int, predicted: int, correct: int) -> dict[str, float]:
+def _measures(true: int, predicted: int, correct: int, what: str) -> dict[str, float]:
     return {
         "precision": _ratio(correct, predicted),
         "recall": _ratio(correct, true),
         "f1": _ratio(2 * correct, true + predicted),
-        "true_entities": true,
-        "predicted_entities": predicted,
-        "correct_entities": correct,
+        f"true_{what}": true,
+        f"predicted_{what}": predicted,
+        f"correct_{what}": correct,
     }
 
 

@@ -64,7 +64,8 @@ class NerTask(Task):
         labels = ner.tags_of(self.examples["train"])
         if len(labels) < 2:
             raise UserError(
-                f"{self.options.train_file}: every word has the tag {ner.OUTSIDE}, so there is nothing to learn"
+                f"{self.options.train_file}: every word has the tag {labels[0]}, so there is nothing to learn; see"
+                " --tag_column"
             )
         first_rows: dict[str, int] = {}
         for sentence in self.examples["train"]:
@@ -95,11 +96,13 @@ class NerTask(Task):
         return ner.assemble_tags(self.examples[part], self._windows(part), predictions, self.label_map.labels)
 
     def score(self, answers: list[list[str]]) -> Scores:
-        scores = ner.score([sentence.tags for sentence in self.examples["eval"]], answers)
+        is_plain = ner.is_plain(self.label_map.labels)
+        score, each = (ner.score_plain, "tags") if is_plain else (ner.score, "types")
+        scores = score([sentence.tags for sentence in self.examples["eval"]], answers)
         results = {name: scores[name] for name in _MEASURES}
-        overall = {name: value for name, value in scores.items() if name != "types"}
-        screen = score_table("Scores by entity:", {**scores["types"], "all": overall})
-        return Scores(scores, "f1", _MEASURES[:3], results, screen)
+        overall = {name: value for name, value in scores.items() if name != each}
+        screen = score_table(f"Scores by {'tag' if is_plain else 'entity'}:", {**scores[each], "all": overall})
+        return Scores(scores, "f1", _MEASURES[3:] if is_plain else _MEASURES[:3], results, screen)
 
     def write(self, answers: list[list[str]]) -> Sequence[str]:
         path = f"{self.options.output_dir}/predictions.txt"

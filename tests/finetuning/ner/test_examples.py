@@ -82,9 +82,9 @@ def test_tags_of(write):
         ("a\tO\n\tO\n", {}, "line 2: no word in column 1"),
         ("a b O\nc d\te\tO\n", {}, "line 2: tabs separate its columns, and spaces those of line 1; use one"),
         ("a\tx\tO\n\nb c O\n", {}, "line 3: spaces separate its columns, and tabs those of line 1"),
-        ("a O\nb PER\n", {}, "line 2: 'PER' in column 2 is not a tag"),
+        ("a O\nb B-PER\nc PER\n", {}, "line 3: 'PER' in column 2 is not a tag"),
         ("a B-\n", {}, "line 1: 'B-' in"),
-        ("a L-PER\n", {}, "line 1: 'L-PER' in"),
+        ("a X-PER\nb O\nc B-PER\n", {}, "line 1: 'X-PER' in"),
         (
             "a O\n",
             {"tag_column": 2},
