@@ -77,10 +77,13 @@ class Bert:
         layers: int | Sequence[int] = -1,
         batch_size: int = 32,
         max_seq_length: int | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
     ) -> np.ndarray | list[np.ndarray]:
         """Contextual embeddings, as extract_features.py computes them.
 
-        In a folder of sentence-transformers, its files state the defaults of `pooling`, `normalize`, `max_seq_length`.
+        In a folder of sentence-transformers, its files state the defaults of `pooling`, `normalize`, `max_seq_length`
+        and `prompt_name`.
 
         Args:
           texts: N texts, each a string or a tuple of two strings (text_a, text_b); or one text or tuple alone.
@@ -91,6 +94,8 @@ class Bert:
           batch_size: number of texts per batch.
           max_seq_length: texts are cut to this number of tokens, including [CLS] and [SEP]; defaults to
             max_position_embeddings.
+          prompt: stands before each text, before the first of a pair; "" for none.
+          prompt_name: the name of a prompt in the files of the folder, in place of `prompt`.
 
         Returns:
           float32 [N, D] (D is hidden_size times the number of layers). With pooling "none", a list of N arrays
@@ -112,6 +117,8 @@ class Bert:
             layers=layers if isinstance(layers, Iterable) else [layers],
             max_seq_length=longest if max_seq_length is None else max_seq_length,
             batch_size=batch_size,
+            prompt=self._prompts.choose(prompt, prompt_name),
+            pools_prompt=self._prompts.are_pooled,
         )
         if pooling != "none" and (said.normalize if normalize is None else normalize):
             vectors /= np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
@@ -123,6 +130,10 @@ class Bert:
         if found:
             logging.info("%s: vectors as sentence-transformers makes them, %s", self._folder, found)
         return found or SentenceVectors()
+
+    @functools.cached_property
+    def _prompts(self) -> task_file.Prompts:
+        return task_file.read_prompts(self._folder)
 
     def fill_mask(
         self, texts: str | Iterable[str], top_k: int = 5, *, batch_size: int = 8, max_seq_length: int | None = None

@@ -159,9 +159,12 @@ def embed(
     layers: Sequence[int] = (-1,),
     max_seq_length: int = 128,
     batch_size: int = 32,
+    prompt: str = "",
+    pools_prompt: bool = True,
 ) -> np.ndarray | list[np.ndarray]:
     """Returns vectors for texts: the output of extract_features.py, as arrays; for the arguments see `Bert.embed`.
 
+    `pools_prompt`: whether "mean" and "max" are over the tokens of the prompt, too, and of [CLS] before it.
     float32 [N, layers * D]; with pooling "none" a list of N arrays [tokens, layers * D], including [CLS] and [SEP].
     """
     config = model.config
@@ -173,9 +176,17 @@ def embed(
         raise UserError(f"pooling={pooling!r}: must be one of {', '.join(_POOLINGS)}")
     max_seq_length = checked_length(max_seq_length, config.max_position_embeddings)
     check_layers(layers, config.num_hidden_layers, f"layers={layers}")
-    features = _converted(map(as_example, itertools.count(), texts), max_seq_length, tokenizer)
-    states = extract(model, features, layers, batch_size, of_cls=pooling == "cls")
-    vectors = [pool(values, pooling) for _, values in states]
+    examples = map(as_example, itertools.count(), texts)
+    examples = (dataclasses.replace(one, text_a=prompt + one.text_a) for one in examples) if prompt else examples
+    states = extract(
+        model, _converted(examples, max_seq_length, tokenizer), layers, batch_size, of_cls=pooling == "cls"
+    )
+    leaves_out = prompt and not pools_prompt and pooling in ("mean", "max")
+    first = 1 + len(tokenizer.tokenize(prompt)) if leaves_out else 0
+    if first >= max_seq_length:
+        raise UserError(f"prompt={prompt!r:.60}: has {first - 1} tokens, so {max_seq_length=} leaves none of the text")
+    # The last token of the prompt may have become one with the text; [SEP] is behind all.
+    vectors = [pool(values[:, min(first, values.shape[1] - 1) :], pooling) for _, values in states]
     if pooling == "none":
         return vectors
     return np.stack(vectors) if vectors else np.zeros((0, len(layers) * config.hidden_size), np.float32)

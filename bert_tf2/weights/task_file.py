@@ -194,23 +194,77 @@ class SentenceVectors(NamedTuple):
     max_seq_length: int | None = None  # tokens of a text; None if that of the model
 
 
-def read_sentence_vectors(folder: str) -> SentenceVectors | None:
-    """Returns how the folder of weights makes vectors, or None if sentence-transformers did not write it."""
+class _Step(NamedTuple):
+    """A step behind the encoder in modules.json."""
+
+    kind: str
+    folder: str
+
+
+def _steps(folder: str) -> tuple[str, list[_Step]] | None:
+    """The path of modules.json and its steps behind the encoder, whose weights lie in `folder`; None without one."""
     for root, inner in ((folder, ""), os.path.split(folder.rstrip("/"))):  # weights lie in the root or in 0_BERT
         path = files.companion(root, "modules.json")
         if path is None:
             continue
-        steps = [step for step in files.read_json(path, list) if isinstance(step, dict)]
-        kinds = [str(step.get("type")).rpartition(".")[2] for step in steps]
-        if steps and steps[0].get("path", "") == inner and kinds[0] == "Transformer":
-            return _vectors(path, kinds[1:], [os.path.join(root, str(step.get("path"))) for step in steps[1:]], folder)
+        rows = [row for row in files.read_json(path, list) if isinstance(row, dict)]
+        steps = [
+            _Step(str(row.get("type")).rpartition(".")[2], os.path.join(root, str(row.get("path")))) for row in rows
+        ]
+        if rows and rows[0].get("path", "") == inner and steps[0].kind == "Transformer":
+            return path, steps[1:]
     return None
 
 
-def _vectors(path: str, kinds: list[str], places: list[str], folder: str) -> SentenceVectors:
+class Prompts(NamedTuple):
+    """The texts that sentence-transformers puts before a text."""
+
+    path: str = ""  # of the file that states them
+    named: Mapping[str, str] = {}
+    default: str | None = None  # the name of the prompt that is used where a call names none
+    are_pooled: bool = True  # whether the tokens of a prompt count in "mean" and "max"
+
+    def choose(self, prompt: str | None, prompt_name: str | None) -> str:
+        """The prompt of a call; "" for none. Raises UserError for an unknown name, or a prompt beside a name."""
+        check_type("prompt", prompt, str, optional=True)
+        check_type("prompt_name", prompt_name, str, optional=True)
+        if prompt is not None and prompt_name is not None:
+            raise UserError(f"prompt={prompt!r:.60}, prompt_name={prompt_name!r:.60}: give one of the two")
+        if prompt is not None:
+            return prompt
+        name = self.default if prompt_name is None else prompt_name
+        if name is not None and name not in self.named:
+            there = f"the prompts of {self.path} are {and_more([*self.named])}" if self.named else "the folder has none"
+            raise UserError(f"prompt_name={name!r:.60}: {there}; give prompt=... for a text of your own")
+        return "" if name is None else self.named[name]
+
+
+def read_prompts(folder: str) -> Prompts:
+    """The prompts that the folder of weights states; without any if sentence-transformers did not write them."""
+    found = _steps(folder)
+    path = files.companion(os.path.dirname(found[0]), "config_sentence_transformers.json") if found else None
+    if path is None:
+        return Prompts()
+    stated = files.read_json(path)
+    named, default = stated.get("prompts") or {}, stated.get("default_prompt_name")
+    is_right = isinstance(named, dict) and all(isinstance(text, str | None) for text in named.values())
+    if not is_right or not isinstance(default, str | None):
+        raise UserError(f"{path}: prompts must be names with texts, default_prompt_name one of the names; correct it")
+    pooling = [files.companion(step.folder, "config.json") for step in found[1] if step.kind == "Pooling"]
+    are_pooled = all(files.read_json(beside).get("include_prompt") is not False for beside in filter(None, pooling))
+    return Prompts(path, {name: text or "" for name, text in named.items()}, default, are_pooled)
+
+
+def read_sentence_vectors(folder: str) -> SentenceVectors | None:
+    """Returns how the folder of weights makes vectors, or None if sentence-transformers did not write it."""
+    found = _steps(folder)
+    if found is None:
+        return None
+    path, steps = found
+    kinds = [step.kind for step in steps]
     chosen, settings = [], {}
     if kinds in (["Pooling"], ["Pooling", "Normalize"]):
-        pooling = files.read_json(os.path.join(places[0], "config.json"))
+        pooling = files.read_json(os.path.join(steps[0].folder, "config.json"))
         chosen = [name.removeprefix("pooling_mode_") for name, value in pooling.items() if value is True]
         chosen = [name for name in [*chosen, pooling.get("pooling_mode")] if name not in ("include_prompt", None)]
         settings = files.read_json(beside) if (beside := files.companion(folder, "sentence_bert_config.json")) else {}

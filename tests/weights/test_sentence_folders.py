@@ -73,3 +73,49 @@ def test_what_is_not_here_is_refused_unless_the_arguments_say_all(tmp_path, pool
     message = message_of(bert.embed, LONG)
     assert message.startswith(f"{tmp_path}/st/modules.json: {part}") and "give pooling, normalize" in message
     assert bert.embed(LONG, "mean", normalize=False, max_seq_length=5).shape == (4,)
+
+
+@pytest.mark.parametrize("inner", ["", "0_BERT"])
+@pytest.mark.parametrize("included", [True, False])
+def test_prompts_stand_before_the_texts(tmp_path, inner, included):
+    """By default that of the folder; without `include_prompt`, its tokens and [CLS] are not in the mean."""
+    folder = written(tmp_path / "st", {**MEAN, "include_prompt": included}, inner=inner)
+    prompts = {"query": "the ", "film": "film film ", "none": None}
+    write_json(
+        tmp_path / "st" / "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": "query"}
+    )
+    bert = bert_tf2.load(folder)
+
+    def wanted(text: str, prompt: str) -> np.ndarray:
+        tokens = bert.embed(prompt + text, "none", prompt="")
+        return tokens[0 if included or not prompt else 1 + len(prompt.split()) :].mean(axis=0)
+
+    for given, prompt in (
+        ({}, "the "),
+        ({"prompt_name": "film"}, "film film "),
+        ({"prompt_name": "none"}, ""),
+        ({"prompt": "film "}, "film "),
+        ({"prompt": ""}, ""),
+        ({"pooling": "mean", "normalize": False, "max_seq_length": 5}, "the "),
+    ):
+        np.testing.assert_allclose(bert.embed(["film"], **given)[0], wanted("film", prompt), rtol=1e-5)
+    assert len(bert.embed(("film", "the"), "none")) == 5  # [CLS] the film [SEP] the, cut
+    np.testing.assert_allclose(bert.embed("film", "cls"), bert.embed("the film", "none", prompt="")[0], rtol=1e-5)
+    assert "are query, film, none" in message_of(bert.embed, LONG, prompt_name="passage")
+    assert "give one of the two" in message_of(bert.embed, LONG, prompt_name="film", prompt="film ")
+    assert "prompt=5" in message_of(bert.embed, LONG, prompt=5)
+    assert included or "leaves none of the text" in message_of(bert.embed, "film", prompt="the film the film ")
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        ({"prompts": ["query"]}, "prompts must be names with texts"),
+        ({"prompts": {"query": "the "}, "default_prompt_name": "passage"}, "prompt_name='passage': the prompts of"),
+    ],
+)
+def test_wrong_prompts(tmp_path, content, part):
+    folder = written(tmp_path / "st", MEAN)
+    assert "the folder has none" in message_of(bert_tf2.load(folder).embed, LONG, prompt_name="query")
+    write_json(folder / "config_sentence_transformers.json", content)
+    assert part in message_of(bert_tf2.load(folder).embed, LONG)
