@@ -264,10 +264,7 @@ class Bert:
         if not alone and (isinstance(paragraph, str) or len(questions) != len(paragraphs)):
             raise UserError(f"{len(questions)} questions: a list with a paragraph for each is needed")
         longest = self.config.max_position_embeddings
-        found = [
-            self._answerer.answer(one, other, stated, longest, batch_size)
-            for one, other in zip(questions, paragraphs, strict=True)
-        ]
+        found = self._answerer.answer(questions, paragraphs, stated, longest, batch_size)
         return found[0] if alone else found
 
     def save_folder(self, output_dir: str | os.PathLike[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import tempfile
@@ -138,10 +139,15 @@ def find_labels(
         if found is None or found.labeled != ("tokens" if tags else "texts"):
             what = "words; give labels=[...]" if tags else "texts; give labels=[...], or regression=True"
             raise UserError(f"{source.path}: has no labels of {what}")
-        return found
+        return dataclasses.replace(found, activation="")  # `fit` trains the score itself
     names = () if given is None else tuple(str(name) if isinstance(name, str) else name for name in given)
+    if [*range(len(names))] == [*names]:  # `y` has the same numbers, as the indexes of the labels
+        names = tuple(map(str, names))
     if not all(isinstance(name, str) for name in names) or (len(names) < 2 and not regression):
-        raise UserError(f"labels={given!r:.60}: must be two names or more")
+        raise UserError(
+            f"labels={given!r:.60}: must be two names or more, as texts (or 0, 1, 2, ...); y may have the names or"
+            " their indexes"
+        )
     if found and found.labels == names and names and tags == (found.labeled == "tokens"):
         return found
     asked = LabelMap(task_file.TAGGING_TASK if tags else found.task if found else _TASK, names, regression, multi_label)

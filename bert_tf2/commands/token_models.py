@@ -280,8 +280,10 @@ class SpanTextModel(_WindowModel):
     def predict(self, x: Any, batch_size: int | None = None, *_, **__) -> list[SpanAnswer]:
         """The answer to each question, with its probability; "" if there is none."""
         x = self._read(x)[0] if isinstance(x, tf.data.Dataset) else x
-        how = (self.settings, self.model.config.max_position_embeddings, batch_size or 8)
-        return [self._answerer.answer(*pair, *how) for pair in zip(*_strings(x), strict=True)]
+        found = _strings(x)
+        questions, paragraphs = found if found[0] else ([], [])
+        longest = self.model.config.max_position_embeddings
+        return self._answerer.answer(questions, paragraphs, self.settings, longest, batch_size or 8)
 
     def _kept(self) -> tuple[dict[str, Any], dict[str, Any]]:
         kept = dict(self.settings)

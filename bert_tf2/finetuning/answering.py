@@ -5,8 +5,9 @@ texts -> rows of ids -> `logits` of a row, in batches of like length -> probabil
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ SQUAD, NER = (
 )
 KEPT = {**NER, **SQUAD}
 _MOST_TOKENS = 1 << 16  # of rows that are sorted by length together
+_MOST_QUESTIONS = 1 << 10  # whose logits are in memory together
 
 
 class Row(NamedTuple):
@@ -95,9 +97,16 @@ class Answerer:
         self._tokenizer = tokenizer
         self._labels = labels
         self._path = path
+
+    @functools.cached_property
+    def _graph(self) -> Callable:
         (batch,) = forward.shapes_of(tf.distribute.get_strategy(), _INPUTS)
-        logits = accelerated(model)(lambda batch: model(batch))
-        self._graph = tf.function(logits, input_signature=[batch], autograph=False)
+        logits = accelerated(self._model)(lambda batch: self._model(batch))
+        return tf.function(logits, autograph=False).get_concrete_function(batch)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies, and pickle: all but the graph, which belongs to its process."""
+        return {name: value for name, value in self.__dict__.items() if name != "_graph"}
 
     def classify(
         self, texts: Sequence[Text], max_seq_length: int, batch_size: int, stride: int | None, pooling: str
@@ -116,6 +125,10 @@ class Answerer:
                 self._labels.check_unique(self._path)
             to_probabilities = tf.sigmoid if model.multi_label else tf.nn.softmax
             found = (to_probabilities(logits).numpy() for logits in found)
+        elif self._labels and self._labels.activation:
+            found = map(
+                {"sigmoid": lambda score: tf.sigmoid(score).numpy(), "tanh": np.tanh}[self._labels.activation], found
+            )
         pool = {"mean": np.mean, "max": np.max}[pooling]
         return [
             dict(zip(names, pool(list(itertools.islice(found, count)), axis=0).tolist(), strict=True))
@@ -137,24 +150,41 @@ class Answerer:
 
     def answer(
         self,
-        question: str,
-        paragraph: str,
+        questions: Sequence[str],
+        paragraphs: Sequence[str],
         settings: Mapping[str, Any],
         longest: int,
         batch_size: int,
-    ) -> SpanAnswer:
-        """The best span of the paragraph; `settings` has the names of SQUAD, and `version_2_with_negative`."""
+    ) -> list[SpanAnswer]:
+        """The best span of the paragraph of each question.
+
+        `settings` has the names of SQUAD, and `version_2_with_negative`.
+        """
         self._of_kind(heads.SpanModel, "answer", "run_squad.py")
-        for name, text in (("question", question), ("paragraph", paragraph)):
-            if not isinstance(text, str) or not text.strip():
-                raise UserError(f"{name}={text!r:.60}: must be a text")
+        for texts in zip(questions, paragraphs, strict=True):
+            for name, text in zip(("question", "paragraph"), texts, strict=True):
+                if not isinstance(text, str) or not text.strip():
+                    raise UserError(f"{name}={text!r:.60}: must be a text")
         length = min(settings["max_seq_length"], longest)
         limits = {"max_seq_length": length, "max_query_length": length // 2, "doc_stride": length // 4}
         is_cut = length < settings["max_seq_length"]  # by a model with few positions
         sizes = {name: min(settings[name], limit) if is_cut else settings[name] for name, limit in limits.items()}
         squad.check_lengths(sizes["max_seq_length"], sizes["max_query_length"], sizes["doc_stride"])
-        example = squad.SquadExample("", question, squad.split_words(paragraph))
-        windows = list(squad.convert_examples_to_features([example], self._tokenizer, **sizes, is_training=False))
+        examples = [
+            squad.SquadExample(str(number), question, squad.split_words(paragraph))
+            for number, (question, paragraph) in enumerate(zip(questions, paragraphs, strict=True))
+        ]
+        groups = (examples[start : start + _MOST_QUESTIONS] for start in range(0, len(examples), _MOST_QUESTIONS))
+        return [answer for group in groups for answer in self._spans(group, settings, sizes, batch_size)]
+
+    def _spans(
+        self,
+        examples: Sequence[squad.SquadExample],
+        settings: Mapping[str, Any],
+        sizes: Mapping[str, int],
+        batch_size: int,
+    ) -> Iterator[SpanAnswer]:
+        windows = list(squad.convert_examples_to_features(examples, self._tokenizer, **sizes, is_training=False))
         rows = [Row(w.input_ids[: len(w.tokens)], w.segment_ids[: len(w.tokens)]) for w in windows]
         results = [
             squad.RawResult(window.unique_id, *logits.T)
@@ -162,12 +192,14 @@ class Answerer:
         ]
         lower = self._tokenizer.basic_tokenizer.do_lower_case
         found = squad.compute_predictions(
-            [example], windows, results, settings["n_best_size"], settings["max_answer_length"], lower,
+            examples, windows, results, settings["n_best_size"], settings["max_answer_length"], lower,
             settings["version_2_with_negative"], settings["null_score_diff_threshold"], answer_offsets=True,
         )  # fmt: skip
-        text = found.predictions[""]
-        probability = next(one["probability"] for one in found.nbest[""] if one["text"] == text)
-        return SpanAnswer("" if found.empty else text, probability)  # which the files of the reference call "empty"
+        for example in examples:
+            text = found.predictions[example.qas_id]
+            probability = next(one["probability"] for one in found.nbest[example.qas_id] if one["text"] == text)
+            is_empty = example.qas_id in found.empty  # which the files of the reference call "empty"
+            yield SpanAnswer("" if is_empty else text, probability)
 
     def _of_kind(self, kind: type, method: str, script: str):
         if not isinstance(self._model, kind):
@@ -181,7 +213,7 @@ class Answerer:
         """For each row its logits: [L], or for each token [tokens, L]; of a span, L is start and end."""
 
         def compute(chosen: Sequence[Row]) -> Iterator[np.ndarray]:
-            found = self._graph(padded(chosen))
+            found = self._graph({name: tf.constant(values) for name, values in padded(chosen).items()})
             found = np.stack([one.numpy() for one in found], -1) if isinstance(found, tuple) else found.numpy()
             of_tokens = found.ndim > 2  # [B, F, L] or [B, L]
             for row, values in zip(chosen, found, strict=True):

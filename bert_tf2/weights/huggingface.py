@@ -20,7 +20,7 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import names, tensor_files, text_rules
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Place, Weights
-from bert_tf2.weights.task_file import TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
+from bert_tf2.weights.task_file import ACTIVATIONS, TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
 
 _CONFIGS = ("config.json", CONFIG_FILE)  # the second in early releases
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -103,6 +103,26 @@ class HuggingFaceFolder(Weights):
                     f"{path}: {theirs} is {stored.dtype}, so the weights are quantized; save them as floats"
                 )
         self._hold(places)
+        # the function of CrossEncoder.predict on the outputs, as sentence-transformers names it; "" for none
+        self._activation = self._find_activation() if self.num_labels else ""
+        if self._activation and self.num_labels == 1:
+            where = "`classify` of bert_tf2.load alone" if self._activation.lower() in ACTIVATIONS else "nowhere"
+            self.remarks.append(
+                f"A score goes through {self._activation} in sentence-transformers' predict(); here, {where}: not in"
+                " scripts, exports and `fit`."
+            )
+
+    def _find_activation(self) -> str:
+        beside = files.companion(self.folder or ".", "config_sentence_transformers.json")
+        newest = files.read_json(beside) if beside else {}
+        older, oldest = self._values.get("sentence_transformers"), "sbert_ce_default_activation_function"
+        if newest.get("model_type") != "CrossEncoder" and not isinstance(older, dict) and oldest not in self._values:
+            return ""  # no CrossEncoder
+        stated = newest.get("activation_fn"), older.get("activation_fn") if isinstance(older, dict) else None
+        path = next((name for name in (*stated, self._values.get(oldest)) if isinstance(name, str)), "")
+        usual = "Sigmoid" if self.num_labels == 1 else ""
+        name = path.rpartition(".")[2] if path.startswith("torch.") else usual
+        return "" if name == "Identity" else name
 
     def _usual_names(self) -> dict[str, str]:
         """Returns the current name of each tensor -> that in the file; no buffers, no copies."""
@@ -168,8 +188,10 @@ class HuggingFaceFolder(Weights):
             return LabelMap(TAGGING_TASK, named, regression=False)
         task = str(self._values.get("finetuning_task") or UNKNOWN_TASK)
         if count == 1:
-            return LabelMap(task, (), regression=True)
-        multi_label = self._values.get("problem_type") == "multi_label_classification"
+            name = self._activation.lower()
+            return LabelMap(task, (), regression=True, activation=name if name in ACTIVATIONS else "")
+        independent = self._activation == "Sigmoid"
+        multi_label = independent or self._values.get("problem_type") == "multi_label_classification"
         return LabelMap(task, named, regression=False, multi_label=multi_label)
 
     def _guess_labeled(self, labels: Sequence[str]) -> str:
@@ -284,6 +306,9 @@ def config_content(
     if outputs:
         content["id2label"] = {str(index): label for index, label in enumerate(outputs)}
         content["label2id"] = {label: index for index, label in enumerate(outputs)}
+    if labels and labels.activation:
+        there = f"torch.nn.modules.activation.{labels.activation.title()}"
+        content["sentence_transformers"] = {"activation_fn": there}
     return content | ({"problem_type": problem_type} if problem_type else {})
 
 

@@ -41,6 +41,10 @@ UNKNOWN_TASK = "classification"
 """The task name of weights that do not say it: their labels decide what they are used for."""
 
 
+ACTIVATIONS = ("sigmoid", "tanh")
+"""The functions that a score may go through."""
+
+
 @dataclasses.dataclass(frozen=True)
 class LabelMap:
     """The meaning of a trained classifier's outputs."""
@@ -49,6 +53,7 @@ class LabelMap:
     labels: tuple[str, ...]  # in the order of the outputs; empty for a regression
     regression: bool  # whether the single output is a score
     multi_label: bool = False  # whether each output is an independent probability: a text may have several labels
+    activation: str = ""  # of ACTIVATIONS: the function of a score in sentence-transformers, which `classify` applies
 
     @property
     def num_labels(self) -> int:
@@ -79,24 +84,29 @@ def numbered(count: int) -> tuple[str, ...]:
 def save_label_map(output_dir: str, label_map: LabelMap) -> None:
     """Writes label_map.json beside the checkpoints, so that prediction needs no training file."""
     content = dataclasses.asdict(label_map)
-    if not label_map.multi_label:
-        del content["multi_label"]
+    for name in ("multi_label", "activation"):
+        if not content[name]:
+            del content[name]
     files.write_json(os.path.join(output_dir, LABEL_MAP_FILE), content)
 
 
 def read_label_map(path: str) -> LabelMap:
     """Reads a file in the format of label_map.json."""
-    content = {"multi_label": False, **files.read_json(path)}
-    kinds = {"task": str, "labels": list, "regression": bool, "multi_label": bool}
-    task, labels, regression, multi_label = map(content.get, kinds)
+    content = {"multi_label": False, "activation": "", **files.read_json(path)}
+    kinds = {"task": str, "labels": list, "regression": bool, "multi_label": bool, "activation": str}
+    task, labels, regression, multi_label, activation = map(content.get, kinds)
     is_right = all(isinstance(content.get(name), kind) for name, kind in kinds.items())
     is_right = is_right and all(isinstance(label, str) and files.is_utf8(label) for label in labels)
+    if is_right and activation and not (regression and activation in ACTIVATIONS):
+        raise UserError(
+            f"{path}: activation is {activation!r:.60}; only a regression has one, {', '.join(ACTIVATIONS)}"
+        )
     if not is_right or (labels if regression else len(labels) < 2):
         raise UserError(
             f"{path}: must have 'task' (a text), 'labels' (two or more texts; none for a regression),"
             " 'regression' and 'multi_label' (true or false); put back the file that the training wrote, or train again"
         )
-    return LabelMap(task, tuple(labels), regression, multi_label)
+    return LabelMap(task, tuple(labels), regression, multi_label, activation)
 
 
 def load_label_map(folder: str) -> LabelMap | None:

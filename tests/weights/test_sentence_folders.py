@@ -6,10 +6,11 @@ import pathlib
 
 import numpy as np
 import pytest
-from huggingface_folders import make_folder, write_json
+from huggingface_folders import make_folder, tensors_of, write_json
 from refused import message_of
 
 import bert_tf2
+from bert_tf2 import commands
 from bert_tf2.weights.task_file import SentenceVectors, read_sentence_vectors
 
 LONG = "the film the film"
@@ -119,3 +120,77 @@ def test_wrong_prompts(tmp_path, content, part):
     assert "the folder has none" in message_of(bert_tf2.load(folder).embed, LONG, prompt_name="query")
     write_json(folder / "config_sentence_transformers.json", content)
     assert part in message_of(bert_tf2.load(folder).embed, LONG)
+
+
+SIGMOID, IDENTITY, TANH, RELU = (
+    f"torch.nn.modules.{name}"
+    for name in ("activation.Sigmoid", "linear.Identity", "activation.Tanh", "activation.ReLU")
+)
+
+
+def cross_encoder(folder: pathlib.Path, outputs: int, stated: dict, beside: dict | None = None) -> str:
+    """A folder of CrossEncoder; `stated` is in config.json, `beside` in the file of newer versions."""
+    tensors = tensors_of("BertForSequenceClassification")
+    tensors["classifier.weight"], tensors["classifier.bias"] = (
+        np.float32(np.ones([outputs, 4])),
+        tensors["classifier.bias"][:outputs],
+    )
+    names = {str(index): f"LABEL_{index}" for index in range(outputs)}
+    made = make_folder(folder, tensors, "BertForSequenceClassification", id2label=names, **stated)
+    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nfilm\n")
+    if beside:
+        write_json(folder / "config_sentence_transformers.json", beside)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("stated", "beside", "function"),
+    [
+        ({}, None, None),  # of transformers
+        ({}, {"prompts": {}}, None),
+        ({"sentence_transformers": {"activation_fn": SIGMOID}}, None, "sigmoid"),
+        ({"sentence_transformers": {"activation_fn": IDENTITY}}, None, None),
+        ({"sentence_transformers": {"version": "4.1.0"}}, None, "sigmoid"),  # the default there
+        ({"sentence_transformers": {"activation_fn": "mine.Scale"}}, None, "sigmoid"),  # not trusted there
+        ({"sbert_ce_default_activation_function": TANH}, None, "tanh"),
+        ({"sbert_ce_default_activation_function": IDENTITY}, None, None),
+        ({"sbert_ce_default_activation_function": None}, None, "sigmoid"),
+        ({}, {"model_type": "CrossEncoder", "activation_fn": SIGMOID}, "sigmoid"),
+        ({}, {"model_type": "CrossEncoder"}, "sigmoid"),
+        (
+            {"sbert_ce_default_activation_function": SIGMOID},
+            {"model_type": "CrossEncoder", "activation_fn": IDENTITY},
+            None,
+        ),
+    ],
+)
+def test_what_a_cross_encoder_does_with_scores(tmp_path, log_lines, stated, beside, function):
+    """It is announced: scripts, exports and `fit` have the number itself."""
+    bert = bert_tf2.load(cross_encoder(tmp_path / "cross", 1, stated, beside))
+    assert bert.labels.activation == (function or "")
+    assert any("sentence-transformers' predict()" in line for line in log_lines) == bool(function)
+
+
+def test_scores_of_a_cross_encoder_are_those_of_its_predict(tmp_path):
+    """Also of what is saved or converted."""
+    plain = bert_tf2.load(cross_encoder(tmp_path / "plain", 1, {})).classify([("film", "the"), "film"])
+    bert = bert_tf2.load(cross_encoder(tmp_path / "cross", 1, {"sentence_transformers": {"activation_fn": SIGMOID}}))
+    bert.save_folder(tmp_path / "saved")
+    for kind, folder in (("tf1", bert.path), ("hf", str(tmp_path / "tf1"))):
+        commands.call("convert_checkpoint", input=folder, output=str(tmp_path / kind), to=kind)
+    cross_encoder(tmp_path / "tanh", 1, {"sbert_ce_default_activation_function": TANH})
+    for folder in ("cross", "saved", "tf1", "hf", "tanh"):
+        compute = np.tanh if folder == "tanh" else lambda score: 1 / (1 + np.exp(-score))
+        for found, wanted in zip(
+            bert_tf2.load(tmp_path / folder).classify([("film", "the"), "film"]), plain, strict=True
+        ):
+            assert found["score"] == pytest.approx(compute(wanted["score"]), abs=1e-5), folder
+
+
+def test_other_functions_of_a_cross_encoder(tmp_path, log_lines):
+    folder = cross_encoder(tmp_path / "relu", 1, {"sentence_transformers": {"activation_fn": RELU}})
+    bert_tf2.load(folder)
+    assert any("A score goes through ReLU in sentence-transformers" in line for line in log_lines)
+    stated = {"sentence_transformers": {"activation_fn": SIGMOID}}
+    found = bert_tf2.load(cross_encoder(tmp_path / "several", 3, stated)).classify("film")
+    assert sum(found.values()) != pytest.approx(1.0, abs=1e-3)  # each by itself, as predict() there
