@@ -3,11 +3,15 @@
     python serving/client.py text_a='A fine film.'
     python serving/client.py question='Who wrote it?' context='It was written by Ann.'
 
-`predict` needs only Python: copy it to your program.
+Each argument is an input of the model and its text; the server is at localhost:8501, where serving/compose.yaml starts
+one.
 """
+
+# `predict` needs only Python: copy it to your program.
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import sys
@@ -20,7 +24,8 @@ def predict(inputs: dict[str, list], signature: str, server: str = "localhost:85
     """The outputs of a signature by name, lists with an item for each row; a single output without its name.
 
     Raises:
-      OSError: there is no server, or no answer in time, or the server answers with an error (urllib.error.HTTPError).
+      OSError: the server answers with an error (urllib.error.HTTPError); or (ConnectionError) there is no server, or
+        no answer in time, or the server is another program.
     """
     body = json.dumps({"signature_name": signature, "inputs": inputs}).encode()
     request = urllib.request.Request(f"http://{server}/v1/models/bert:predict", body)
@@ -31,11 +36,27 @@ def predict(inputs: dict[str, list], signature: str, server: str = "localhost:85
         text = error.read().decode(errors="replace")
         error.msg = (re.search(r'assertion failed: \[(.*?)\](?=\\n|")', text) or [text, text])[1]
         raise
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        start = "start one: MODEL_DIR=$PWD/export docker compose -f serving/compose.yaml up --detach --wait"
+        raise ConnectionError(f"no server answers at http://{server} ({reason}); {start}") from error
+    except (http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+        raise ConnectionError(f"the program at http://{server} is no TensorFlow Serving ({error!r})") from error
 
 
-if __name__ == "__main__":
-    given = {name: [text] for name, _, text in (argument.partition("=") for argument in sys.argv[1:])}
+def main(arguments: list[str]) -> None:
+    if not arguments or {"-h", "-help", "--help"}.intersection(arguments):
+        print(__doc__.strip())
+        sys.exit(0 if arguments else 2)
+    wrong = [argument for argument in arguments if argument.startswith("-") or "=" not in argument]
+    if wrong:
+        sys.exit(f"client.py: {wrong[0]!r} is no input of the model, such as text_a='A fine film.'")
+    given = {name: [text] for name, _, text in (argument.partition("=") for argument in arguments)}
     try:
         print(json.dumps(predict(given, "serving_text_pair" if "text_b" in given else "serving_text"), indent=2))
     except OSError as problem:
         sys.exit(f"client.py: {problem}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -9,6 +9,7 @@ import base64
 import json
 import math
 import re
+import reprlib
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from bert_tf2.commands import loading
 from bert_tf2.explorer.options import ExplorerOptions
+from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import checkpoint, names
 from bert_tf2.weights.huggingface import TIED
@@ -61,6 +63,8 @@ class Explorer:
             do_lower_case=options.do_lower_case,
         )
         self.texts = {name: getattr(options, name) or "" for name in ("text", "text_b", "other_text")}
+        for name, text in self.texts.items():
+            _check_characters(text, f"--{name}")
 
     def describe(self) -> dict[str, Any]:
         """What /api/model answers: the facts that every tab shows."""
@@ -152,15 +156,29 @@ def read_text(arguments: dict[str, Any], name: str) -> str:
     """An argument that is a string, "" by default. Raises UserError for anything else."""
     value = arguments.get(name, "")
     if not isinstance(value, str):
-        raise UserError(f"{name} must be a text, not {value!r:.60}")
+        raise UserError(f"{name} must be a text, not {_shown(value)}")
+    _check_characters(value, name)
     return value
+
+
+def _check_characters(text: str, name: str) -> None:
+    """Raises UserError for what no answer can repeat."""
+    if not files.is_utf8(text):
+        raise UserError(
+            f"{name} holds half a character, {ascii(text)[:60]}: one of a pair of surrogates; write it again"
+        )
+
+
+def _shown(value: Any) -> str:
+    """A value in a message; the lists of a deeply nested one are left out."""
+    return reprlib.repr(value)[:60]
 
 
 def read_number(arguments: dict[str, Any], name: str, low: int, high: int, default: int | None = None) -> int:
     """A whole number from low to high, else raises UserError."""
     value = arguments.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise UserError(f"{name} must be a whole number from {low} to {high}, not {value!r:.60}")
+        raise UserError(f"{name} must be a whole number from {low} to {high}, not {_shown(value)}")
     return value
 
 

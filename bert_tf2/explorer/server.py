@@ -128,7 +128,10 @@ class Application:
         if handler is None:
             raise exceptions.NotFound(f"there is no {request.path}")
         # Only as application/json, since pages of other sites may send other types without asking.
-        arguments = request.get_json() if request.method == "POST" else {}
+        try:
+            arguments = request.get_json() if request.method == "POST" else {}
+        except RecursionError:
+            raise exceptions.BadRequest("the arguments are nested too deep; they are texts and numbers") from None
         if not isinstance(arguments, dict):
             raise exceptions.BadRequest("the arguments must be a JSON object")
         with self._lock:  # so that two requests do not need the memory of both

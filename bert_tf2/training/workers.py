@@ -51,7 +51,8 @@ _SECONDS_BETWEEN_REMINDERS = 20.0
 _SECONDS_TO_ANSWER = 2.0
 _SECONDS_BETWEEN_LOOKS = 0.2
 _SECONDS_BETWEEN_QUERIES = 2.0
-_GO = b"go\n"
+_CLUSTER = "the cluster in TF_CONFIG"  # in `alike` of every worker
+_GO, _REFUSED = "go", "refused"  # the chief's answers, the second with a sentence
 _MOST_BYTES = 1 << 20
 
 
@@ -258,7 +259,7 @@ def wait_for_workers(
 
     `addresses`, HOST:PORT, begin with the chief's; `index` is this worker; `alike` must be the same for all, by name.
     """
-    alike = {**alike, "the cluster in TF_CONFIG": " ".join(addresses)}
+    alike = {**alike, _CLUSTER: " ".join(addresses)}
     names = [f"{name} ({address})" for name, address in zip(names, addresses, strict=True)]
     try:
         listener = socket.create_server(("", _split(addresses[index])[1]), backlog=1024)
@@ -330,7 +331,7 @@ class _Patience:
 def _gather(listener: socket.socket, alike: Mapping[str, int | str], names: Sequence[str]) -> None:
     """The chief's part: waits until all are there at the same time, then lets them go."""
     there: dict[int, socket.socket] = {}
-    patience, answer = _Patience(), b""
+    patience, answer, met_stranger = _Patience(), {}, False
     with contextlib.ExitStack() as held:
         try:
             while missing := [name for number, name in enumerate(names) if number and number not in there]:
@@ -340,45 +341,75 @@ def _gather(listener: socket.socket, alike: Mapping[str, int | str], names: Sequ
                 if listener not in readable:
                     patience.check(missing)
                     continue
-                connection = held.enter_context(listener.accept()[0])
-                if (found := _read(connection)) and found[0] in range(1, len(names)):
+                connection, (caller, *_) = listener.accept()
+                line = _read_line(held.enter_context(connection))
+                if found := _read_worker(line, len(names)):
                     worker, theirs = found
                     there[worker] = connection
                     for what, ours in alike.items():
                         if ours != theirs.get(what):
                             both = f"{names[0]} has {ours}, {names[worker]} has {theirs.get(what)}"
                             raise UserError(f"{what} must be the same for all workers: {both}")
-            answer = _GO
+                elif line and not met_stranger:
+                    met_stranger = True
+                    logging.warning("A program at %s, which is no worker, wrote to this port: %r", caller, line[:60])
+            answer = {_GO: True}
         except UserError as error:
-            answer = f"{error}\n".encode()
+            answer = {_REFUSED: str(error)}
             raise
         finally:
-            for connection in there.values():
+            for connection in there.values() if answer else ():
                 with contextlib.suppress(OSError):  # it has ended, which TensorFlow will notice
-                    connection.sendall(answer)
+                    connection.sendall(json.dumps(answer).encode() + b"\n")
 
 
-def _read(connection: socket.socket) -> tuple[int, Mapping[str, int | str]] | None:
-    """The number of a worker that has connected, and its `alike`; None for whatever else connects to ports."""
-    connection.settimeout(_SECONDS_TO_ANSWER)
+def _read_line(connection: socket.socket) -> bytes:
+    """What a program that has connected writes, at most a line and for _SECONDS_TO_ANSWER; b"" for nothing."""
+    end, line = time.monotonic() + _SECONDS_TO_ANSWER, b""
+    with contextlib.suppress(OSError):
+        while not line.endswith(b"\n") and len(line) < _MOST_BYTES and (left := end - time.monotonic()) > 0:
+            connection.settimeout(left)
+            if not (part := connection.recv(1 << 16)):
+                break
+            line += part
+    return line
+
+
+def _read_worker(line: bytes, count: int) -> tuple[int, Mapping[str, int | str]] | None:
+    """The number of the worker, one of `count`, that wrote a line, and its `alike`; None for any other program."""
     try:
-        with connection.makefile("rb") as stream:
-            found = json.loads(stream.readline(_MOST_BYTES))
-        return found["index"], dict(found["alike"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        found = json.loads(line)
+        worker, theirs = found["index"], found["alike"]
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
+    is_worker = type(worker) is int and 0 < worker < count and isinstance(theirs, dict)
+    return (worker, theirs) if is_worker and isinstance(theirs.get(_CLUSTER), str) else None
 
 
 def _report(chief: str, message: Mapping[str, object], name: str) -> None:
     """The part of the others: calls the chief until it answers."""
-    patience, answer = _Patience(), b""
-    while not answer.endswith(b"\n"):
+    patience, answer, is_told = _Patience(), {}, False
+    while not answer:
+        line = b""
         with contextlib.suppress(OSError), _call(chief) as connection:
             connection.sendall(json.dumps(message).encode() + b"\n")
             connection.settimeout(SECONDS)  # the chief answers when all are there, or when it has waited for so long
-            answer = connection.makefile("rb").readline(_MOST_BYTES)
-        if not answer.endswith(b"\n"):  # there is no chief yet, or it has ended
+            line = connection.makefile("rb").readline(_MOST_BYTES)
+        answer = _read_answer(line)
+        if not answer:  # there is no chief yet, or it has ended
+            if line and not is_told:
+                is_told = True
+                logging.warning("The program at the address of %s is no worker; it wrote %r", name, line[:60])
             patience.check([name])
             time.sleep(_SECONDS_BETWEEN_LOOKS)
-    if answer != _GO:
-        raise UserError(answer.decode(errors="replace").strip())
+    if _REFUSED in answer:
+        raise UserError(answer[_REFUSED])
+
+
+def _read_answer(line: bytes) -> Mapping[str, object]:
+    """The chief's answer; empty for what any other program wrote."""
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(line)
+        if isinstance(found, dict) and (found.get(_GO) is True or isinstance(found.get(_REFUSED), str)):
+            return found
+    return {}

@@ -92,6 +92,16 @@ def test_another_name_is_refused(ask, host):
         ("POST", {"Content_Type": "application/json"}, b"{", 400),
         ("POST", {"Content_Type": "application/json"}, b"[1]", 400),
         ("POST", {"Content_Type": "application/json"}, b" " * (1 << 20) + b"{}", 413),
+        *(
+            ("POST", {"Content_Type": "application/json"}, body, 400)
+            for body in (
+                b"[" * 200_000,
+                b'{"text": ' * 50_000,
+                b'{"text": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+                b'{"token": ' + b"1" * 5000 + b"}",
+                b'{"text": "\xff"}',
+            )
+        ),
     ],
 )
 def test_what_is_no_request(ask, method, headers, body, expected):
@@ -137,6 +147,16 @@ def test_the_words_are_those_of_predict_masked(post, explorer):
         assert unpack(word["row"]).shape == (16,)
 
 
+SENTENCES = [f"/api/{name}" for name in "sentence maps attention embeddings block words outputs".split()]
+
+
+def nested(depth: int) -> list:
+    found: list = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
 @pytest.mark.parametrize(
     ("path", "arguments", "problem"),
     [
@@ -149,6 +169,13 @@ def test_the_words_are_those_of_predict_masked(post, explorer):
         ("/api/attention", {"text": "the", "layer": 0, "head": True}, "head must be"),
         ("/api/words", {"text": "the", "token": -1}, "token must be"),
         ("/api/source", {"key": "x"}, "there is no code for 'x'"),
+        # Half a character, of which a browser may send one, and a value that is nested as deep as it can be parsed.
+        *((path, {"text": "a \ud83d b"}, "text holds half a character") for path in SENTENCES),
+        ("/api/sentence", {"text": "a", "text_b": "\udc00"}, "text_b holds half a character"),
+        ("/api/pair", {"text": "a", "other_text": "\udfff"}, "other_text holds half a character"),
+        ("/api/source", {"key": "\ud83d"}, "key holds half a character"),
+        ("/api/sentence", {"text": nested(300)}, "text must be a text"),
+        ("/api/sentence", {"text": "a", "padding": nested(300)}, "padding must be a whole number"),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(post, path, arguments, problem):

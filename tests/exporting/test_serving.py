@@ -7,6 +7,7 @@ import json
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -56,10 +57,53 @@ def test_the_client(rest):
         client.predict({"input_ids": [[99]]}, "serving_ids", rest.address)
 
 
-def test_without_a_server_the_command_says_so():
-    command = [sys.executable, client.__file__, "text_a=a film"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+def run_client(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, client.__file__, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_without_a_server_the_command_says_where_and_what_to_start():
+    done = run_client("text_a=a film")
     assert done.returncode == 1 and re.fullmatch("client.py: .*refused.*\n", done.stderr), done.stderr
+    assert "localhost:8501" in done.stderr and "serving/compose.yaml" in done.stderr and "urlopen" not in done.stderr
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_the_client_has_help(flag):
+    done = run_client(flag)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "text_a=" in done.stdout and "localhost:8501" in done.stdout
+
+
+@pytest.mark.parametrize("argument", ["a film", "--text_a=a film", "--server"])
+def test_an_argument_that_is_no_input_is_named(argument):
+    done = run_client(argument)
+    assert done.returncode == 1 and re.fullmatch("client.py: .*\n", done.stderr)
+    assert argument in done.stderr and "text_a=" in done.stderr
+
+
+def test_without_arguments_the_client_shows_how_to_ask():
+    done = run_client()
+    assert done.returncode == 2 and "text_a=" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"SSH-2.0-x\r\n", b"HTTP/1.1 200 OK\r\n\r\n<html>", b"HTTP/1.1 200 OK\r\n\r\n[1]"]
+)
+def test_another_program_at_the_address_is_named(answer):
+    """Also one that answers nothing at all."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+
+        def reply() -> None:
+            connection = listener.accept()[0]
+            connection.recv(1 << 16)
+            with connection:
+                connection.sendall(answer)
+
+        threading.Thread(target=reply, daemon=True).start()
+        with pytest.raises(ConnectionError, match=rf"http://{address}"):
+            client.predict({"text_a": ["a film"]}, "serving_text", address, timeout=5)
 
 
 def compose_service() -> dict:

@@ -70,6 +70,52 @@ def test_other_callers_of_the_port_are_no_workers():
     assert Worker(where, 1).is_through() and chief.is_through()
 
 
+STRANGE = [
+    {"index": 1.0, "alike": {}},
+    {"index": 1, "alike": {}},
+    {"index": True, "alike": {}},
+    {"index": 1, "alike": {"the number of GPUs": 7}},
+    {"index": 1, "alike": [["a", 1]]},
+    {"index": 1, "alike": {"the cluster in TF_CONFIG": 5}},
+    {"index": 7, "alike": {"the cluster in TF_CONFIG": "a"}},
+    {"index": "1", "alike": None},
+    [1],
+    None,
+]
+
+
+def test_a_stranger_s_message_is_ignored_and_told_once(log_lines):
+    where = addresses(2)
+    chief = Worker(where, 0)
+    for message in STRANGE:
+        while not rendezvous.listens(where[0]):
+            time.sleep(0.01)
+        with socket.create_connection(("localhost", int(where[0].split(":")[1]))) as connection:
+            connection.sendall(json.dumps(message).encode() + b"\n")
+    assert chief.is_alive()
+    assert Worker(where, 1).is_through() and chief.is_through()
+    (told,) = (line for line in log_lines if "no worker" in line)
+    assert "127.0.0.1" in told or "::1" in told
+
+
+def test_another_program_at_the_address_of_the_chief_is_told(monkeypatch, log_lines):
+    monkeypatch.setattr(rendezvous, "SECONDS", 1.0)
+    with socket.create_server(("", 0)) as other:
+        where = [f"localhost:{other.getsockname()[1]}", *addresses(1)]
+
+        def answer() -> None:
+            while True:
+                connection = other.accept()[0]
+                with connection:
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        message = message_of(rendezvous.wait_for_workers, where, 1, names(2), ALIKE)
+    assert f"worker 0 ({where[0]}) did not come" in message
+    (told,) = (line for line in log_lines if "no worker" in line)
+    assert where[0] in told and "HTTP/1.1" in told
+
+
 def test_a_worker_that_ended_and_came_again_counts_once():
     where = addresses(3)
     chief = Worker(where, 0)
