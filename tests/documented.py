@@ -19,7 +19,7 @@ def commands_in(text: str) -> list[tuple[str, dict[str, str]]]:
     blocks = re.findall(r"(?ms)^```(?:shell|bash)\n(.*?)^```$", text)
     lines = (line for block in blocks for line in block.replace("\\\n", " ").splitlines())
     found = []
-    for words in (shlex.split(line, comments=True) for line in lines if line.startswith("python ")):
+    for words in (shlex.split(line, comments=True) for line in lines if re.match(r"python \w+\.py ", line)):
         flags = (word.removeprefix("--").partition("=") for word in words[2:])
         found.append(
             (words[1].removesuffix(".py"), {name: value if is_given else "true" for name, is_given, value in flags})
