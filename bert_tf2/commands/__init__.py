@@ -95,11 +95,13 @@ def call(name: str, **settings: Any) -> Any:
     The settings have the names and defaults of the script's flags. Returns what its function returns: the scores of an
     evaluation, the lines of a report, the path of an export. Raises UserError for a name that is no script or setting.
     """
+    from bert_tf2.support import hub
     from bert_tf2.support.settings import WrongSetting, made, required
 
     if name not in COMMANDS:
         raise WrongSetting(_no_script(name))
     options = find(COMMANDS[name].options)
+    settings = hub.with_weights_fetched(options, settings)
     return _run(COMMANDS[name], made(options, dict.fromkeys(required(options)) | settings))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,18 +12,18 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf2.exporting.tokenize_layer import Tokenize, write_vocabulary
+from bert_tf2.exporting.tokenize_layer import Tokenize
 from bert_tf2.finetuning.answering import SQUAD
 from bert_tf2.finetuning.classification.examples import log_cut
 from bert_tf2.finetuning.options import ClassifierOptions, checked_length
 from bert_tf2.finetuning.tables import warn_of_amounts
 from bert_tf2.layers import initial_weights_from
-from bert_tf2.support import files, hub
+from bert_tf2.support import hub
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type, settings_of
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.training.forward import check_process
-from bert_tf2.weights import checkpoint, sources, task_file, text_rules
+from bert_tf2.weights import checkpoint, model_folder, sources, task_file, text_rules
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.task_file import LabelMap
 
@@ -95,14 +94,8 @@ def write_folder(
 ) -> None:
     """Writes a checkpoint with what the scripts keep beside it; `content` is that of task.json."""
     output_dir = os.path.expanduser(os.fspath(output_dir))
-    files.make_directory(output_dir)
-    with tempfile.TemporaryDirectory() as folder:
-        vocab_file = write_vocabulary(folder, tokenizer.entries)
-        sources.check_output_dir(output_dir, model.config, vocab_file)
-        sources.write_companions(output_dir, model.config, tokenizer, vocab_file, content)
-    if label_map:
-        task_file.save_label_map(output_dir, label_map)
-    checkpoint.CheckpointFolder(output_dir).save(checkpoint.tf1_variables(model), step)
+    variables = checkpoint.tf1_variables(model)
+    model_folder.save(output_dir, variables, step, model.config, tokenizer, label_map, content)
 
 
 def span_settings(

@@ -121,8 +121,10 @@ def load(path: str | os.PathLike[str]) -> ExportedModel:
         )
     info = files.read_json(path)
     load_tensorflow_text(f"{folder}: its signature for texts")
-    with reading(folder, "is damaged or incomplete ({}); export it again"), _errors_alone():
-        return ExportedModel(tf.saved_model.load(folder), folder, info)
+    problem = "is damaged or incomplete ({}); export it again"
+    with reading(folder, tf.errors.OpError, OSError, ValueError, KeyError, problem=problem), _errors_alone():
+        model = tf.saved_model.load(folder)
+    return ExportedModel(model, folder, info)
 
 
 class ExportedModel:

@@ -38,7 +38,7 @@ from bert_tf2.training.monitor import write_eval_results
 from bert_tf2.training.options import PRECISIONS, TrainOptions
 from bert_tf2.training.saver import Best, best_folder, folder_of_weights
 from bert_tf2.training.workers import Team, is_chief
-from bert_tf2.weights import checkpoint, sources, task_file, text_rules
+from bert_tf2.weights import checkpoint, model_folder, sources, task_file, text_rules
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.task_file import LABEL_MAP_FILE, TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered, save_label_map
 
@@ -78,7 +78,7 @@ class Task(abc.ABC):
     @property
     def flag_of_weights(self) -> str | None:
         """The flag that names the fine-tuned weights that a call uses; None if it trains new ones."""
-        if checkpoint.latest_checkpoint(self.options.output_dir):
+        if checkpoint.has_checkpoints(self.options.output_dir):  # which `_prepare` may have to recover
             return "--output_dir"
         return "--init_checkpoint" if self.options.init_checkpoint and not self.options.do_train else None
 
@@ -212,7 +212,7 @@ def _prepare(task: Task) -> Team:
         options.vocab_file, options.do_lower_case, task.config.vocab_size, source, options.init_checkpoint
     )
     if options.do_train:
-        sources.check_output_dir(options.output_dir, task.config, options.vocab_file)
+        model_folder.check_output_dir(options.output_dir, task.config, options.vocab_file)
     # All parts, so that an error in the last one does not appear after hours of training.
     evaluates = options.do_eval or options.evaluates_during_training
     parts = {"train": options.do_train, "eval": evaluates} | ({task.predicted_part: True} if task.predicts else {})
@@ -327,7 +327,7 @@ def _train(task: Task, parts: PartRecords, strategy: tf.distribute.Strategy, tea
         made_with = sources.decisive(task.config) | ({"labels": task.label_map.labels} if task.label_map else {})
         content = task_file.content(task.purpose, settings.kept(options), made_with)
         for folder in [options.output_dir, *([best.folder] if best else [])]:
-            sources.write_companions(folder, task.config, task.tokenizer, options.vocab_file, content)
+            model_folder.write_companions(folder, task.config, task.tokenizer, options.vocab_file, content)
             if task.label_map:
                 save_label_map(folder, task.label_map)
     if best is None or not best.ends_training():

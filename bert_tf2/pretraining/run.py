@@ -31,7 +31,8 @@ from bert_tf2.training.saver import Best, best_folder
 from bert_tf2.training.workers import Team, is_chief
 from bert_tf2.weights import checkpoint, names, task_file, text_rules
 from bert_tf2.weights.base import Weights
-from bert_tf2.weights.sources import check_output_dir, decisive, write_companions
+from bert_tf2.weights.model_folder import check_output_dir, write_companions
+from bert_tf2.weights.sources import decisive
 
 
 def run(options: PretrainingOptions, export: Callable[..., str] | None = None) -> dict[str, float] | None:

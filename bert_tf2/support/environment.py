@@ -27,6 +27,7 @@ _NUMBERS = {os.strerror(number): number for number in errno.errorcode}
 # TensorFlow: "FILE; No space left on device"; HDF5: "error message = 'No space left on device'".
 _SAID = re.compile(rf"(?:(?:^|\s)([^\s;{{}}][^;{{}}\n]*); |message = ')({'|'.join(map(re.escape, _NUMBERS))})")
 _OUT_OF_MEMORY = re.compile(r"OOM when allocating|[Oo]ut of memory|bad_alloc|could not create a memory object")
+DAMAGED = "is damaged, or not what its name says ({}); copy it again"
 PARTIAL = re.compile(r"^\.(?P<name>.+)\.(?P<host>[^./]+)\.(?P<process>\d+)\.partial$")
 """The name of a file while it is written."""
 
@@ -80,16 +81,17 @@ def writing(*targets: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reading(path: str, problem: str = "is damaged, or not what its name says ({}); copy it again") -> Iterator[None]:
-    """Within it, whatever a library raises becomes a UserError that names the file; {} stands for what it says."""
+def reading(path: str, *errors: type[Exception], problem: str = DAMAGED) -> Iterator[None]:
+    """Around one call of a library that reads a file: its own `errors` become a UserError that names the file.
+
+    {} in `problem` stands for the library's message. Every other exception is a bug, and keeps its traceback.
+    """
     try:
         yield
-    except Exception as error:
-        name = final_name(path)
-        if isinstance(error, UserError) and name in str(error):
-            raise
+    except errors as error:
         reason = " ".join(str(error).split())[:200].encode("unicode_escape").decode() or type(error).__name__
-        raise UserError(f"{name}: {error if isinstance(error, UserError) else problem.format(reason)}") from error
+        what = error if isinstance(error, UserError) else problem.format(reason)
+        raise UserError(f"{final_name(path)}: {what}") from error
 
 
 def human(number_of_bytes: float) -> str:

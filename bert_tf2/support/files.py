@@ -26,11 +26,15 @@ from bert_tf2.support.environment import is_remote as is_remote
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.process import load_tensorflow
 
+_UNREACHABLE = "cannot be reached: {}"
+
 
 def _gfile(function: str, path: str, *others: str, **settings: Any) -> Any:
     """Calls a function of `tf.io.gfile`."""
-    with environment.reading(path, "cannot be reached: {}"):
-        return getattr(load_tensorflow().io.gfile, function)(path, *others, **settings)
+    tf = load_tensorflow()
+    call = getattr(tf.io.gfile, function)
+    with environment.reading(path, tf.errors.OpError, OSError, ValueError, problem=_UNREACHABLE):
+        return call(path, *others, **settings)
 
 
 def exists(path: str) -> bool:
@@ -47,9 +51,14 @@ def is_directory(path: str) -> bool:
 
 
 def companion(folder: str, name: str) -> str | None:
-    """The path of a file that may lie beside others, in `folder`; None if it does not."""
+    """The path of a file that may lie beside others, in `folder`; None if there is none.
+
+    Raises UserError for a pipe, which nobody may write to, and for a link to a file that is not there.
+    """
     path = os.path.join(folder, name)
     if not exists(path):
+        if link := dangling(path):
+            raise UserError(f"{path}: {link}")
         return None
     if not (is_remote(path) or os.path.isfile(path) or os.path.isdir(path)):
         raise UserError(f"{path}: is a pipe or a device, where a file is expected; remove it")
@@ -120,7 +129,7 @@ def open_binary(path: str, mode: str = "rb"):
             return open(path, mode, 1 << 16)
     except FileNotFoundError as error:
         path = environment.final_name(path)
-        raise UserError(f"{path}: no such file{_hint(path)}") from error
+        raise UserError(f"{path}: {missing(path)}") from error
     except OSError as error:
         raise UserError(environment.explain(error)) from error
 
@@ -146,21 +155,41 @@ class _Written(io.BufferedIOBase):
         self.write(b"")  # a GFile creates its file at the first write, and a file without records has none
 
     def write(self, content) -> int:
-        with environment.reading(self._path, "cannot be written: {}"):
-            self._stream.write(bytes(content))  # unlike local files, a GFile does not accept views of arrays
+        data = bytes(content)  # unlike local files, a GFile does not accept views of arrays
+        with self._explained():
+            self._stream.write(data)
         return len(content)
 
     def close(self) -> None:
         if not self.closed:
             super().close()
-            with environment.reading(self._path, "cannot be written: {}"):
+            with self._explained():
                 self._stream.close()
+
+    def _explained(self):
+        errors = (load_tensorflow().errors.OpError, OSError)
+        return environment.reading(self._path, *errors, problem="cannot be written: {}")
 
 
 def check_there(path: str) -> None:
     """Raises UserError for a file that does not exist."""
     if not exists(path):
-        raise UserError(f"{path}: no such file{_hint(path)}")
+        raise UserError(f"{path}: {missing(path)}")
+
+
+def missing(path: str) -> str:
+    """Why a file cannot be opened that does not exist."""
+    return dangling(path) or f"no such file{_hint(path)}"
+
+
+def dangling(path: str) -> str:
+    """What to say of a link that leads nowhere; "" for anything else."""
+    if is_remote(path) or not os.path.islink(path) or os.path.exists(path):
+        return ""
+    return (
+        f"is a link to {os.readlink(path)}, which is not there; copy the folder with the files that its links lead to"
+        " (cp -rL), or remove the link"
+    )
 
 
 def _hint(path: str) -> str:
@@ -352,7 +381,7 @@ def match_files(names: str, *, skip_unmatched: bool = False) -> list[str]:
         else:
             matches = sorted(_gfile("glob", name) if is_remote(name) else glob.glob(name))
         if not matches:
-            what = "no file matches this pattern" if any(c in name for c in "*?[") else "no such file" + _hint(name)
+            what = "no file matches this pattern" if any(c in name for c in "*?[") else missing(name)
             problems.append(f"{name}: {what}")
         if directories := [match for match in matches if is_directory(match)]:
             raise UserError(f"{directories[0]}: is a folder, a file is needed (try {directories[0].rstrip('/')}/*)")

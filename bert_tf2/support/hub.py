@@ -1,80 +1,82 @@
-"""Weights by their name at Hugging Face's hub, ORGANIZATION/NAME or ORGANIZATION/NAME@REVISION, and Google's archives.
+"""Weights by their name at Hugging Face's hub, ORGANIZATION/NAME or ORGANIZATION/NAME@REVISION.
 
 The package huggingface_hub fetches them into its cache, with its own settings in the environment: HF_TOKEN, HF_HOME,
-HF_HUB_OFFLINE, HF_ENDPOINT.
+HF_HUB_OFFLINE, HF_ENDPOINT. Scripts ask for the weights that their settings name in one step, `with_weights_fetched`,
+before the settings are made.
 """
 
 from __future__ import annotations
 
-import contextlib
+import difflib
 import fnmatch
+import glob
 import os
-import pathlib
 import re
-import sys
+from collections.abc import Mapping
+from typing import Any
 
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import Options, settings_of
 
 _NAME = re.compile(r"(?P<repo>[\w-][\w.-]*/[\w-][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
 _BESIDE = ["*.json", "vocab.txt"]
 # The first of these that a model has.
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "*.ckpt*")
+# What makes ORGANIZATION/NAME look like a path: folders that are there, or have such names, with typing errors.
+_USUAL_FOLDERS = (
+    *("checkpoint", "checkpoints", "ckpt", "data", "experiments", "export", "model", "models", "out", "output"),
+    *("outputs", "pretraining_output", "result", "results", "runs", "saved_models", "tmp", "trained", "weights"),
+)
+_LIKE_A_FILE = re.compile(r"(bert_)?model\.ckpt.*|.*\.(ckpt|index|keras|h5|bin|safetensors|pb|json|txt|pt|tar|gz)")
+_LIKE = 0.8  # of difflib: one letter in five may be another one
+
+
+def with_weights_fetched(cls: type[Options], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by name, with local paths in place of the weights' names at the hub and of archives."""
+    names = [name for name, (stated, _, _) in settings_of(cls).items() if stated.reads == "weights"]
+    paths = {name: os.fspath(given[name]) for name in names if isinstance(given.get(name), str | os.PathLike)}
+    return {**given, **{name: fetched(os.path.expanduser(path)) for name, path in paths.items()}}
 
 
 def fetched(path: str) -> str:
     """The folder of weights that are given by their name, fetched unless the cache has them; other paths as they are.
 
-    A name is a path that is not there, and neither is the folder that it would be in.
+    A name is a path that is not there, and neither is the folder that it would be in, or one of a similar name. With
+    a revision, it is always a name.
     """
-    if path.endswith(".zip"):
-        return _unpacked(path)
+    if path.endswith(".zip") and not os.path.isdir(path):
+        from bert_tf2.support import archives  # late: --help needs no network
+
+        return archives.unpacked(path)
     found = _NAME.fullmatch(path)
     if found is None or os.path.exists(path) or os.path.exists(os.path.dirname(path)):
         return path
     where = f"{path}: there is no such file or folder"
+    if not found["revision"] and (like := _local_folder(path)):
+        raise UserError(f"{where} ({like}); for a model of this name at Hugging Face's hub, give {path}@main")
     try:
         import huggingface_hub
     except ImportError as error:
         raise UserError(f"{where}; to fetch it by its name, `pip install huggingface_hub`") from error
-    try:
-        for pattern in _WEIGHTS:
+    for pattern in _WEIGHTS:
+        try:
             folder = huggingface_hub.snapshot_download(
                 found["repo"], revision=found["revision"], allow_patterns=[*_BESIDE, pattern]
             )
-            if any(fnmatch.fnmatch(name, kind) for name in os.listdir(folder) for kind in _WEIGHTS):
-                return folder
-    except Exception as error:  # of the network, by whatever library, or there is no such model or revision
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:150]
-        advice = f"({reason}); check the name, or log in (`hf auth login`)"
-        raise UserError(f"{where}, and it cannot be fetched from Hugging Face's hub {advice}") from error
+        except Exception as error:  # of the network, by whatever library, or there is no such model or revision
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:150]
+            advice = f"({reason}); check the name, or log in (`hf auth login`)"
+            raise UserError(f"{where}, and it cannot be fetched from Hugging Face's hub {advice}") from error
+        if any(fnmatch.fnmatch(name, kind) for name in os.listdir(folder) for kind in _WEIGHTS):
+            return folder
     raise UserError(f"{path}: has no weights at Hugging Face's hub that can be read: none of {_WEIGHTS}")
 
 
-def _unpacked(path: str) -> str:
-    """The folder with the weights of a .zip file, or of one at an address, unpacked in the cache of Keras."""
-    address = state = path
-    if not re.match(r"https?://", path):
-        if not os.path.isfile(path):
-            raise UserError(f"{path}: no such file")
-        address, found = pathlib.Path(path).absolute().as_uri(), os.stat(path)
-        state = f"{address} {found.st_size} {found.st_mtime_ns}"  # of another file of this name, another copy
-    import hashlib
-
-    from bert_tf2.support.process import load_tensorflow
-
-    load_tensorflow()
-    import keras
-
-    place = f"bert_tf2/{hashlib.sha256(state.encode()).hexdigest()[:16]}"
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # where Keras shows the progress
-            folder = keras.utils.get_file(origin=address, extract=True, cache_subdir=place)
-    except Exception as error:  # of the network, or a damaged archive
-        reason = " ".join(str(error).split())
-        raise UserError(
-            f"{path}: cannot be fetched and unpacked ({reason}); if a part of it is in ~/.keras/{place}, remove that"
-        ) from error
-    for place, _, names in os.walk(folder):
-        if any(name.endswith(".index") for name in names):
-            return place
-    raise UserError(f"{path}: no checkpoint is in this archive")
+def _local_folder(path: str) -> str:
+    """Why a path looks like that of a local file with a typing error; "" if it does not."""
+    folder, name = path.split("/")
+    if near := difflib.get_close_matches(folder, [there.rstrip("/") for there in glob.glob("*/")], 1, _LIKE):
+        return f"there is the folder {near[0]}"
+    if difflib.get_close_matches(folder.lower(), _USUAL_FOLDERS, 1, _LIKE) or _LIKE_A_FILE.fullmatch(name):
+        return f"there is no folder {folder} either"
+    return ""

@@ -23,7 +23,6 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from bert_tf2.support import hub
 from bert_tf2.support.errors import UserError
 
 options = dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,7 +101,6 @@ class Options:
                 value = os.fspath(value)
                 if stated.reads or "text" not in name:
                     value = _HOME.sub(lambda _: os.path.expanduser("~"), value)
-                value = hub.fetched(value) if stated.reads == "weights" else value
             if stated.is_switch and type(value).__name__ in ("bool", "bool_"):
                 value = str(bool(value)).lower()
             check_type(name, value, kind, optional=default in (None, dataclasses.MISSING))

@@ -71,8 +71,8 @@ class TrainingState:
     @classmethod
     def read(cls, prefix: str) -> TrainingState | None:
         """The state at a checkpoint; None if it has none, because TensorFlow 1 wrote it, for example."""
-        path, step = _path_beside(prefix), prefix.rpartition("-")[2]
-        if not files.exists(path):
+        path, step = files.companion(*os.path.split(_path_beside(prefix))), prefix.rpartition("-")[2]
+        if path is None:
             return None
         try:
             found = _read(path)
@@ -190,7 +190,7 @@ class Best:
         self._file = os.path.join(self.folder, "measure.json")
         self._seen = {"measure": None, "value": -np.inf, "step": 0, "last_step": 0, "evaluations_since": 0}
         self._events = os.path.join(output_dir, "eval")
-        if begun and files.exists(self._file):
+        if begun and files.companion(*os.path.split(self._file)):
             self._seen = self._read()
 
     def _read(self) -> dict[str, Any]:

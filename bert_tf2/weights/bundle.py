@@ -13,7 +13,6 @@ import math
 import os
 import re
 import struct
-import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ import google_crc32c
 import numpy as np
 from absl import logging
 
-from bert_tf2.support import files
+from bert_tf2.support import files, output_lock
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import bundle_index, names
 from bert_tf2.weights.base import Place, Weights, bytes_of
@@ -95,7 +94,8 @@ class Checkpoint(Weights):
         for name, place in self._places.items():
             entry, file = place.where, self._data_file(place.where)
             if file not in sizes and not files.exists(file):
-                raise self._damaged(f"{file}: no such file, so the checkpoint is damaged or incomplete")
+                link = files.dangling(file) or "no such file"
+                raise self._damaged(f"{file}: {link}, so the checkpoint is damaged or incomplete")
             size = sizes[file] if file in sizes else sizes.setdefault(file, files.size(file))
             is_text = entry.dtype == "string"
             asked = entry.size if is_text else math.prod(entry.shape) * np.dtype(entry.dtype).itemsize
@@ -167,9 +167,10 @@ def write(prefix: str, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
             stream.write(bundle_index.write_table(entries))
 
 
-def _read_state(path: str) -> str:
-    """Returns the text of a file `checkpoint`, or "" if there is none."""
-    return files.read_text(path, drop_bom=True).replace("\r", "") if files.exists(path) else ""
+def read_state(folder: str) -> str:
+    """Returns the text of the file `checkpoint` in a folder, or "" if there is no such file."""
+    path = files.companion(folder, _STATE_FILE)
+    return files.read_text(path, drop_bom=True).replace("\r", "") if path else ""
 
 
 def latest_checkpoint(output_dir: str) -> str | None:
@@ -180,7 +181,7 @@ def latest_checkpoint(output_dir: str) -> str | None:
             raise UserError(f"{path}: no such file, although the folder holds the checkpoints of a training; {advice}")
         return None
     problem = "names no model_checkpoint_path"
-    if named := _NEWEST.search(_read_state(path)):
+    if named := _NEWEST.search(read_state(output_dir)):
         # The folder may have moved since an absolute path was written.
         for name in (named[1], os.path.basename(named[1])):
             prefix = os.path.join(output_dir, name)
@@ -190,6 +191,19 @@ def latest_checkpoint(output_dir: str) -> str | None:
     # Never a suggestion to delete files from which something can be recovered.
     start_afresh = f"no checkpoint is left in {output_dir}: restore one, or give another folder to start afresh"
     raise UserError(f"{path}: {problem}; {_way_back(output_dir) or start_afresh}")
+
+
+def is_of_training(name: str) -> bool:
+    """Whether a file has the name of the index of a checkpoint `model.ckpt-STEP`."""
+    return _OF_TRAINING.fullmatch(name) is not None
+
+
+def has_checkpoints(folder: str) -> bool:
+    """Whether a training has left checkpoints in a folder, also where `recover` or the user must mend the folder first.
+
+    `latest_checkpoint` says which checkpoint is the newest, and is for the run itself, behind `recover`.
+    """
+    return files.exists(os.path.join(folder, _STATE_FILE)) or bool(_newest_first(folder))
 
 
 def _newest_first(folder: str) -> list[str]:
@@ -227,25 +241,32 @@ def recover(output_dir: str) -> None:
 
     A kill can come between the first checkpoint of a training and the file `checkpoint`. Without that file, a single
     checkpoint is therefore taken for the newest one; several are not, because someone must have removed the file.
-    Damaged files stay, until the training comes to their step again. If none is intact, nothing is changed.
+    Damaged files stay, until the training comes to their step again. If none is intact, nothing is changed. The folder
+    is locked for the change; raises UserError if another training is running there.
     """
+    if _to_continue_from(output_dir):
+        with output_lock.locked(output_dir):
+            if found := _to_continue_from(output_dir):  # the training that held the lock may have written the file
+                name, damaged, problem = found
+                logging.warning("%s", problem)
+                CheckpointFolder(output_dir).set_newest(name, without=damaged)
+
+
+def _to_continue_from(output_dir: str) -> tuple[str, str, str] | None:
+    """The checkpoint that `checkpoint` must name, the one that it must not name, and why; None if nothing is wrong."""
     state = os.path.join(output_dir, _STATE_FILE)
-    folder = CheckpointFolder(output_dir, keep_checkpoint_max=sys.maxsize)  # nothing is dropped here
     if not files.exists(state):
         found = _newest_first(output_dir)
         if len(found) == 1 and _problem(os.path.join(output_dir, found[0])) is None:
-            logging.warning("%s: no such file; continuing from the only checkpoint there, %s", state, found[0])
-            folder.set_newest(found[0])
-        return
-    named = _NEWEST.search(_read_state(state))
+            return found[0], "", f"{state}: no such file; continuing from the only checkpoint there, {found[0]}"
+        return None
+    named = _NEWEST.search(read_state(output_dir))
     damaged = os.path.basename(named[1]) if named else ""
     problem = _problem(os.path.join(output_dir, damaged)) if named else f"{state}: names no model_checkpoint_path"
-    if problem is None:
-        return
-    for name in _newest_first(output_dir):
+    for name in _newest_first(output_dir) if problem else ():
         if name != damaged and _problem(os.path.join(output_dir, name)) is None:
-            logging.warning("%s. Continuing from the one before, %s", problem, os.path.join(output_dir, name))
-            return folder.set_newest(name, without=damaged)
+            return name, damaged, f"{problem}. Continuing from the one before, {os.path.join(output_dir, name)}"
+    return None
 
 
 class CheckpointFolder:
@@ -263,21 +284,29 @@ class CheckpointFolder:
         prefix = self.prefix(global_step)
         name = os.path.basename(prefix)
         save(prefix, variables, global_step)
-        for old in self.set_newest(name):
-            stem = re.escape(os.path.basename(old))
-            for file in files.list_directory(self._output_dir):
-                if re.fullmatch(stem + _FILE, file):
-                    files.remove(os.path.join(self._output_dir, file))
+        listed = self.set_newest(name)
+        if len(listed) > self._keep:
+            for old in listed[: -self._keep]:
+                self._remove(os.path.basename(old))
+            self._list(name, listed[-self._keep :])  # last, so that a kill leaves no checkpoint that nobody lists
         logging.info("Saved %s", prefix)
         return prefix
 
+    def _remove(self, name: str) -> None:
+        """Removes the files of a checkpoint, the index first, because a checkpoint that has an index is complete."""
+        found = [f for f in files.list_directory(self._output_dir) if re.fullmatch(re.escape(name) + _FILE, f)]
+        for file in sorted(found, key=lambda file: not file.endswith(".index")):
+            files.remove(os.path.join(self._output_dir, file))
+
     def set_newest(self, name: str, without: str = "") -> list[str]:
-        """Writes the file `checkpoint`; returns the names that it held and that are too many now."""
+        """Lists a checkpoint as the newest in the file `checkpoint`; returns all names that are listed."""
         listed = [old for old in self._listed() if os.path.basename(old) not in (name, without)] + [name]
-        newest, dropped = listed[-self._keep :], listed[: -self._keep]
-        lines = [f'model_checkpoint_path: "{name}"', *(f'all_model_checkpoint_paths: "{each}"' for each in newest)]
+        self._list(name, listed)
+        return listed
+
+    def _list(self, newest: str, names: Iterable[str]) -> None:
+        lines = [f'model_checkpoint_path: "{newest}"', *(f'all_model_checkpoint_paths: "{each}"' for each in names)]
         files.write_text(os.path.join(self._output_dir, _STATE_FILE), "\n".join(lines) + "\n", durable=True)
-        return dropped
 
     @property
     def count(self) -> int:
@@ -285,5 +314,5 @@ class CheckpointFolder:
         return len(self._listed())
 
     def _listed(self) -> list[str]:
-        text = _read_state(os.path.join(self._output_dir, _STATE_FILE))
+        text = read_state(self._output_dir)
         return re.findall(r'^all_model_checkpoint_paths: "(.*)"$', text, re.MULTILINE)

@@ -9,15 +9,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from bert_tf2 import tokenization
-from bert_tf2.config import LAYER_NORM_EPSILON, check_vocab_size
-from bert_tf2.support import files, outputs
+from bert_tf2.config import LAYER_NORM_EPSILON
+from bert_tf2.support import files, output_lock, outputs
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.process import load_tensorflow
 from bert_tf2.weights import bundle, huggingface, keras_files, names, sources, task_file, text_rules
@@ -34,7 +33,10 @@ def run(options: ConversionOptions) -> list[str]:
         return listing(options.list)
     _check_files(options)
     conversion = _Conversion(options)
-    conversion.write()
+    files.make_directory(options.output)
+    with output_lock.locked(options.output):
+        _check_files(options)  # a training, or another conversion, may have begun there since
+        conversion.write()
     return conversion.report
 
 
@@ -44,7 +46,6 @@ _COMPANIONS = (
     *(VOCABULARY_FILE, CONFIG_FILE, task_file.LABEL_MAP_FILE, task_file.NAME, TOKENIZATION_FILE),
     *("config.json", "tokenizer_config.json", "tokenizer.json", "added_tokens.json"),
 )
-_OF_WEIGHTS = re.compile(r".*\.(index|keras|h5|safetensors|bin)|saved_model\.pb")
 
 
 def _check_files(options: ConversionOptions) -> None:
@@ -58,7 +59,7 @@ def _check_files(options: ConversionOptions) -> None:
     inputs = {flag: path for flag in flags if (path := getattr(options, flag))}
     outputs.check(inputs, [outputs.Output("output", output, _WRITTEN[to])])
     # With a model that is there already, or a part of one, the new one would be mixed.
-    there = [name for name in files.list_directory(output) if name in _COMPANIONS or _OF_WEIGHTS.fullmatch(name)]
+    there = [name for name in files.list_directory(output) if name in _COMPANIONS or sources.WEIGHTS.fullmatch(name)]
     if there or (files.exists(output) and not files.is_directory(output)):
         what = f"holds {and_more(there, 3)}" if there else "exists"
         raise UserError(f"--output={output}: {what} already; give another name, or remove the old model first")
@@ -78,9 +79,9 @@ class _Conversion:
         if options.hidden_act:
             self.config = dataclasses.replace(self.config, hidden_act=options.hidden_act)
         path = options.vocab_file
-        if path:
-            text_rules.check_vocabulary(source, path)
         self.vocabulary = tokenization.read_entries(path) if path else source.vocabulary()
+        if self.vocabulary is not None:  # what `load` refuses or warns of, this does, too
+            text_rules.find_tokenizer(source, self.config, path, options.do_lower_case)
         stated = text_rules.stated_text(source, options.vocab_file)
         self.do_lower_case, self.case_is_stated = self._find_case(stated)
         self.rules = stated.rules
@@ -92,8 +93,6 @@ class _Conversion:
                 f"{source.path}: does not fit the configuration: {and_more(problems, 3, '; ')}. Is it a BERT, and the"
                 " configuration its own?"
             )
-        if self.vocabulary is not None:
-            check_vocab_size("the vocabulary", len(self.vocabulary), self.config.vocab_size)
         self.labels = task_file.label_map_of(source)
         for flag in ("extend_vocab", "never_split"):
             if getattr(options, flag):
@@ -147,7 +146,6 @@ class _Conversion:
 
     def write(self) -> None:
         """Writes the files; reports what was written and omitted."""
-        files.make_directory(os.path.dirname(self.options.output) or ".")
         {"tf1": self._write_tf1, "hf": self._write_huggingface, "keras": self._write_keras}[self.options.to]()
         if self.vocabulary is None:
             self.report.append("No vocabulary was found, and none written (--vocab_file).")

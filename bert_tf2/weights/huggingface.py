@@ -207,8 +207,10 @@ class HuggingFaceFolder(Weights):
         named = self._values.get("id2label")
         if not named:
             return numbered(count)
+        if isinstance(named, list):  # in the order of the outputs
+            named = {str(index): label for index, label in enumerate(named)}
         labels = [str(named.get(str(index), "")) for index in range(count)] if isinstance(named, dict) else []
-        if len(named) != count or "" in labels:
+        if len(labels) != count or len(named) != count or "" in labels:
             raise UserError(
                 f"{self.config_file}: id2label does not give each of the {count} outputs a name; put it right, as in"
                 ' {"0": "no", "1": "yes"}'

@@ -17,8 +17,34 @@ from bert_tf2.support.process import load_tensorflow
 from bert_tf2.weights import names
 from bert_tf2.weights.base import Place, Weights
 from bert_tf2.weights.task_file import TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
+from bert_tf2.weights.tensor_files import damaged_member
 
 ENDING = ".keras"
+
+
+# What Keras raises for a file that it cannot make a model of, and what the configuration in such a file raises.
+_OF_KERAS = (ValueError, TypeError, KeyError, OSError, UserError)
+
+
+def _check_class(path: str) -> None:
+    """Raises UserError unless a file of Keras says that it holds an encoder, or a model of `heads`."""
+    with files.open_binary(path) as stream, zipfile.ZipFile(stream) as archive:
+        if "config.json" not in archive.namelist():
+            raise UserError(f"{path}: {environment.DAMAGED.format('it has no config.json')}")
+        data = archive.read("config.json")
+    with environment.reading(path, UnicodeDecodeError):
+        text = data.decode("utf-8")
+    said = files.parse_json(text, f"{path}: config.json")
+    module, kind = str(said.get("module")), said.get("class_name")
+    if module.startswith("bert_tf2.commands."):
+        raise UserError(
+            f"{path}: holds a {kind}, a Keras model that takes texts; keras.models.load_model opens this file (after"
+            " `import bert_tf2`), and the model's save_folder(FOLDER) writes a folder for this call"
+        )
+    if not module.startswith("bert_tf2."):  # Keras would not know its class
+        raise UserError(
+            f"{path}: holds a {module}.{kind}, which is not a model of this project; keras.models.load_model opens it"
+        )
 
 
 class KerasFile(Weights):
@@ -29,19 +55,15 @@ class KerasFile(Weights):
     def __init__(self, path: str):
         super().__init__(path)
         files.expect_kind(path, "one of Keras' files")
-        with environment.reading(path):
-            with files.open_binary(path) as stream, zipfile.ZipFile(stream) as archive:
-                if damaged := archive.testzip():
-                    raise ValueError(f"the checksum of {damaged} differs")
-                said = files.parse_json(archive.read("config.json").decode("utf-8"), "config.json")
-            if not str(said.get("module")).startswith("bert_tf2."):  # Keras would not know its class
-                what = f"{said.get('module')}.{said.get('class_name')}"
-                raise UserError(f"{path}: holds a {what}, which is not a model of this project")
-            load_tensorflow()
-            import keras
+        if damaged := damaged_member(path):
+            raise UserError(f"{path}: {environment.DAMAGED.format(f'the checksum of {damaged} differs')}")
+        _check_class(path)
+        load_tensorflow()
+        import keras
 
+        with environment.reading(path, *_OF_KERAS):
             self._model = keras.saving.load_model(path, compile=False)
-            variables = names.tf1_variables(self._model)
+        variables = names.tf1_variables(self._model)
         self.config = self._model.config
         self._hold({name: Place(v.shape.as_list(), v.dtype.name, v) for name, v in variables.items()})
 

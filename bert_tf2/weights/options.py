@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bert_tf2.config import ACTIVATIONS
-from bert_tf2.support import hub
 from bert_tf2.support.settings import CONVERSION, MODEL, TO_DO, Options, options, setting
 
 
@@ -27,8 +26,9 @@ class ConversionOptions(Options):
         " Model Garden, or a Keras file.",
         None,
         group=TO_DO,
+        reads="weights",
     )
-    list: str | None = setting("Weights whose variables to list instead.", None, group=TO_DO)
+    list: str | None = setting("Weights whose variables to list instead.", None, group=TO_DO, reads="weights")
     bert_config_file: str | None = setting(
         "The model's configuration, if the input does not contain it.", None, group=MODEL, reads=True
     )
@@ -50,7 +50,3 @@ class ConversionOptions(Options):
     output: str | None = setting("Folder to write.", None, group=CONVERSION)
     to: str | None = setting("The format to write.", None, group=CONVERSION, choices=("tf1", "hf", "keras"))
     weights_only: bool = setting("Omit the optimizer's slots and the step.", False, group=CONVERSION)
-
-    def complete(self) -> None:
-        for name in ("input", "list"):
-            object.__setattr__(self, name, hub.fetched(getattr(self, name) or "") or None)

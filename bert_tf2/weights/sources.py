@@ -7,7 +7,7 @@ silently compute something else. Files beside the weights state them, and the te
     vocab.txt, tokenization.json, tokenizer*.json       see `text_rules`
     label_map.json, task.json                           see `task_file`
 
-Training writes them beside its checkpoints (`write_companions`), scripts that get no other files take these
+Who makes a model writes them beside its weights (`model_folder`), scripts that get no other files take these
 (`model_files`), and all code that loads weights compares with them.
 """
 
@@ -21,18 +21,18 @@ from typing import Any, TypeVar
 
 from absl import logging
 
-from bert_tf2 import tokenization
 from bert_tf2.config import DECISIVE, BertConfig, config_value, decisive_differences
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import bundle, huggingface, keras_files, model_garden, names, task_file
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
-from bert_tf2.weights.text_rules import TOKENIZATION_FILE, entries_of, record_of
 
 Model = TypeVar("Model")
 
 # The shapes of the weights show these; loading compares them. Positions that are no table can be of any number.
 _SHOWN_BY_SHAPES = ("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings", "type_vocab_size")
+WEIGHTS = re.compile(r".*\.(index|keras|h5|safetensors|bin)|saved_model\.pb|model\.onnx")
+"""The names of files that hold weights, or lead to them."""
 EXPORT_INFO_FILE = "model_info.json"
 """The description of an exported model, in the folder of its version."""
 
@@ -64,6 +64,14 @@ def _of_another_kind(folder: str) -> str:
     return next(found, "")
 
 
+def _check_links(path: str) -> None:
+    """Raises UserError if a file of local weights is a pipe, or a link to a file that is not there."""
+    if not files.is_remote(path):
+        inside = [name for name in files.list_directory(path) if WEIGHTS.fullmatch(name) or name == "checkpoint"]
+        for name in inside or [""]:
+            files.companion(*(os.path.split(path) if not name else (path, name)))
+
+
 def open_weights(path: str) -> Weights:
     """Opens weights of any kind for reading.
 
@@ -71,6 +79,7 @@ def open_weights(path: str) -> Weights:
     file; a TensorFlow 2 checkpoint or SavedModel of Model Garden's encoder; a Keras file of this project's models, or a
     folder with one of them.
     """
+    _check_links(path)
     if path.endswith(keras_files.ENDING) and not files.is_directory(path):
         return keras_files.KerasFile(path)
     if from_huggingface := huggingface.recognizes(path):
@@ -110,13 +119,12 @@ def open_weights(path: str) -> Weights:
 
 def despite_saving(path: str, read: Callable[[], Model]) -> Model:
     """`read` of weights in a folder, again if a training saves there meanwhile and deletes the checkpoint it reads."""
-    state = os.path.join(path, "checkpoint")
     while True:
-        before = files.read_text(state) if files.exists(state) else None
+        before = bundle.read_state(path)
         try:
             return read()
         except UserError:
-            if not files.exists(state) or files.read_text(state) == before:
+            if bundle.read_state(path) in ("", before):
                 raise
 
 
@@ -147,9 +155,12 @@ def model_files(path: str) -> dict[str, str]:
 
 
 def files_in_use(output_dir: str | None, init_checkpoint: str | None) -> dict[str, str]:
-    """Returns model_files of checkpoint.weights_in_use; what output_dir lacks is taken from init_checkpoint."""
+    """Returns model_files of checkpoint.weights_in_use; what output_dir lacks is taken from init_checkpoint.
+
+    The weights in output_dir need not be readable: settings are made before a training mends its folder.
+    """
     found = model_files(init_checkpoint) if init_checkpoint else {}
-    return {**found, **(model_files(output_dir) if output_dir and bundle.latest_checkpoint(output_dir) else {})}
+    return {**found, **(model_files(output_dir) if output_dir and bundle.has_checkpoints(output_dir) else {})}
 
 
 def stated_config(source: Weights) -> tuple[BertConfig, str] | None:
@@ -215,42 +226,3 @@ def check_task(source: Weights, task: Mapping[str, str | bool], flag: str, other
     if not other_task:
         raise UserError(f"{problem}; give another {flag}, or --other_task if that is meant")
     logging.warning("%s", problem)
-
-
-def check_output_dir(output_dir: str, config: BertConfig, vocab_file: str | None) -> None:
-    """Checks, before a training, that `write_companions` would not replace what belongs to another model."""
-    problem = "and would take its place there; give another --output_dir, or move the file away"
-    path = os.path.join(output_dir, VOCABULARY_FILE)
-    if vocab_file and files.exists(path) and entries_of(path) != entries_of(vocab_file):
-        raise UserError(f"{path}: is another vocabulary than --vocab_file={vocab_file}, {problem}")
-    path = os.path.join(output_dir, CONFIG_FILE)
-    if not files.exists(path) or bundle.latest_checkpoint(output_dir):  # check_config compares that of a training run
-        return
-    stated = BertConfig.from_json_file(path)
-    for name in decisive_differences(stated, config):
-        said = f"states {name} {config_value(stated, name)}, and --bert_config_file {config_value(config, name)}"
-        raise UserError(f"{path}: {said}, {problem}")
-
-
-def write_companions(
-    folder: str,
-    config: BertConfig,
-    tokenizer: tokenization.FullTokenizer | None = None,
-    vocab_file: str | None = None,
-    task: Mapping[str, Any] | None = None,
-) -> None:
-    """Writes bert_config.json, vocab.txt, tokenization.json and task.json beside the checkpoints of a training run.
-
-    Files that say the same are kept. `tokenizer`, `vocab_file`: both or none. `task`: see task_file.content.
-    """
-    path = os.path.join(folder, CONFIG_FILE)
-    if not files.exists(path) or decisive_differences(BertConfig.from_json_file(path), config):
-        files.write_text(path, config.to_json_string())
-    if tokenizer is not None:
-        beside = os.path.join(folder, VOCABULARY_FILE)
-        if not files.exists(beside) or entries_of(beside) != tokenizer.entries:
-            files.write_text(beside, files.read_text(vocab_file))
-        record = record_of(tokenizer.basic_tokenizer.do_lower_case, tokenizer.rules)
-        files.write_text(os.path.join(folder, TOKENIZATION_FILE), record)
-    if task is not None:
-        files.write_json(os.path.join(folder, task_file.NAME), task)

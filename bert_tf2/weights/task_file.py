@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LABEL_MAP_FILE = "label_map.json"
 NAME = "task.json"
-_SETTINGS, MADE_WITH = "settings", "made_with"
+SETTINGS, MADE_WITH = "settings", "made_with"
 # The names of poolings in sentence-transformers, old and new -> those of Bert.embed.
 _POOLINGS = {"cls_token": "cls", "cls": "cls", "mean_tokens": "mean", "mean": "mean", "max_tokens": "max", "max": "max"}
 THRESHOLD = 0.5
@@ -128,7 +128,7 @@ def label_map_of(source: Weights) -> LabelMap | None:
 
 def content(purpose: Mapping[str, Any], kept: Mapping[str, Any], made_with: Mapping[str, Any]) -> dict[str, Any]:
     """What a training writes: facts for sources.check_task, settings by their flags' names, and what `check` gets."""
-    return {**purpose, _SETTINGS: dict(kept), MADE_WITH: dict(made_with)}
+    return {**purpose, SETTINGS: dict(kept), MADE_WITH: dict(made_with)}
 
 
 def check(path: str, now: Mapping[str, Any]) -> None:
@@ -146,7 +146,7 @@ def read(folder: str) -> dict[str, Any]:
     """The content of the task.json in a folder; empty if there is none."""
     path = files.companion(folder, NAME)
     stated = files.read_json(path) if path else {}
-    if not all(isinstance(stated.get(part, {}), dict) for part in (_SETTINGS, MADE_WITH)):
+    if not all(isinstance(stated.get(part, {}), dict) for part in (SETTINGS, MADE_WITH)):
         raise UserError(f"{path}: is no task.json of a training; put a copy back, or remove it")
     return stated
 
@@ -154,7 +154,7 @@ def read(folder: str) -> dict[str, Any]:
 def settings(folder: str, known: Mapping[str, type]) -> dict[str, Any]:
     """The settings in `read`, those with these names."""
     stated = read(folder)
-    found = {name: value for name, value in stated.get(_SETTINGS, {}).items() if name in known}
+    found = {name: value for name, value in stated.get(SETTINGS, {}).items() if name in known}
     if not stated.get("version_2_with_negative"):
         found.pop("null_score_diff_threshold", None)  # an answer is always there
     for name, value in found.items():
@@ -180,7 +180,7 @@ def take(
     if is_trained:
         from bert_tf2.weights import bundle  # late: it needs numpy
 
-        used = output_dir if output_dir and bundle.latest_checkpoint(output_dir) else weights or ""
+        used = output_dir if output_dir and bundle.has_checkpoints(output_dir) else weights or ""
         stated = settings(used if files.is_directory(used) else os.path.dirname(used), kinds)
     for name, value in kept(given).items():
         usual = settings_of(type(given))[name][0].flag_default

@@ -12,6 +12,7 @@ import json
 import math
 import pickle
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,24 +27,38 @@ _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 _DTYPES |= {f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)}
 
 
+# What the libraries raise for a file that is damaged, or holds something else.
+_OF_ARCHIVES = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError)
+_OF_PYTORCH = (RuntimeError, EOFError, OSError, ValueError, KeyError, IndexError, AttributeError, TypeError)
+_OF_TENSORS = (safetensors.SafetensorError, OSError, RuntimeError, ValueError, TypeError, AttributeError, KeyError)
+
+
+def damaged_member(path: str) -> str | None:
+    """The first file in an archive whose bytes do not match their checksum, or None. Raises UserError if unreadable."""
+    with files.open_binary(path) as stream, environment.reading(path, *_OF_ARCHIVES):
+        return zipfile.ZipFile(stream).testzip()
+
+
 class TensorFile:
     """A local file of named tensors; `tensors` says what it holds. A dtype that numpy lacks has the file's own name."""
 
     def __init__(self, path: str):
         self.path = path
         is_ours = path.endswith(".safetensors")
-        with environment.reading(path):
-            files.expect_kind(path, "a safetensors file" if is_ours else "weights that PyTorch saved")
-            self._get, self.tensors = _open_safetensors(path) if is_ours else _open_torch(path)
+        files.expect_kind(path, "a safetensors file" if is_ours else "weights that PyTorch saved")
+        self._get, self.tensors = _open_safetensors(path) if is_ours else _open_torch(path)
 
     def read(self, name: str) -> np.ndarray:
         """Returns a tensor: floats as float32, other dtypes unchanged. It may be read-only."""
-        with environment.reading(self.path):
-            return as_float32(self._get(self.tensors[name].where))
+        where = self.tensors[name].where
+        with environment.reading(self.path, *_OF_TENSORS):
+            value = self._get(where)
+        return as_float32(value)
 
 
 def _open_safetensors(path: str):
-    opened = safetensors.safe_open(path, "np")
+    with environment.reading(path, safetensors.SafetensorError, OSError, ValueError):
+        opened = safetensors.safe_open(path, "np")
     parts = {name: opened.get_slice(name) for name in sorted(opened.keys())}
     kinds = {name: part.get_dtype() for name, part in parts.items()}
     places = {
@@ -61,10 +76,11 @@ def _open_torch(path: str):
             " model.safetensors"
         ) from error
     is_zip = zipfile.is_zipfile(path)
-    if is_zip and (damaged := zipfile.ZipFile(path).testzip()):  # PyTorch does not look
+    if is_zip and (damaged := damaged_member(path)):  # PyTorch does not look
         raise UserError(f"{path}: damaged at {damaged}: the checksum of the archive differs; copy it again")
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+        with environment.reading(path, *_OF_PYTORCH):
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except pickle.UnpicklingError as error:
         raise UserError(
             f"{path}: is damaged, or holds more than weights, which could run code and is not read here; save the model"

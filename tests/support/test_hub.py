@@ -9,14 +9,13 @@ import os
 import subprocess
 import sys
 import threading
-import zipfile
 
-import keras
 import pytest
 from command_lines import environment
 from refused import message_of
 
 import bert_tf2
+from bert_tf2 import commands
 from bert_tf2.finetuning.options import NerOptions
 from bert_tf2.support import hub
 from bert_tf2.weights.options import ConversionOptions
@@ -125,31 +124,65 @@ def test_paths_are_no_names(tmp_path, monkeypatch):
         assert hub.fetched(path) == path
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     told = "a/b: there is no such file or folder; to fetch it by its name, `pip install huggingface_hub`"
-    for call in (
-        lambda: hub.fetched("a/b"),
-        lambda: NerOptions(init_checkpoint="a/b", output_dir="out", do_train=True),
-        lambda: ConversionOptions(input="a/b", output="c", to="hf"),
-        lambda: bert_tf2.load("a/b"),
-        lambda: bert_tf2.classifier("a/b"),
-    ):
-        assert message_of(call) == told
+    for call in DOORS:
+        assert message_of(call, "a/b") == told
 
 
-@pytest.mark.parametrize("folder", ["", "uncased_L-2_H-16_A-2/"])
-def test_archives(tmp_path, monkeypatch, capsys, folder):
-    """Google's archives, as they come: with a folder in them, or without."""
-    monkeypatch.setattr(keras.utils.get_file.__globals__["config"], "keras_home", lambda: str(tmp_path / "cache"))
-    path = str(tmp_path / "weights.zip")
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{folder}bert_model.ckpt.index", b"")
-    unpacked = hub.fetched(path)
-    assert os.listdir(unpacked) == ["bert_model.ckpt.index"] and hub.fetched(path) == unpacked
-    assert capsys.readouterr().out == ""  # which may be the answers of a script
-    assert message_of(hub.fetched, str(tmp_path / "none.zip")) == f"{tmp_path}/none.zip: no such file"
-    (tmp_path / "torn.zip").write_bytes(b"PK")
-    assert (
-        message_of(hub.fetched, str(tmp_path / "torn.zip")) == f"{tmp_path}/torn.zip: no checkpoint is in this archive"
+DOORS = (
+    hub.fetched,
+    lambda path: commands.call("run_ner", init_checkpoint=path, output_dir="out", do_train=True),
+    lambda path: commands.call("convert_checkpoint", input=path, output="c", to="hf"),
+    lambda path: commands.call("convert_checkpoint", list=path),
+    lambda path: commands.call("explore", model=path),
+    bert_tf2.load,
+    bert_tf2.classifier,
+)
+
+
+class _NoHub:
+    """In place of the package, so that nothing leaves this machine."""
+
+    asked: list[str] = []  # noqa: RUF012
+
+    @classmethod
+    def snapshot_download(cls, name: str, **_):
+        cls.asked.append(name)
+        raise OSError("no network")
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[str]:
+    """The names that were asked for at the hub."""
+    monkeypatch.setitem(sys.modules, "huggingface_hub", _NoHub)
+    del _NoHub.asked[:]
+    return _NoHub.asked
+
+
+@pytest.mark.parametrize(
+    ("path", "is_there"),
+    [("ouput/model", "output"), ("ouput/model", ""), ("my_berts_2/small", "my_bert_2"), ("Models/bert", ""),
+     ("berts/model.ckpt-100", ""), ("berts/bert_model.ckpt", ""), ("berts/films.keras", "")],
+)  # fmt: skip
+def test_a_path_with_a_typing_error_is_not_asked_for_at_the_hub(tmp_path, monkeypatch, asked, path, is_there):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / is_there).mkdir(exist_ok=True)
+    for call in DOORS:
+        told = message_of(call, path)
+        assert told.startswith(f"{path}: there is no such file or folder") and is_there in told and "@main" in told
+    assert asked == []
+    message_of(hub.fetched, f"{path}@main")
+    assert asked == [path]
+
+
+@pytest.mark.parametrize("name", ["google-bert/bert-base-uncased", "prajjwal1/bert-tiny", "microsoft/mpnet-base"])
+def test_names_of_the_hub_are_asked_for_once_and_not_by_the_settings(tmp_path, monkeypatch, asked, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "output").mkdir()
+    for call in DOORS:
+        assert "cannot be fetched from Hugging Face's hub (no network)" in message_of(call, name)
+    assert asked == [name] * len(DOORS)
+    ConversionOptions(input=name, output="c", to="hf")
+    NerOptions(
+        init_checkpoint=name, output_dir="out", do_train=True, train_file="t", vocab_file="v", bert_config_file="c"
     )
-    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
-        archive.writestr("a.txt", b"")
-    assert message_of(hub.fetched, str(tmp_path / "other.zip")).endswith("no checkpoint is in this archive")
+    assert asked == [name] * len(DOORS)

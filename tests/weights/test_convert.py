@@ -235,7 +235,9 @@ def test_what_does_not_fit_the_configuration(tmp_path):
     assert "intermediate/dense/kernel is [8, 12] in the checkpoint and [8, 16] in the model" in message(
         intermediate_size=16
     )
-    (folder / "vocab.txt").write_text("word\n" * (VOCAB + 1))
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words = [*special, *(f"word{number}" for number in range(VOCAB + 1 - len(special)))]
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
     assert f"{VOCAB + 1} entries, but the model's configuration says vocab_size {VOCAB};" in message()
     (folder / "bert_config.json").unlink()
     assert "give its path as bert_config_file" in message_of(input=folder, output=tmp_path / "out", to="hf")

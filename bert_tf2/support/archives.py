@@ -1,0 +1,125 @@
+"""Weights in a .zip file, a local one or one at an address, such as Google's archives: unpacked once, in a cache.
+
+The cache is KERAS_HOME/bert_tf2, by default ~/.keras/bert_tf2. A copy appears there when the copy is complete, and is
+replaced when a local archive has changed. A downloaded archive is removed once it is unpacked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import os
+import re
+import shutil
+import urllib.error
+import urllib.request
+import zipfile
+import zlib
+from typing import BinaryIO
+
+from absl import logging
+
+from bert_tf2.support import environment, files, outputs
+from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.support.progress import Progress
+
+_WEIGHTS = re.compile(r"[^.].*\.(index|safetensors|bin|h5|keras)|saved_model\.pb")
+_CHUNK = 1 << 20
+_STATE = "archive.txt"  # in a copy: which archive was unpacked
+_SECONDS = 60  # without an answer of a server
+
+
+def unpacked(path: str) -> str:
+    """The folder with the weights in a .zip file, or in one at an address (http, https); logs where it is kept.
+
+    Raises UserError if the file does not exist, is damaged or cannot be fetched, or does not hold one model.
+    """
+    is_local = not re.match(r"https?://", path)
+    state = key = os.path.abspath(path) if is_local else path
+    if is_local:
+        files.check_there(path)
+        found = os.stat(path)
+        state = f"{key} {found.st_size} {found.st_mtime_ns}"
+    home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
+    place = os.path.join(home, "bert_tf2", hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()[:16])
+    content = os.path.join(place, "content")
+    if not _is_copy(place, state):
+        _make_copy(path, place, state, is_local)
+        logging.warning("%s: unpacked into %s, where it stays; to remove it: rm -r %s", path, content, place)
+    folders = [*_folders_of_weights(content)]
+    if not folders:
+        raise UserError(f"{path}: no checkpoint is in this archive")
+    if len(folders) > 1:
+        raise UserError(f"{path}: holds several models; give the folder of one of them: {and_more(folders)}")
+    return folders[0]
+
+
+def _is_copy(place: str, state: str) -> bool:
+    path = os.path.join(place, _STATE)
+    return os.path.exists(path) and files.read_text(path) == state
+
+
+def _make_copy(path: str, place: str, state: str, is_local: bool) -> None:
+    files.make_directory(os.path.dirname(place))
+    outputs.remove_leftovers(os.path.dirname(place))
+    beside = outputs.name_beside(place)  # removed by the next process if this one is killed
+    files.make_directory(beside)
+    try:
+        with environment.writing(beside):
+            archive = path if is_local else os.path.join(beside, "archive.zip")
+            if not is_local:
+                _download(path, archive)
+            _unpack(path, archive, os.path.join(beside, "content"))
+            if not is_local:
+                os.remove(archive)
+            files.write_text(os.path.join(beside, _STATE), state)
+            shutil.rmtree(place, ignore_errors=True)  # of another state, or of an older version of this package
+            with contextlib.suppress(OSError):  # another process was faster
+                os.rename(beside, place)
+        if not _is_copy(place, state):
+            raise UserError(f"{place}: cannot be written, where {path} would be unpacked; remove it, and try again")
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _download(address: str, target: str) -> None:
+    try:
+        with urllib.request.urlopen(address, timeout=_SECONDS) as answer, open(target, "wb") as stream:
+            _copy(answer, stream, int(answer.headers.get("Content-Length") or 0))
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, ValueError) as error:
+        raise UserError(f"{address}: cannot be fetched ({' '.join(str(error).split())}); check the address") from error
+
+
+def _copy(answer: BinaryIO, stream: BinaryIO, total: int) -> None:
+    done = 0
+    with Progress("Downloading", total / 1e6 or None, "MB") as progress:
+        while chunk := answer.read(_CHUNK):
+            stream.write(chunk)
+            done += len(chunk)
+            progress.advance(len(chunk) / 1e6)
+    if done < total:
+        raise ConnectionError(f"the transfer ended after {done} of {total} bytes")
+
+
+def _unpack(path: str, archive: str, folder: str) -> None:
+    """Unpacks all of an archive, whose checksums are compared; `path` is its name for messages."""
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            sizes = [entry.file_size for entry in opened.infolist()]
+            environment.check_space(folder, sum(sizes), f"the files of {path}")
+            opened.extractall(folder)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path}: is damaged, or no .zip that can be unpacked ({reason}); copy it again") from error
+
+
+def _folders_of_weights(folder: str) -> list[str]:
+    """The folders with weights, without the parts of a model that lies in a folder above."""
+    found = []
+    for place, inner, names in os.walk(folder):
+        inner[:] = sorted(name for name in inner if name != "__MACOSX")
+        if any(map(_WEIGHTS.fullmatch, names)):
+            found.append(place)
+            inner.clear()
+    return found
