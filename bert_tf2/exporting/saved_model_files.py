@@ -41,6 +41,10 @@ _TAKES = {
 }
 
 
+# What TensorFlow raises for a SavedModel that it cannot read.
+_OF_SAVED_MODELS = (tf.errors.OpError, OSError, ValueError, KeyError, IndexError, TypeError, RuntimeError)
+
+
 @contextlib.contextmanager
 def _errors_alone() -> Iterator[None]:
     """Without TensorFlow's warnings about gradients, which are omitted on purpose, and each function's inputs."""
@@ -122,7 +126,9 @@ def load(path: str | os.PathLike[str]) -> ExportedModel:
     info = files.read_json(path)
     load_tensorflow_text(f"{folder}: its signature for texts")
     problem = "is damaged or incomplete ({}); export it again"
-    with reading(folder, tf.errors.OpError, OSError, ValueError, KeyError, problem=problem), _errors_alone():
+    if not isinstance(info.get("task"), str):
+        raise UserError(f"{path}: {problem.format('it names no task')}")
+    with reading(folder, *_OF_SAVED_MODELS, problem=problem), _errors_alone():
         model = tf.saved_model.load(folder)
     return ExportedModel(model, folder, info)
 
