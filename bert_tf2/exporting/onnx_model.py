@@ -1,8 +1,9 @@
 """Writes a model as ONNX, for ONNX Runtime, OpenVINO and other runtimes: `export_saved_model.py --format=onnx`.
 
-The graph takes int32 `input_ids`, `input_mask` and `segment_ids` [B, F], like serving_default of the SavedModel, and
-computes the same numbers. Its operators are those of the standard, in the forms that ONNX Runtime fuses by itself: the
-operators of its own domain were no faster (docs/serving.md). It computes padding, and does not check requests.
+The graph takes int32 `input_ids`, `input_mask` and `segment_ids` [B, F], like serving_default of a SavedModel, or with
+--onnx_names=transformers the names and the type of that library, and computes the same numbers. Its operators are those
+of the standard, in the forms that ONNX Runtime fuses by itself: the operators of its own domain were no faster
+(docs/serving.md). It computes padding, and does not check requests.
 
     features      sequence_output [B, F, D], mean_pooled [B, D], pooled_output [B, D] if there is a trained pooler
     classifier    probabilities [B, L]; for a regression value [B]
@@ -38,6 +39,11 @@ from bert_tf2.exporting.signatures import IDS, Setting
 from bert_tf2.tokenization import FullTokenizer
 
 FILE = "model.onnx"
+INPUTS = {
+    "reference": (IDS, np.int32),
+    "transformers": (("input_ids", "attention_mask", "token_type_ids"), np.int64),
+}
+"""By the value of --onnx_names the names of token ids, mask and segments, and their type."""
 # Gelu is an operator since version 20, LayerNormalization since 17; ONNX Runtime 1.17 knows it.
 _OPSET, _IR_VERSION = 20, 9
 
@@ -55,9 +61,16 @@ class Graph:
 
     Several results are a list. Inputs are names of results; arrays, variables and numbers become weights, Python's
     integers as int64 and its floats as float32.
+
+    Attributes:
+      ids, mask, segments: the names of the inputs.
+      integer: makes numpy numbers of their type.
     """
 
-    def __init__(self, config: BertConfig):
+    def __init__(self, config: BertConfig, names: str = "reference"):
+        """`names`: a key of INPUTS."""
+        self._inputs, self.integer = INPUTS[names]
+        self.ids, self.mask, self.segments = self._inputs
         self._config = config
         self._nodes: list[onnx.NodeProto] = []
         self._ends: list[onnx.NodeProto] = []
@@ -98,7 +111,8 @@ class Graph:
 
     def model(self) -> onnx.ModelProto:
         """The model with the outputs so far."""
-        inputs = [helper.make_tensor_value_info(name, TensorProto.INT32, ["batch", "length"]) for name in IDS]
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(self.integer))
+        inputs = [helper.make_tensor_value_info(name, kind, ["batch", "length"]) for name in self._inputs]
         weights = [tensor for _, tensor in self._weights.values()]
         graph = helper.make_graph([*self._nodes, *self._ends], "bert", inputs, self._results, weights)
         opsets = [helper.make_opsetid("", _OPSET)]
@@ -108,10 +122,10 @@ class Graph:
 def build(setting: Setting) -> onnx.ModelProto:
     """The graph of a task; see the head of this file."""
     task, config, model, labels = setting.options.task, setting.config, setting.model, setting.labels
-    graph = Graph(config)
+    graph = Graph(config, setting.options.onnx_names)
     encoder = Encoder(model if task == "features" else model.bert)
     if task == "classifier":
-        size = graph.Concat(graph.Shape("input_ids", end=1), [1, 1], axis=0)
+        size = graph.Concat(graph.Shape(graph.ids, end=1), [1, 1], axis=0)
         states = _encode(graph, encoder, config, graph.Expand(0, size))  # [CLS] of each row
         head, first = model.output_layer, _pool(graph, encoder, states)
         logits = graph.Gemm(first, head.output_weights, head.output_bias, transB=1)
@@ -125,7 +139,7 @@ def build(setting: Setting) -> onnx.ModelProto:
         _fill_masks(graph, encoder, setting)
         return graph.model()
     states = _encode(graph, encoder, config)
-    real, is_token = graph.Cast("input_mask", to=TensorProto.FLOAT), graph.Cast("input_mask", to=TensorProto.BOOL)
+    real, is_token = graph.Cast(graph.mask, to=TensorProto.FLOAT), graph.Cast(graph.mask, to=TensorProto.BOOL)
     if task == "features":
         sequence = graph.Mul(states, graph.Unsqueeze(real, [2]))
         mean = graph.Div(graph.ReduceSum(sequence, [1], keepdims=0), graph.ReduceSum(real, [1], keepdims=1))
@@ -151,11 +165,11 @@ def build(setting: Setting) -> onnx.ModelProto:
 
 def _encode(graph: Graph, encoder: Encoder, config: BertConfig, reads: str | None = None) -> str:
     """[B, F] -> [B, F, D]; with the positions `reads`, [B, P, 1], only there: [B, P, D]. See folded_encoder."""
-    states = graph.Gather(encoder.word_embeddings, "input_ids")
-    states = graph.Add(states, graph.Gather(encoder.token_type_embeddings, "segment_ids"))
-    states = graph.Add(states, graph.Slice(encoder.position_embeddings, [0], graph.Shape("input_ids", start=1), [0]))
+    states = graph.Gather(encoder.word_embeddings, graph.ids)
+    states = graph.Add(states, graph.Gather(encoder.token_type_embeddings, graph.segments))
+    states = graph.Add(states, graph.Slice(encoder.position_embeddings, [0], graph.Shape(graph.ids, start=1), [0]))
     states = graph.norm(encoder.norm, states)
-    masked = graph.Sub(1.0, graph.Cast("input_mask", to=TensorProto.FLOAT))
+    masked = graph.Sub(1.0, graph.Cast(graph.mask, to=TensorProto.FLOAT))
     mask_scores = graph.Unsqueeze(graph.Mul(masked, layers.MASKED_SCORE), [1, 2])
     split = [0, 0, config.num_attention_heads, config.attention_head_size]
     orders = ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3))  # [B, N, F, H]; the key as [B, N, H, F]
@@ -183,14 +197,14 @@ def _pool(graph: Graph, encoder: Encoder, states: str) -> str:
 def _fill_masks(graph: Graph, encoder: Encoder, setting: Setting) -> None:
     """The outputs of masked_lm, for the P [MASK] of a batch, at most M in a row."""
     head, tokenizer, top_k = setting.model.masked_lm, setting.tokenizer, setting.options.top_k
-    is_mask = graph.Equal(graph.Mul("input_ids", "input_mask"), np.int32(tokenizer.vocab["[MASK]"]))
+    is_mask = graph.Equal(graph.Mul(graph.ids, graph.mask), graph.integer(tokenizer.vocab["[MASK]"]))
     places = graph.Transpose(graph.NonZero(is_mask), perm=(1, 0))  # [P, 2]
     numbers = graph.CumSum(graph.Cast(is_mask, to=TensorProto.INT64), 1)  # from 1 on, [B, F]
     most = graph.ReduceMax(graph.ReduceMax(numbers, [1], keepdims=0), keepdims=0)
     row, position = graph.Split(places, axis=1, num_outputs=2)  # [P, 1] each
     column = graph.Sub(graph.Unsqueeze(graph.GatherND(numbers, places), [1]), 1)
     targets = graph.Concat(row, column, axis=1)  # [P, 2], the row of each, and its number there
-    size = graph.Concat(graph.Shape("input_ids", end=1), graph.Unsqueeze(most, [0]), axis=0)  # B and M
+    size = graph.Concat(graph.Shape(graph.ids, end=1), graph.Unsqueeze(most, [0]), axis=0)  # B and M
     positions = graph.ScatterND(graph.Expand(-1, size), targets, graph.Squeeze(position, [1]))  # -1 where there is none
     graph.output("positions", positions, "masks", kind=TensorProto.INT64)
     states = _encode(graph, encoder, setting.config, graph.Unsqueeze(graph.Max(positions, 0), [2]))

@@ -51,6 +51,10 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
     quantize: str = of_export(
         "onnx: int8 multiplies 8-bit integers, which is faster and less exact.", "none", choices=("none", "int8")
     )
+    onnx_names: str = of_export(
+        "onnx: the inputs are input_ids, input_mask and segment_ids, int32; or as in transformers input_ids,"
+        " attention_mask and token_type_ids, int64.", "reference", choices=("reference", "transformers"),
+    )  # fmt: skip
     max_seq_length: int | None = sequence_length(
         "Maximum number of tokens per text; defaults to 128, for squad to 384.", default=None, kept=True
     )
@@ -112,5 +116,7 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
             raise WrongSetting(f"--stride={self.stride}: needs --task=classifier, and not --format=onnx")
         if self.quantize != "none" and self.format != "onnx":
             raise WrongSetting(f"--quantize={self.quantize}: needs --format=onnx")
+        if self.onnx_names != "reference" and self.format != "onnx":
+            raise WrongSetting(f"--onnx_names={self.onnx_names}: needs --format=onnx")
         if self.precision != "float32" and self.format == "onnx":
             raise WrongSetting(f"--precision={self.precision}: --format=onnx has float32, or --quantize=int8")

@@ -115,7 +115,7 @@ def _write_onnx(setting: Setting, folder: str) -> dict[str, Any]:
     content = onnx_model.tokenizer_file(setting.tokenizer, options.max_seq_length, options.task == "masked_lm")
     files.write_text(os.path.join(folder, "assets", "tokenizer.json"), content)
     versions = _versions("onnx", *(["onnxruntime"] if is_rounded else []))
-    return {"format": "onnx", "quantize": options.quantize, "versions": versions}
+    return {"format": "onnx", "onnx_names": options.onnx_names, "quantize": options.quantize, "versions": versions}
 
 
 def _info(setting: Setting, source: Weights) -> dict[str, Any]:

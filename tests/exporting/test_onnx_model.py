@@ -23,6 +23,7 @@ from export_cases import (
 )
 from small_models import SHARED
 
+import bert_tf2
 from bert_tf2 import demo, heads
 from bert_tf2.config import BertConfig
 from bert_tf2.exporting import onnx_model
@@ -30,6 +31,7 @@ from bert_tf2.exporting.run import run
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import WrongSetting
 from bert_tf2.tokenization import FullTokenizer
+from bert_tf2.weights import checkpoint
 from bert_tf2.weights.task_file import LabelMap
 
 pytestmark = pytest.mark.extra
@@ -71,6 +73,43 @@ def test_it_answers_as_the_saved_model(tmp_path, task):
     assert sorted(path.name for path in pathlib.Path(made.folder).iterdir()) == [
         "assets", "model.onnx", "model_info.json",
     ]  # fmt: skip
+
+
+NAMES = {"input_ids": "input_ids", "input_mask": "attention_mask", "segment_ids": "token_type_ids"}
+
+
+@pytest.mark.parametrize("task", MAKERS)
+def test_the_names_of_transformers(tmp_path, task):
+    """Two exports of the same weights; of the second, the inputs have other names and int64."""
+    made = export(tmp_path / "ours", task)
+    theirs = export(tmp_path / "theirs", task, made.model, onnx_names="transformers")
+    session = onnxruntime.InferenceSession(pathlib.Path(theirs.folder, "model.onnx").read_bytes())
+    assert {given.name: given.type for given in session.get_inputs()} == dict.fromkeys(NAMES.values(), "tensor(int64)")
+    inputs = rows()
+    found, wanted = (
+        ask(theirs, {NAMES[name]: value.astype(np.int64) for name, value in inputs.items()}),
+        ask(made, inputs),
+    )
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, atol=1e-6, err_msg=name)
+    assert theirs.info["onnx_names"] == "transformers"
+
+
+@pytest.mark.parametrize("changes", [{}, {"quantize": "int8"}], ids=str)
+def test_the_names_of_transformers_from_python(tmp_path, changes):
+    toy_data.write_model(tmp_path)
+    weights = heads.PretrainingModel(toy_data.config())
+    checkpoint.save(str(tmp_path / "bert_model.ckpt"), checkpoint.tf1_variables(weights))
+    model = bert_tf2.classifier(tmp_path, labels=["bad", "good"])
+    model.export(tmp_path / "served", format="onnx", onnx_names="transformers", **changes)
+    tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "served" / "assets" / "tokenizer.json"))
+    text = tokenizer.encode("a good film")
+    # As tokenizer(..., return_tensors="np") of transformers.
+    request = {"input_ids": text.ids, "token_type_ids": text.type_ids, "attention_mask": text.attention_mask}
+    session = onnxruntime.InferenceSession(str(tmp_path / "served" / "model.onnx"))
+    (found,) = session.run(["probabilities"], {name: np.array([row], np.int64) for name, row in request.items()})
+    np.testing.assert_allclose(found, model.predict(["a good film"], verbose=0), atol=0.1 if changes else 1e-5)
 
 
 def test_several_labels(tmp_path):
@@ -149,6 +188,7 @@ def test_int8(tmp_path):
     [
         ({"precision": "bfloat16"}, "--precision=bfloat16: --format=onnx has float32"),
         ({"format": "saved_model", "quantize": "int8"}, "--quantize=int8: needs --format=onnx"),
+        ({"format": "saved_model", "onnx_names": "transformers"}, "--onnx_names=transformers: needs --format=onnx"),
     ],
 )
 def test_settings_that_do_not_fit(tmp_path, changes, message):
