@@ -62,7 +62,7 @@ setuptools.setup(
         # create_pretraining_data.py --dask_scheduler
         "docs": ["mkdocs-material", "mkdocstrings[python]"],  # `make docs`
         "dask": ["distributed>=2025.1", "bokeh"],  # bokeh draws the scheduler's dashboard
-        "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],  # TensorFlow with NVIDIA's libraries; never tried here
+        "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],  # TensorFlow with NVIDIA's libraries; docs/gpu.md
         "plot": ["matplotlib"],  # plot_training.py, confusion_matrix.png
         "notebooks": ["matplotlib", "notebook"],  # examples/*.ipynb
         # For tests/test_interop.py and tests/test_hlo_on_gpu.py; the CPU build of torch is enough.

@@ -39,6 +39,7 @@ class BenchmarkOptions(PrecisionOptions):
     recompute: bool = setting("As in run_pretraining.py.", False, group=TRAINING)
     xla: bool = setting("Compile the whole step with XLA; needs --unpad=none.", False, group=TRAINING)
     xla_cache_dir: str | None = setting("As in run_pretraining.py.", "none", group=TRAINING)
+    loop: bool = setting("Time the loop of a training too, in which no step waits for its loss.", False, group=TRAINING)
     steps: int = setting("Steps to time.", 10, group=TRAINING, low=1)
     profile_dir: str | None = setting("Folder for a profile of the steps that TensorBoard shows.", None, group=TRAINING)
     json: bool = setting("Print the result as one line of JSON.", False, group=TO_DO)
@@ -75,6 +76,8 @@ def main(options: BenchmarkOptions) -> None:
     )
     print(f"first step      {measured['first_step']:.1f} s, with the compiler")
     print(f"examples/s      {workload.examples_per_second(options.batch_size, seconds, options.mean_length):.2f}")
+    if options.loop:
+        print(f"in a loop       {measured['examples_per_second_in_loop']:.2f} examples/s")
     print(
         f"matrix products {measured['gflops']:.0f} GFLOP/s in the step, {measured['machine_gflops']:.0f} GFLOP/s alone"
     )

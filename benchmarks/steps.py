@@ -78,7 +78,8 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
     Returns:
       The seconds of each step but the first ones, and a dictionary: `gflops` per second of the real work in a step,
       `machine_gflops` of a product alone, the `share` of the former in the latter, all `losses`, the seconds of the
-      `first_step`, and `memory_gb`, see peak_memory_gb.
+      `first_step`, and `memory_gb`, see peak_memory_gb. With `options.loop` also `examples_per_second_in_loop`, which
+      is the rate of a training: several steps are one call, and no step waits until its loss is read.
     """
     import tensorflow as tf
 
@@ -96,7 +97,8 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
     on_cpu = computes_on(strategy) == "CPU"
     jit_compile = training.xla == "true"
     accelerate(model, Plan(options.unpad, training.recompute, share_graph=on_cpu and not jit_compile))
-    compiled = Trainer(model, strategy, training).step.compiled(jit_compile=jit_compile)
+    training_step = Trainer(model, strategy, training).step
+    compiled = training_step.compiled(jit_compile=jit_compile)
     number, losses, took = iter(range(len(batches))), [], []
 
     def step(batch: dict) -> float:
@@ -120,5 +122,20 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
         for batch in batches[workload.WARM_UP :]
     )
     in_step = flops / (statistics.mean(seconds) if uneven else statistics.median(seconds))
+    loop = {"examples_per_second_in_loop": _loop_rate(training_step, batches)} if getattr(options, "loop", False) else {}
     rates = {"gflops": in_step / 1e9, "machine_gflops": rate / 1e9, "share": in_step / rate}
-    return seconds, {**rates, "losses": losses, "first_step": took[0], "memory_gb": peak_memory_gb()}
+    return seconds, {**rates, "losses": losses, "first_step": took[0], "memory_gb": peak_memory_gb(), **loop}
+
+
+def _loop_rate(training_step, batches: Sequence[dict]) -> float:
+    """Examples/s of the steps of one call, the best of three calls."""
+    import tensorflow as tf
+
+    columns = {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
+    iterator = iter(tf.data.Dataset.from_tensor_slices(columns).repeat().prefetch(tf.data.AUTOTUNE))
+    steps, seconds = training_step.several(), []
+    for _ in range(4):  # the first call traces
+        began = time.perf_counter()
+        float(steps(iterator, tf.constant(0, tf.int64), tf.constant(len(batches)))[0]["loss"])
+        seconds.append(time.perf_counter() - began)
+    return len(batches) * len(batches[0]["input_mask"]) / min(seconds[1:])

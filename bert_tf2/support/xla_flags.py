@@ -1,6 +1,6 @@
 """How XLA compiles for NVIDIA GPUs: settings that TensorFlow reads from the environment when it starts.
 
-The choice is measured: docs/gpu.md has the table, `benchmarks/xla_settings.py` prints it.
+Each choice was measured: docs/gpu.md has the table. `benchmarks/xla_settings.py` prints such a table.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ import sys
 # The releases of TensorFlow whose XLA knows these flags. XLA ends the process over a flag that it does not know.
 _RELEASES = ("2.20.", "2.21.")
 _FLAGS = {
-    # With Triton, the autotuner compiles each matrix product in dozens of ways: BERT-Base's first step took more than
-    # two minutes. cuBLAS computes these products as fast.
+    # With Triton, the autotuner compiles each matrix product in dozens of ways, and BERT-Base's first step did not end
+    # within two minutes. Without Triton, cuBLAS computes the products.
     "xla_gpu_enable_triton_gemm": "false",
-    # Parts of a program are compiled side by side, on all cores.
-    "xla_gpu_enable_llvm_module_compilation_parallelism": "true",
-    # No CUDA graphs: TensorFlow gives a step other memory each time, and to update a graph keeps the GPU waiting.
+    # No CUDA graphs: they are faster only where a step uses the same memory as the step before, as in JAX. TensorFlow
+    # gives a step other memory, and XLA then updates the whole graph, for which the GPU waits.
     "xla_gpu_enable_command_buffer": "",
 }
 NO_CACHE = "none"
@@ -60,7 +59,7 @@ def prepare(cache_dir: str | None = None) -> None:
         return
     if folder := _cache_folder(cache_dir, release):
         # Programs for GPUs only: on a CPU a program depends on the processor, and takes seconds.
-        ours = [f"--tf_xla_persistent_cache_directory={folder}", "--tf_xla_persistent_cache_device_types=XLA_GPU_JIT"]
+        ours = [f"--tf_xla_persistent_cache_directory={folder}", "--tf_xla_persistent_cache_device_types=GPU"]
         os.environ["TF_XLA_FLAGS"] = " ".join([*given.split(), *ours])
 
 

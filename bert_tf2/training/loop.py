@@ -127,7 +127,10 @@ class Trainer:
         iterator = iter(team.distribute(self._strategy, dataset))
         steps = self.step.several()
         if self.step.is_compiled:
-            logging.info("XLA compiles the training step: about a minute, unless an earlier run has kept the program")
+            logging.info(
+                "Compiling the training step with XLA; for a GPU, that takes about a minute, unless an earlier run has"
+                " kept the program"
+            )
         monitor = TrainingMonitor(options, self.global_step, writes=team.is_chief)
         with StopRequest() as stop, monitor, self._saver:
             if save_steps and not self.global_step:
