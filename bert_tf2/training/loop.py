@@ -126,11 +126,6 @@ class Trainer:
         self._prepare(records)
         iterator = iter(team.distribute(self._strategy, dataset))
         steps = self.step.several()
-        if self.step.is_compiled:
-            logging.info(
-                "Compiling the training step with XLA; for a GPU, that takes about a minute, unless an earlier run has"
-                " kept the program"
-            )
         monitor = TrainingMonitor(options, self.global_step, writes=team.is_chief)
         with StopRequest() as stop, monitor, self._saver:
             if save_steps and not self.global_step:
@@ -210,6 +205,11 @@ class Trainer:
         elif self.global_step:
             told = "The checkpoint does not tell how many examples were read; continuing behind %d, %d for each step"
             logging.info(told, self.examples, self._options.train_batch_size)
+        if self.step.is_compiled:
+            logging.info(
+                "Compiling the training step with XLA; for a GPU, that takes about a minute, unless an earlier run has"
+                " kept the program"
+            )
         if self._team.is_chief:
             self._check_space()
 
