@@ -103,6 +103,8 @@ def watched():
     def watch():
         while not ended.wait(0.002):
             now = of_all_threads()
+            if now["loggers"]["absl"][0] == logging.FATAL:  # by tf.saved_model.save itself
+                now["loggers"]["absl"] = before["loggers"]["absl"]
             seen.update((name, (before[name], now[name])) for name in before if before[name] != now[name])
 
     thread = threading.Thread(target=watch)
