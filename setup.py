@@ -32,10 +32,11 @@ setuptools.setup(
     entry_points={"console_scripts": ["bert_tf2 = bert_tf2.commands:main"]},
     python_requires=">=3.10,<3.14",
     install_requires=[
-        "tensorflow>=2.20,<2.22",
+        "tensorflow>=2.20,<2.23",
         "keras>=3.12,<4",
-        # There is no wheel for Windows, where build_vocab.py and exports with text inputs do not work.
-        "tensorflow-text>=2.20,<2.22; platform_system != 'Windows'",
+        # Without it, as on Windows, build_vocab.py and exports with text inputs do not work. Its version is that of
+        # TensorFlow: while there is none for the newest, pip takes the TensorFlow before.
+        "tensorflow-text>=2.20,<2.23; platform_system != 'Windows'",
         "numpy",
         "absl-py",
         "tensorboard",  # tf.summary requires it, and TensorFlow no longer installs it
@@ -62,7 +63,7 @@ setuptools.setup(
         # create_pretraining_data.py --dask_scheduler
         "docs": ["mkdocs-material", "mkdocstrings[python]"],  # `make docs`
         "dask": ["distributed>=2025.1", "bokeh"],  # bokeh draws the scheduler's dashboard
-        "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],  # TensorFlow with NVIDIA's libraries; docs/gpu.md
+        "gpu": ["tensorflow[and-cuda]>=2.20,<2.23"],  # TensorFlow with NVIDIA's libraries; docs/gpu.md
         "plot": ["matplotlib"],  # plot_training.py, confusion_matrix.png
         "notebooks": ["matplotlib", "notebook"],  # examples/*.ipynb
         # For tests/test_interop.py and tests/test_hlo_on_gpu.py; the CPU build of torch is enough.

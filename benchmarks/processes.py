@@ -194,7 +194,7 @@ def ends_of_steps(folder: str | Path) -> dict[int, float]:
     """The time (time.time()) at the end of each training step of which there is an event for TensorBoard."""
     from bert_tf2.support.process import load_tensorflow
 
-    load_tensorflow()  # which the import below does too, with its messages about devices
+    load_tensorflow()  # which the import below does too, with more of its messages about devices
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
     ends: dict[int, float] = {}

@@ -63,5 +63,5 @@ def __getattr__(name: str) -> Any:
     if name in __all__ and name not in _WITHOUT_TENSORFLOW.values():
         from bert_tf2.support.process import load_tensorflow
 
-        load_tensorflow()  # without its messages about devices
+        load_tensorflow()  # with few of its messages about devices
     return _get(name)

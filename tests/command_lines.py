@@ -53,6 +53,15 @@ def environment(*folders: pathlib.Path, **variables: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables}
 
 
+# TensorFlow writes them before it reads TF_CPP_MIN_LOG_LEVEL; the last two kinds follow an error in version 2.22.
+_OF_TENSORFLOW = re.compile(r"(?m)^([IWE]0000 |WARNING: All log messages before|=== Source Location|external/xla).*\n")
+
+
+def without_tensorflow(stderr: str) -> str:
+    """What else is written to standard error than TensorFlow's own messages about devices."""
+    return _OF_TENSORFLOW.sub("", stderr)
+
+
 @functools.cache
 def _all_described() -> dict[str, dict]:
     command = [sys.executable, "-c", _DESCRIBE]
@@ -88,7 +97,7 @@ class CommandLines:
     def run(self, script: str, *arguments: str, cwd: pathlib.Path) -> Done:
         print(json.dumps([script, list(arguments), str(cwd)]), file=self._server.stdin, flush=True)
         status, stdout, stderr = json.loads(self._server.stdout.readline())
-        return Done(status, stdout, re.sub(r"(?m)^[IWE]0000 .*\n", "", stderr))
+        return Done(status, stdout, without_tensorflow(stderr))
 
 
 def _serve() -> None:

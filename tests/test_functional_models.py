@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import text_operations
 import toy_data
 from small_models import MAKERS, batch_for, randomize, small_batch, small_config
 
@@ -80,7 +81,7 @@ def test_masks_of_an_accelerated_encoder(plan):
 
 
 def test_a_pooled_head_is_exported_with_texts(folder, tmp_path):
-    pytest.importorskip("tensorflow_text")
+    text_operations.need()
     bert = bert_tf2.load(folder)
     model = keras.Model(given := inputs(), keras.layers.Dense(2)(POOLED["mean"](bert.encoder(given))))
     texts = ["a film", "the film was good and bad"]

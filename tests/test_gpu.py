@@ -13,6 +13,7 @@ import gpu_or_cpu
 import numpy as np
 import pytest
 import tensorflow as tf
+import text_operations
 from command_lines import ROOT, environment
 from gpu_or_cpu import computing_on, need
 from small_models import MAKERS, batch_for, randomize, tiny_config
@@ -127,7 +128,7 @@ def test_an_export_answers_ids_as_on_the_cpu(kind, tmp_path):
 @pytest.mark.parametrize("kind", SLOW_ON_CPU)
 def test_an_export_answers_texts_as_on_the_cpu(kind, tmp_path):
     need(kind)
-    pytest.importorskip("tensorflow_text", reason="only tensorflow-text makes graphs that take texts")
+    text_operations.need()
     made = export_cases.export(tmp_path, "features")
     texts = ["the film was good", "ann lives in paris now"]
     found = []

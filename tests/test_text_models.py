@@ -20,8 +20,6 @@ from bert_tf2 import heads, layers
 from bert_tf2.finetuning.answering import pack, padded
 from bert_tf2.weights import checkpoint
 
-pytest.importorskip("tensorflow_text")
-
 TEXTS, LABELS = map(list, zip(*toy_data.sentences(64, 1), strict=True))
 QUIET = {"verbose": 0}
 

@@ -9,6 +9,7 @@ It is a model of `heads` with `Tokenize` before it. Texts become ids in the pipe
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import numbers
@@ -221,7 +222,8 @@ class TextModel(keras.Model):
         data = self._tokenized(batches, cut := CutTexts(self.tokenize.max_seq_length))
         data = data if weights is None else data.map(functools.partial(text_rows.weigh, weights))
         if isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks.callbacks.append(cut)
+            callbacks = copy.copy(callbacks)  # the caller's stays as it is
+            callbacks.callbacks = [*callbacks.callbacks, cut]
         else:
             callbacks = [*keras.tree.flatten(callbacks or []), cut]
         kwargs |= {"validation_data": validation_data, "shuffle": False}

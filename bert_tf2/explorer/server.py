@@ -53,12 +53,19 @@ def run(options: ExplorerOptions) -> None:
     port = listening.getsockname()[1]
     server = serve(explorer, listening)
     asked, ask = os.pipe()
-    process.handle_signals(lambda number, frame: os.write(ask, b"."))
+    before = process.handle_signals(lambda number, frame: os.write(ask, b"."))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    print(f"Open http://{HOST}:{port} in a browser; Ctrl-C ends.", flush=True)
-    os.read(asked, 1)
-    server.shutdown()
+    try:
+        print(f"Open http://{HOST}:{port} in a browser; Ctrl-C ends.", flush=True)
+        os.read(asked, 1)
+    finally:
+        process.restore_signals(before)
+        server.shutdown()
+        thread.join()
+        listening.close()
+        os.close(asked)
+        os.close(ask)
     print("Ended.", flush=True)
 
 

@@ -7,7 +7,7 @@ points of the whole batch, with a line break after each row:
     code points   T h e   C a f é ' s \\n     é: one code point, or e and an accent
     letters       t h e | c a f e ' s |      blanks become equal, accents and control characters are removed
     words         the, cafe, ', s            split at blanks, and around separate words: punctuation, Chinese
-    pieces        the, cafe, ', s            longest entry first, by tensorflow-text's FastWordpieceTokenizer
+    pieces        the, cafe, ', s            longest entry first, by tensorflow-text or `word_pieces`
     bytes         0-3, 4-9, 9-10, 10-11      from the offset of the code point of each letter
 
 Two rules depend on more than one character. They have separate steps, which run only if the text requires them: a
@@ -21,12 +21,14 @@ division converts the tokenizer's byte offsets to letters.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from bert_tf2 import tokenization
 from bert_tf2.exporting import character_tables as tables
+from bert_tf2.exporting.word_pieces import WordPieces
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.process import load_tensorflow_text
 
@@ -62,15 +64,18 @@ class Inputs(NamedTuple):
 class GraphTokenizer(tf.Module):
     """A tokenizer as TensorFlow operations, for use in a `tf.function` and with `tf.saved_model.save`.
 
-    Batches may have any size. Loading a saved model with it requires the operations of tensorflow-text.
+    Batches may have any size. Loading a saved model with it requires the operations of tensorflow-text, if that was
+    installed where it was made.
     """
 
-    def __init__(self, tokenizer: tokenization.FullTokenizer, keep_masks: bool = False):
+    def __init__(self, tokenizer: tokenization.FullTokenizer, keep_masks: bool = False, for_servers: bool = True):
         """Creates the tables, which takes a second or two; the vocabulary must not change afterwards.
 
-        `keep_masks`: whether [MASK] is one more token that is never split.
+        `keep_masks`: whether [MASK] is one more token that is never split. `for_servers`: whether only the fast
+        operations of tensorflow-text will do; otherwise those of `word_pieces` are in its place where it is absent.
 
         Raises:
+          UserError: tensorflow-text is needed, and cannot be loaded.
           NotInVocabularyError: the vocabulary lacks [UNK], [CLS], [SEP], or the [MASK] to keep.
           ValueError: the tokenizer has rules of its own (a subclass), which a graph cannot reproduce.
         """
@@ -80,7 +85,7 @@ class GraphTokenizer(tf.Module):
                 "a tokenizer with rules of its own (a subclass, or another object for words or pieces) works in Python"
                 " only: tokenize before the model is called, and export it without signatures for text"
             )
-        tensorflow_text = load_tensorflow_text("a graph that takes text (unless --text_signatures=false)")
+        tensorflow_text = _fast_operations(for_servers)
         self._cls, self._sep = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
         basic = tokenizer.basic_tokenizer
         self._lower, self._strip = basic.do_lower_case, basic.strip_accents
@@ -94,6 +99,10 @@ class GraphTokenizer(tf.Module):
         self._context_of = tables.Table(characters.context)
         self._width = alphabet.width
         self._ids = tf.constant([*alphabet.entries.values()], tf.int32)
+        self._own_pieces = self._wordpiece = None
+        if not tensorflow_text:
+            self._own_pieces = WordPieces([*alphabet.entries], alphabet.longest_word)
+            return
         self._wordpiece = tensorflow_text.FastWordpieceTokenizer(
             [*alphabet.entries],
             max_bytes_per_word=alphabet.longest_word * alphabet.width,
@@ -215,12 +224,24 @@ class GraphTokenizer(tf.Module):
 
     def _wordpieces(self, letters: tf.Tensor, word_splits: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Returns for all pieces: index of the entry, index of the word, first letter, last letter (exclusive)."""
+        if self._own_pieces:
+            return self._own_pieces(letters, word_splits)
         words = tf.RaggedTensor.from_row_splits(letters, word_splits, validate=False)
         numbers, starts, ends = self._wordpiece.tokenize_with_offsets(tf.strings.unicode_encode(words, "UTF-8"))
         word = numbers.value_rowids()
         begin = tf.gather(word_splits, word)
         starts, ends = (begin + tf.cast(ragged.values, tf.int64) // self._width for ragged in (starts, ends))
         return numbers.values, word, starts, ends
+
+
+def _fast_operations(are_needed: bool) -> ModuleType | None:
+    """tensorflow-text; None if it is not needed and cannot be loaded."""
+    try:
+        return load_tensorflow_text("a graph that takes text (unless --text_signatures=false)")
+    except UserError:
+        if are_needed:
+            raise
+    return None
 
 
 def kept_lengths(first: tf.Tensor, second: tf.Tensor, max_seq_length: int) -> tuple[tf.Tensor, tf.Tensor]:

@@ -20,7 +20,6 @@ This module needs the packages onnx and tokenizers.
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import tempfile
 from collections.abc import Callable
@@ -252,12 +251,14 @@ def quantize(model: onnx.ModelProto) -> bytes:
     """
     from onnxruntime.quantization import quantize_dynamic
 
+    prepared, made = onnx.ModelProto(), onnx.ModelProto()
+    prepared.CopyFrom(model)
+    # Otherwise a warning advises to infer shapes before, and the root logger gets a handler with it.
+    helper.set_model_props(prepared, {"onnx.quant.pre_process": "onnxruntime.quant"})
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, FILE)
-        logging.disable(logging.WARNING)  # it would advise to infer shapes before
-        try:
-            quantize_dynamic(model, path, ["MatMul"], per_channel=True, reduce_range=True)
-        finally:
-            logging.disable(logging.NOTSET)
+        quantize_dynamic(prepared, path, ["MatMul"], per_channel=True, reduce_range=True)
         with open(path, "rb") as stream:
-            return stream.read()
+            made.ParseFromString(stream.read())
+    del made.metadata_props[:]
+    return made.SerializeToString()

@@ -7,6 +7,7 @@ folder whose name is a number.
 from __future__ import annotations
 
 import contextlib
+import logging as python_logging
 import os
 import re
 import secrets
@@ -17,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2.support import files, outputs
+from bert_tf2.support import files, outputs, own_log
 from bert_tf2.support.environment import reading
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.process import load_tensorflow_text
@@ -48,12 +49,8 @@ _OF_SAVED_MODELS = (tf.errors.OpError, OSError, ValueError, KeyError, IndexError
 @contextlib.contextmanager
 def _errors_alone() -> Iterator[None]:
     """Without TensorFlow's warnings about gradients, which are omitted on purpose, and each function's inputs."""
-    before = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
-    try:
+    with own_log.filtered(logging.get_absl_logger(), lambda record: record.levelno >= python_logging.ERROR):
         yield
-    finally:
-        logging.set_verbosity(before)
 
 
 def write_version(export_dir: str, write: Callable[[str], None]) -> str:

@@ -52,7 +52,7 @@ class Tokenize(keras.layers.Layer):
         self.tokenizer = tokenizer if isinstance(tokenizer, FullTokenizer) else tokenizer_of(**tokenizer)
         self.max_seq_length = checked_length(max_seq_length, _MOST)
         self.pad_to_max_length = pad_to_max_length
-        self._graph = GraphTokenizer(self.tokenizer)
+        self._graph = GraphTokenizer(self.tokenizer, for_servers=False)
         self.built = True
 
     def get_config(self) -> dict[str, Any]:

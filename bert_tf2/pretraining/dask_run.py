@@ -25,7 +25,7 @@ from absl import logging
 import bert_tf2
 from bert_tf2.pretraining import shards
 from bert_tf2.pretraining.shards import Job, Result, Shard
-from bert_tf2.support import files
+from bert_tf2.support import files, process
 from bert_tf2.support.errors import UserError
 
 _AGAIN = "finished shards are kept, so run the same command again"
@@ -76,8 +76,9 @@ def _for_other_folders(job: Job) -> Job:
 
 @contextlib.contextmanager
 def _connect(address: str) -> Iterator[distributed.Client]:
-    # Dask's log of lost connections, with tracebacks; a line tells what matters of it.
-    for name in [*python_logging.root.manager.loggerDict]:
+    # Dask's log of lost connections, with tracebacks; a line tells what matters of it. Dask logs in threads of its own,
+    # which may also serve other clients of a process that is no script.
+    for name in [*python_logging.root.manager.loggerDict] if process.is_script else ():
         if name.partition(".")[0] in ("distributed", "tornado", "bokeh"):
             python_logging.getLogger(name).disabled = True
     try:

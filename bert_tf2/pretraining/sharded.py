@@ -2,23 +2,23 @@
 
 A shard is byte for byte what an unsharded run writes for the shard's text with the shard's seed.
 
-Workers are started with `spawn`, so that they inherit neither memory nor threads; everything that they run is
-importable. Each has a pipe of its own. A worker whose main process has ended removes its partial file and ends too.
+A worker is a new Python, which inherits neither memory nor threads, and imports only this module: the caller's program
+does not run again. Each has a pipe of its own. A worker whose main process has ended removes its partial file and ends
+too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import multiprocessing
 import multiprocessing.connection
-import multiprocessing.resource_tracker
 import os
 import re
+import select
 import signal
+import subprocess
 import sys
 import threading
-import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -159,32 +159,40 @@ def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
     finally:
         for worker in workers:
             worker.connection.close()
-        process.end_processes([worker.process for worker in workers])
+        started = [worker.process for worker in workers]
+        process.end_processes(started)
+        process.children[:] = [child for child in process.children if child not in started]
 
 
 class _Worker:
     """A worker process, seen from the main process."""
 
     def __init__(self, job: Job):
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, job), name="shards", daemon=True)
-        with _starting_processes():
-            self.process.start()
-        theirs.close()  # so that the end of the worker is the end of the pipe
+        self.connection, theirs = multiprocessing.connection.Pipe()
+        paths, descriptor = [*map(str, sys.path)], theirs.fileno()
+        start = f"import sys; sys.path[:] = {paths}; from {__name__} import work; work({descriptor})"
+        command = [sys.executable, "-c", start]
+        with theirs, _without_interrupts():  # closed then, so that the end of the worker is the end of the pipe
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[descriptor])
+        process.children.append(self.process)
         self._shard: Shard | None = None
+        self._send(job)
 
     def give(self, shard: Shard) -> None:
         self._shard = shard
+        self._send(shard)
+
+    def _send(self, given: Any) -> None:
         with contextlib.suppress(OSError):  # the worker has ended: `take` reports it
-            self.connection.send(shard)
+            self.connection.send(given)
 
     def take(self) -> tuple[Shard, Result]:
         try:
             return self._shard, self.connection.recv()
         except (EOFError, OSError) as error:
-            self.process.join(process.SECONDS_TO_END)
-            status = self.process.exitcode
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(process.SECONDS_TO_END)
+            status = self.process.returncode
             how = f"was killed by signal {-status}" if status and status < 0 else f"ended with status {status}"
             raise UserError(
                 f"worker process {self.process.pid} {how} while it made {self._shard.output}; finished shards are kept,"
@@ -193,27 +201,21 @@ class _Worker:
 
 
 @contextlib.contextmanager
-def _starting_processes() -> Iterator[None]:
-    """Starts processes that Ctrl-C does not interrupt, and that do not run the caller's program again, as `spawn` does.
-
-    It would fail there without `if __name__ == "__main__":`, or where it is no file.
-    """
-    program = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    multiprocessing.resource_tracker.ensure_running()  # its first start would allow the signals again
+def _without_interrupts() -> Iterator[None]:
+    """Blocks Ctrl-C in this thread, and for good in the processes that it starts: their main process ends them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        sys.modules["__main__"] = program
 
 
-def _work(connection: multiprocessing.connection.Connection, job: Job) -> None:
-    """The whole life of a worker process: receives shards and answers with results until the pipe ends."""
+def work(descriptor: int) -> None:
+    """The whole life of a worker process: receives a job, then shards, and answers with results until the pipe ends."""
     signal.signal(signal.SIGTERM, _leave)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    with contextlib.suppress(EOFError, OSError):
+    threading.Thread(target=_end_with_parent, args=[descriptor], daemon=True).start()
+    with contextlib.suppress(EOFError, OSError), multiprocessing.connection.Connection(descriptor) as connection:
+        job = connection.recv()
         while True:
             connection.send(shards.attempt(connection.recv(), job))
 
@@ -223,7 +225,9 @@ def _leave(*_) -> None:
     os._exit(128 + signal.SIGTERM)
 
 
-def _end_with_parent() -> None:
-    multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
+def _end_with_parent(descriptor: int) -> None:
+    poll = select.poll()
+    poll.register(descriptor, 0)  # only the end of the pipe
+    poll.poll()
     # Not _leave() here: the main thread could begin another partial file after they are removed. It handles the signal.
     signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)

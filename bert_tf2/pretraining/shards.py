@@ -18,7 +18,6 @@ import logging as python_logging
 import os
 import re
 import shutil
-import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -30,7 +29,7 @@ from bert_tf2.pretraining import sentences
 from bert_tf2.pretraining.example_files import make_files
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions
 from bert_tf2.pretraining.sentences import Piece, Source
-from bert_tf2.support import environment, files, outputs, packed_files
+from bert_tf2.support import environment, files, outputs, own_log, packed_files
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
 
@@ -219,21 +218,14 @@ def attempt(shard: Shard, job: Job) -> Result:
 def _collected_log() -> Iterator[list[str]]:
     """Collects the warnings of this thread, which may be one of the launcher's; nothing else of it is logged."""
     collected: list[str] = []
-    this = threading.get_ident()
 
-    def keep(record: python_logging.LogRecord) -> bool:
-        if record.thread != this:
-            return True
+    def collect(record: python_logging.LogRecord) -> bool:
         if record.levelno >= python_logging.WARNING:
             collected.append(record.getMessage())
         return False
 
-    logger = logging.get_absl_logger()
-    logger.addFilter(keep)
-    try:
+    with own_log.filtered(logging.get_absl_logger(), collect):
         yield collected
-    finally:
-        logger.removeFilter(keep)
 
 
 def make_shard(shard: Shard, job: Job) -> dict[str, Any]:

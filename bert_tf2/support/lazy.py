@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
+import contextlib
+import importlib
 import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -56,15 +57,17 @@ class _AfterImport:
     def find_spec(self, fullname, path, target=None):
         if fullname != self._name:
             return None
-        sys.meta_path.remove(self)
-        try:
-            spec = importlib.util.find_spec(fullname)  # of the others
-        finally:
-            sys.meta_path.insert(0, self)
+        others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+        spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
         if spec and spec.loader:
             run = spec.loader.exec_module
-            spec.loader.exec_module = lambda module: (run(module), sys.meta_path.remove(self), self._done(module))
+            spec.loader.exec_module = lambda module: (run(module), self._end(module))
         return spec
+
+    def _end(self, module: ModuleType) -> None:
+        with contextlib.suppress(ValueError):  # a spec that another thread looked up is used, too
+            sys.meta_path.remove(self)
+        self._done(module)
 
 
 def _later(name: str, module: str) -> type:

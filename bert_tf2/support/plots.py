@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ from bert_tf2.support.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+# The settings of matplotlib are those of the process: threads would restore each other's.
+_ONE_AT_A_TIME = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -25,7 +29,7 @@ def drawing(path: str, width: float, height: float) -> Iterator[Figure]:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UserError(f"{path} needs matplotlib, which is not installed: pip install matplotlib") from error
-    with matplotlib.rc_context():
+    with _ONE_AT_A_TIME, matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams["text.parse_math"] = False
         figure, kind = Figure(figsize=(width, height), layout="constrained"), os.path.splitext(path)[1][1:].lower()

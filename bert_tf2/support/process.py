@@ -1,21 +1,18 @@
-"""Signals and standard output of a script, and the import of TensorFlow. This module imports only fast modules."""
+"""Signals, standard output and children of a script, and the import of TensorFlow. It imports only fast modules."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
+import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from bert_tf2.support import xla_flags
 from bert_tf2.support.errors import UserError
-
-if TYPE_CHECKING:
-    from multiprocessing.process import BaseProcess
 
 _WORDS = {"SIGINT": "interrupted", "SIGTERM": "stopped by SIGTERM", "SIGHUP": "stopped, the terminal was closed"}
 _STOPPING = {getattr(signal, name): words for name, words in _WORDS.items() if hasattr(signal, name)}
@@ -25,6 +22,9 @@ SECONDS_TO_END = 5.0
 
 is_script = False
 """Whether this process is that of a script, which may change what belongs to all of it. A library call may not."""
+
+children: list[subprocess.Popen] = []
+"""The processes that a signal which ends a script ends before."""
 
 tidying: list[Callable[[], None]] = []
 """What removes partial files when a signal ends a script. It can run at any point, so it must not wait for anything."""
@@ -53,7 +53,7 @@ def begin() -> None:
 
 def _end(number: int, frame: object) -> None:
     handle_signals(signal.SIG_IGN)  # `timeout` and Ctrl-C in a shell send several
-    for tidy in (_end_children, *tidying):
+    for tidy in (functools.partial(end_processes, children), *tidying):
         with contextlib.suppress(Exception):
             tidy()
     try:
@@ -62,11 +62,6 @@ def _end(number: int, frame: object) -> None:
         )
     finally:
         os._exit(128 + number)  # without unwinding the stack or flushing streams
-
-
-def _end_children() -> None:
-    if multiprocessing := sys.modules.get("multiprocessing"):
-        end_processes(multiprocessing.active_children())
 
 
 def handle_signals(handler: Callable | signal.Handlers) -> dict[int, object]:
@@ -116,60 +111,61 @@ def script_name() -> str:
     return os.path.basename(sys.argv[0])
 
 
-def end_processes(processes: Sequence[BaseProcess]) -> None:
-    """Ends processes of multiprocessing: asks them to, waits for a while, and kills those that are left."""
+def end_processes(processes: Sequence[subprocess.Popen]) -> None:
+    """Ends processes: asks them to, waits for a while, and kills those that are left."""
     for child in processes:
         child.terminate()
     for child in processes:
-        child.join(SECONDS_TO_END)
-        if child.is_alive():
+        # Always with a limit: a signal may have interrupted a wait, whose lock an endless one would wait for.
+        try:
+            child.wait(SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
             child.kill()
-            child.join()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(SECONDS_TO_END)
 
 
 def load_tensorflow(xla_cache_dir: str | None = None):
-    """Imports TensorFlow and returns it, without its messages on standard error about missing devices.
+    """Imports TensorFlow and returns it; TF_CPP_MIN_LOG_LEVEL is 3 unless it is set.
 
     Before that, `xla_flags.prepare(xla_cache_dir)` sets how XLA compiles for a GPU.
 
-    TF_CPP_MIN_LOG_LEVEL=0 shows them. The variable stays set in scripts, for their processes.
+    TensorFlow writes some lines to standard error before it reads the variable. Nothing hides them: standard error
+    belongs to the whole process, to other threads and to the processes that they start. The variable stays set in
+    scripts, for their processes.
     """
     check_backend()
     xla_flags.prepare(xla_cache_dir)
     is_new = "TF_CPP_MIN_LOG_LEVEL" not in os.environ
     # Of a TPU that is none and of a worker that ends, TensorFlow logs errors besides the exception, which says it too.
-    level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with contextlib.nullcontext() if "tensorflow" in sys.modules or level == "0" else _chatter_hidden():
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
         import tensorflow as tf
-    if is_new and not is_script:
-        del os.environ["TF_CPP_MIN_LOG_LEVEL"]
+    finally:
+        if is_new and not is_script:
+            os.environ.pop("TF_CPP_MIN_LOG_LEVEL", None)
     return tf
 
 
-@contextlib.contextmanager
-def _chatter_hidden() -> Iterator[None]:
-    """Hides the six lines that TensorFlow logs before it reads the variable, unless its import fails."""
-    with tempfile.TemporaryFile() as chatter, open(os.dup(2), "w") as terminal, contextlib.redirect_stderr(terminal):
-        os.dup2(chatter.fileno(), 2)
-        try:
-            yield
-        except Exception:
-            chatter.seek(0)
-            os.write(terminal.fileno(), chatter.read())
-            raise
-        finally:
-            os.dup2(terminal.fileno(), 2)
-
-
 def load_tensorflow_text(purpose: str):
-    """Imports tensorflow-text for its operations, and returns it; `purpose` begins the message."""
+    """Imports tensorflow-text for its operations, and returns it; `purpose` begins the message.
+
+    Raises:
+      UserError: it is not installed, as on Windows and beside a TensorFlow that has none yet, or is for another one.
+    """
+    tensorflow = load_tensorflow()
     try:
-        import tensorflow_text  # not available for Windows
-    except (ImportError, TypeError) as error:
-        is_missing = isinstance(error, ImportError)
-        cure = "install it with `pip install tensorflow-text`" if is_missing else "unset PYTHONOPTIMIZE"
-        raise UserError(f"{purpose} needs tensorflow-text, which cannot be loaded ({error}); {cure}") from error
-    return tensorflow_text
+        import tensorflow_text
+    except ImportError as error:
+        reason, cure, cause = error, "install it with `pip install tensorflow-text`", error
+    except TypeError as error:
+        reason, cure, cause = error, "unset PYTHONOPTIMIZE", error
+    except tensorflow.errors.NotFoundError as error:  # of a symbol
+        reason, cause = f"it is not made for TensorFlow {tensorflow.__version__}", error
+        cure = "install both of one version, with `pip install tensorflow tensorflow-text`"
+    else:
+        return tensorflow_text
+    raise UserError(f"{purpose} needs tensorflow-text, which cannot be loaded ({reason}); {cure}") from cause
 
 
 def check_backend() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import keras
@@ -106,6 +107,12 @@ def plan_for(
     return Plan(unpad, recompute=options.recompute, share_graph=on_cpu)
 
 
+_ONE_AT_A_TIME = threading.Lock()
+# Whether TF32 is allowed and operations are deterministic: before all calls of `configured` that have not ended, and in
+# each of them. These are settings of the process, and calls of several threads end in any order.
+_settings: list[tuple[bool, bool]] = []
+
+
 @contextlib.contextmanager
 def configured(options: Options) -> Iterator[None]:
     """Sets how TensorFlow computes, by `precision` and `deterministic` of any script, and back again.
@@ -115,19 +122,31 @@ def configured(options: Options) -> Iterator[None]:
     for gpu in tf.config.list_physical_devices("GPU") if process.is_script else ():
         with contextlib.suppress(RuntimeError, ValueError):  # in use already, or divided into logical devices
             tf.config.experimental.set_memory_growth(gpu, True)
-    tf32, deterministic = tf.config.experimental.tensor_float_32_execution_enabled(), config.is_op_determinism_enabled()
-    # TF32 keeps 10 bits of the fraction and is the default of TensorFlow on GPUs that have it; float32 means float32.
-    tf.config.experimental.enable_tensor_float_32_execution(
-        PRECISIONS[getattr(options, "precision", "float32")].allows_tf32
-    )
-    if getattr(options, "deterministic", False):
-        tf.config.experimental.enable_op_determinism()
+    with _ONE_AT_A_TIME:
+        if not _settings:
+            tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
+            _settings.append((tf32, config.is_op_determinism_enabled()))
+        # TF32 keeps 10 bits of the fraction and is TensorFlow's default on GPUs that have it; float32 means float32.
+        allows_tf32 = PRECISIONS[getattr(options, "precision", "float32")].allows_tf32
+        own = allows_tf32, getattr(options, "deterministic", False) or _settings[0][1]
+        _settings.append(own)
+        _compute_by(*own)
     try:
         yield
     finally:
-        tf.config.experimental.enable_tensor_float_32_execution(tf32)
-        if not deterministic:
-            config.disable_op_determinism()
+        with _ONE_AT_A_TIME:
+            _settings.remove(own)
+            _compute_by(*_settings[-1])
+            if len(_settings) == 1:
+                _settings.clear()
+
+
+def _compute_by(allows_tf32: bool, deterministic: bool) -> None:
+    tf.config.experimental.enable_tensor_float_32_execution(allows_tf32)
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
+    else:
+        config.disable_op_determinism()
 
 
 def _describe(strategy: tf.distribute.Strategy, gpus: Sequence[tf.config.PhysicalDevice]) -> str:

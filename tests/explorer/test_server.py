@@ -15,9 +15,12 @@ import urllib.parse
 import pytest
 from command_lines import ROOT
 from explorer_model import unpack
+from refused import message_of
 from werkzeug.test import Client
 
 from bert_tf2.explorer import server
+from bert_tf2.explorer.model import Explorer
+from bert_tf2.explorer.options import ExplorerOptions
 from bert_tf2.support.errors import UserError
 
 TEXT = {"text": "Paris is the [MASK] of France.", "text_b": "It rains"}
@@ -181,6 +184,11 @@ def nested(depth: int) -> list:
 def test_mistakes_are_told_in_a_sentence(post, path, arguments, problem):
     status, answer = post(path, **arguments)
     assert status == 400 and problem in answer["error"] and "\n" not in answer["error"]
+
+
+def test_a_text_of_the_command_line_that_is_no_text(weights):
+    """As Python reads an argument that is not UTF-8."""
+    assert "--text_b" in message_of(Explorer, ExplorerOptions(model=str(weights), text="a", text_b="caf\udce9"))
 
 
 def test_a_fault_is_one_sentence_and_a_log_line(log_lines):

@@ -8,6 +8,7 @@ import re
 
 import numpy as np
 import pytest
+import text_operations
 import toy_data
 from export_cases import TAGS, Exported, make_options, raw
 
@@ -15,7 +16,7 @@ from bert_tf2.exporting import load, signatures
 from bert_tf2.exporting.run import run
 from bert_tf2.finetuning import ner, squad
 
-pytest.importorskip("tensorflow_text")
+text_operations.need()
 
 
 def questions(count: int, seed: int = 11, others: tuple[str, ...] = ()) -> list[tuple[str, str]]:

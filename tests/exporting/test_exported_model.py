@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
+import text_operations
 from export_cases import CLOSE, SECONDS, TEXTS
 from refused import message_of
 
@@ -14,7 +15,7 @@ from bert_tf2.exporting import load
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import checkpoint
 
-pytest.importorskip("tensorflow_text")
+text_operations.need()
 
 
 @pytest.mark.slow

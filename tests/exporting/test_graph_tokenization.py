@@ -14,6 +14,7 @@ import unicodedata
 import numpy as np
 import pytest
 import tensorflow as tf
+import text_operations
 from golden_data import GOLDEN
 
 from bert_tf2 import tokenization
@@ -22,8 +23,6 @@ from bert_tf2.finetuning import classification
 from bert_tf2.finetuning.squad.examples import split_words
 from bert_tf2.finetuning.squad.features import piece_spans
 from bert_tf2.support.errors import UserError
-
-pytest.importorskip("tensorflow_text")
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TEXTS = tf.TensorSpec([None], tf.string)
@@ -47,8 +46,23 @@ class Pair:
         if entries is not None:
             path.write_text("".join(entry + "\n" for entry in entries), encoding="utf-8", newline="")
         self.python = tokenization.FullTokenizer(str(path), do_lower_case, **rules)
-        self.graph = graph_tokenization.GraphTokenizer(self.python, keep_masks)
-        self.tokenize = tf.function(self.graph.tokenize, input_signature=[TEXTS])
+        self.graph = graph_tokenization.GraphTokenizer(self.python, keep_masks, for_servers=False)
+        self._graphs = [tf.function(self.graph.tokenize, input_signature=[TEXTS])]
+        if text_operations.are_there():
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setitem(sys.modules, "tensorflow_text", None)
+                self.own = graph_tokenization.GraphTokenizer(self.python, keep_masks, for_servers=False)
+            self._graphs.append(tf.function(self.own.tokenize, input_signature=[TEXTS]))
+
+    def tokenize(self, texts: tf.Tensor) -> graph_tokenization.Pieces:
+        """The same pieces and places with the operations of tensorflow-text, and without."""
+        found, *others = (graph(texts) for graph in self._graphs)
+        for other in others:
+            for one, same in zip(found, other, strict=True):
+                assert one.dtype == same.dtype
+                np.testing.assert_array_equal(one.flat_values, same.flat_values)
+                np.testing.assert_array_equal(one.row_splits, same.row_splits)
+        return found
 
     def ids(self, texts: list[str]) -> list[list[int]]:
         return self.tokenize(encoded(texts)).ids.to_list()
@@ -232,7 +246,7 @@ def test_special_tokens_are_needed(tmp_path):
 )
 def test_tensorflow_text_is_needed(small, monkeypatch, tmp_path, module, cure):
     (tmp_path / "tensorflow_text.py").write_text(module)
-    monkeypatch.delitem(sys.modules, "tensorflow_text")
+    monkeypatch.delitem(sys.modules, "tensorflow_text", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UserError, match=rf"needs tensorflow-text, .*{cure}") as caught:
         graph_tokenization.GraphTokenizer(small.python)

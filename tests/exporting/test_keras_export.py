@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import text_operations
 import toy_data
 from export_cases import CLOSE, CONFIG, model_inputs
 from refused import message_of
@@ -14,7 +15,7 @@ import bert_tf2
 from bert_tf2 import heads, modeling, tokenization
 from bert_tf2.exporting import load
 
-pytest.importorskip("tensorflow_text")
+text_operations.need()
 
 PAIRS = [("a lovely film", "Bob [SEP]"), ("Bob is in Oslo now and " * 9, "")]
 TEXTS, SECONDS = map(list, zip(*PAIRS, strict=True))

@@ -6,13 +6,14 @@ import re
 
 import numpy as np
 import pytest
+import text_operations
 from export_cases import CONFIG, POSITIONS, assert_outputs, raw
 
 from bert_tf2 import heads
 from bert_tf2.pretraining import predict_masked
 from bert_tf2.support.errors import UserError
 
-pytest.importorskip("tensorflow_text")
+text_operations.need()
 
 
 GOOD = {"input_ids": [[2, 5, 3]], "input_mask": [[1, 1, 1]], "segment_ids": [[0, 0, 0]]}

@@ -11,6 +11,7 @@ import pathlib
 
 import numpy as np
 import pytest
+import text_operations
 import toy_data
 from export_cases import CLOSE, CONFIG, POSITIONS, SETTINGS, TAGS, make_options
 
@@ -26,7 +27,7 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.weights import checkpoint
 from bert_tf2.weights.task_file import load_label_map
 
-pytest.importorskip("tensorflow_text")
+text_operations.need()
 
 
 # The folder

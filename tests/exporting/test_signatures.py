@@ -7,6 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 import tensorflow as tf
+import text_operations
 import toy_data
 from export_cases import (
     CLOSE,
@@ -30,7 +31,7 @@ from bert_tf2.exporting import load
 from bert_tf2.exporting.options import TASKS
 from bert_tf2.exporting.run import run
 
-pytest.importorskip("tensorflow_text")
+text_operations.need()
 
 
 @pytest.mark.parametrize("task", MAKERS)

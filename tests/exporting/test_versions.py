@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+import text_operations
 from export_cases import make_options
 
 from bert_tf2.exporting import saved_model_files
@@ -16,7 +17,7 @@ from bert_tf2.exporting.run import run
 from bert_tf2.support import outputs
 from bert_tf2.support.errors import UserError
 
-pytest.importorskip("tensorflow_text")
+text_operations.need()
 
 
 def test_numbers_beyond_those_of_servers_do_not_count(tmp_path):

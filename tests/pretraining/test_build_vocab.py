@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import text_operations
 from command_lines import ROOT, environment
 
 from bert_tf2 import tokenization
@@ -23,7 +24,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module", autouse=True)
 def _learner_is_there():
-    pytest.importorskip("tensorflow_text", reason="tensorflow-text does the learning")
+    text_operations.need()
 
 
 def run_script(*flags: str, **variables: str) -> subprocess.CompletedProcess:

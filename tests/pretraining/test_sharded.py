@@ -208,7 +208,7 @@ def wait_for_shards(folder, count, running):
 def workers_of(running):
     """The processes that make shards."""
     children = pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
-    return [int(pid) for pid in children if b"spawn_main" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [int(pid) for pid in children if b"sharded import work" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def partial_files(folder):

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import text_operations
 import toy_data
 
 from bert_tf2 import commands
@@ -58,7 +59,7 @@ def lives(name: str) -> str:
 @pytest.mark.slow
 def test_from_text_to_filled_blanks(tmp_path, log_lines, capsys):
     """The place is to be told from the name: what every sentence of the text shows. Each is a document of its own."""
-    pytest.importorskip("tensorflow_text")
+    text_operations.need()
     (tmp_path / "text.txt").write_text("\n\n".join([*map(lives, toy_data.NAMES)] * 8) + "\n")
     vocab_file = str(tmp_path / "vocab.txt")
     build_vocab = [str(ROOT / "build_vocab.py"), f"--input_file={tmp_path}/text.txt", f"--vocab_file={vocab_file}"]

@@ -32,10 +32,41 @@ def test_what_is_printed_is_utf_8_in_any_locale_and_cannot_fail(variables):
     assert (done.stdout, done.stderr) == ("\xe9\u5317 \\udcff \\ud83d\n".encode(), b"")
 
 
+WHILE_TENSORFLOW_LOADS = """
+import subprocess, sys, threading
+import bert_tf2
+ended, started = threading.Event(), []
+def start_children():
+    while not ended.wait(0.02):
+        started.append(subprocess.run(["sh", "-c", "echo written by a child >&2; ls -l /proc/self/fd/2"],
+                                      stdout=subprocess.PIPE, text=True).stdout.split()[-1])
+{how}
+terminal = sys.stderr
+other = threading.Thread(target=start_children)
+other.start()
+bert_tf2.BertModel
+ended.set()
+other.join()
+import tensorflow as tf
+tf.get_logger().warning("of TensorFlow's logger")
+print(len(started), len({{*started}}), sys.stderr is terminal)
+"""
+
+
+@pytest.mark.parametrize("how", ["", "from bert_tf2.support import process; process.begin()"])
+def test_standard_error_stays_while_tensorflow_loads(how):
+    """For Python, for TensorFlow's logger, and for the children that another thread starts."""
+    done = python(WHILE_TENSORFLOW_LOADS.format(how=how))
+    count, destinations, same = done.stdout.split()
+    assert int(count) > 5 and (destinations, same) == (b"1", b"True")
+    errors = done.stderr.decode()
+    assert errors.count("written by a child") == int(count)
+    assert "of TensorFlow's logger" in errors and "Logging error" not in errors and "Traceback" not in errors
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_tensorflow_loads_gets_its_line(number, tmp_path):
-    """What libraries write to standard error at that time goes elsewhere."""
-    loads = f"import os, time\nos.write(2, b'chatter')\nos.kill(os.getpid(), {int(number)})\ntime.sleep(20)"
+    loads = f"import os, time\nos.kill(os.getpid(), {int(number)})\ntime.sleep(20)"
     (tmp_path / "tensorflow.py").write_text(loads)
     program = "from bert_tf2.support import process; process.begin(); process.load_tensorflow()"
     done = python(program, **environment(tmp_path, ROOT, TF_CPP_MIN_LOG_LEVEL="2"))
@@ -43,10 +74,10 @@ def test_a_signal_while_tensorflow_loads_gets_its_line(number, tmp_path):
     assert (done.returncode, done.stderr.decode()) == (128 + number, f"-c: error: {words}\n")
 
 
-def test_processes_of_multiprocessing_end_before_a_script_that_is_stopped(tmp_path):
+def test_child_processes_end_before_a_script_that_is_stopped(tmp_path):
     """One that needs some time to remove its partial file, and one that would never end."""
     (tmp_path / "children.py").write_text(
-        "import multiprocessing, os, pathlib, signal, sys, time\n"
+        "import os, pathlib, signal, subprocess, sys, time\n"
         "from bert_tf2.support import process\n"
         "def tidily(*_): time.sleep(0.5); pathlib.Path('partial').unlink(); os._exit(0)\n"
         "def work(handler, name):\n"
@@ -55,12 +86,10 @@ def test_processes_of_multiprocessing_end_before_a_script_that_is_stopped(tmp_pa
         "    process.SECONDS_TO_END = 1.0\n"
         "    process.tidying.append(lambda: print('tidied', flush=True))\n"
         "    process.begin()\n"
-        "    context = multiprocessing.get_context('spawn')\n"
-        "    given = [(tidily, 'partial'), (signal.SIG_IGN, 'deaf')]\n"
-        "    children = [context.Process(target=work, args=arguments) for arguments in given]\n"
-        "    for child in children: child.start()\n"
+        "    for call in ('work(tidily, \"partial\")', 'work(signal.SIG_IGN, \"deaf\")'):\n"
+        "        process.children.append(subprocess.Popen([sys.executable, '-c', f'from children import *; {call}']))\n"
         "    while not (os.path.exists('partial') and os.path.exists('deaf')): time.sleep(0.01)\n"
-        "    print(children[1].pid, flush=True); os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)\n"
+        "    print(process.children[1].pid, flush=True); os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)\n"
     )
     done = subprocess.run(
         [sys.executable, "children.py"],

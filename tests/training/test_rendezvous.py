@@ -89,6 +89,7 @@ def test_a_stranger_s_message_is_ignored_and_told_once(log_lines):
     chief = Worker(where, 0)
     for message in STRANGE:
         while not rendezvous.listens(where[0]):
+            assert chief.is_alive()
             time.sleep(0.01)
         with socket.create_connection(("localhost", int(where[0].split(":")[1]))) as connection:
             connection.sendall(json.dumps(message).encode() + b"\n")

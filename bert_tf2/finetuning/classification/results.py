@@ -9,7 +9,6 @@ An empty list of labels means regression: the one output is a score.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -105,9 +104,9 @@ def _class_scores(task: Task, labels: np.ndarray, outputs: np.ndarray, names: Se
         of = {"y_true": labels, "y_pred": predictions, "zero_division": 0.0}
         return found | {f"{kind}_f1": float(metrics.f1_score(**of, average=kind)) for kind in ("micro", "macro")}
     matrix = metrics.confusion_matrix(labels, predictions, labels=indexes)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # scikit-learn warns about data with a single class
-        found["matthews_correlation"] = float(metrics.matthews_corrcoef(labels, predictions))
+    # scikit-learn warns about data with a single class, where the coefficient is 0.
+    seen = np.union1d(labels, predictions)
+    found["matthews_correlation"] = float(metrics.matthews_corrcoef(labels, predictions)) if len(seen) > 1 else 0.0
     return {**found, "confusion_matrix": {"labels": [*names], "rows": matrix.tolist()}}
 
 
