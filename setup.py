@@ -36,7 +36,8 @@ setuptools.setup(
         "keras>=3.12,<4",
         # Without it, as on Windows, build_vocab.py and exports with text inputs do not work. Its version is that of
         # TensorFlow: while there is none for the newest, pip takes the TensorFlow before.
-        "tensorflow-text>=2.20,<2.23; platform_system != 'Windows'",
+        # The wheels of 2.21.0 lack a symbol and cannot be loaded.
+        "tensorflow-text>=2.20,<2.23,!=2.21.0; platform_system != 'Windows'",
         "numpy",
         "absl-py",
         "tensorboard",  # tf.summary requires it, and TensorFlow no longer installs it

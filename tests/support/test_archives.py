@@ -11,7 +11,7 @@ import threading
 import zipfile
 
 import pytest
-from command_lines import ROOT
+from command_lines import environment
 from folder_content import content
 from google_folders import google_folder
 from refused import message_of
@@ -140,7 +140,7 @@ def address(model):
 def test_a_transfer_that_does_not_end(cache, address, number):
     """A kill, Ctrl-C, or a second process amid the first one's transfer: a part is never taken for the whole."""
     code = f"from bert_tf2.support import hub\nhub.fetched({address!r})"  # without TensorFlow, for speed
-    first = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)},
+    first = subprocess.Popen([sys.executable, "-c", code], env=environment(),
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
     try:
         assert _Server.is_half_sent.wait(120)
