@@ -16,7 +16,7 @@ import subprocess
 import sys
 
 # The releases of TensorFlow whose XLA knows these flags. XLA ends the process over a flag that it does not know.
-_RELEASES = ("2.20.", "2.21.")
+_RELEASES = ("2.20.", "2.21.", "2.22.")
 _FLAGS = {
     # With Triton, the autotuner compiles each matrix product in dozens of ways, and BERT-Base's first step did not end
     # within two minutes. Without Triton, cuBLAS computes the products.
