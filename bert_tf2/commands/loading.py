@@ -12,15 +12,16 @@ import numpy as np
 from absl import logging
 
 from bert_tf2 import modeling, tokenization
+from bert_tf2.commands import targets, text_rows
 from bert_tf2.commands.text_parts import span_settings, write_folder
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning import answering, extract_features
-from bert_tf2.finetuning.extract_features import Text
 from bert_tf2.finetuning.options import checked_length
 from bert_tf2.pretraining import predict_masked
-from bert_tf2.support import hub
+from bert_tf2.support import hub, rows
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import check_texts, check_type
+from bert_tf2.support.rows import Text
+from bert_tf2.support.settings import check_type
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.forward import check_process
 from bert_tf2.training.options import PRECISIONS, DeviceOptions
@@ -105,14 +106,14 @@ class Bert:
           UserError: a setting or a text is wrong, or this process is a fork of one that has used TensorFlow.
         """
         check_type("normalize", normalize, bool, optional=True)
-        alone = isinstance(texts, str | tuple)
+        given, alone = rows.texts(texts)
         said = SentenceVectors() if None not in (pooling, normalize, max_seq_length) else self._sentence_vectors
         pooling = said.pooling if pooling is None else pooling
         longest = min(said.max_seq_length or self.config.max_position_embeddings, self.config.max_position_embeddings)
         vectors = extract_features.embed(
             self.encoder,
             self.tokenizer,
-            [texts] if alone else texts,
+            given,
             pooling=pooling,
             layers=layers if isinstance(layers, Iterable) else [layers],
             max_seq_length=longest if max_seq_length is None else max_seq_length,
@@ -154,11 +155,11 @@ class Bert:
           UserError: the weights have no masked-LM head, a sentence has no `[MASK]` or too many tokens; or see `embed`.
         """
         predict_masked.check_head(self.path, self._variables)
-        alone = isinstance(texts, str)
+        given, alone = rows.texts(texts, pairs=False)
         answers = predict_masked.predict(
             self.model,
             self.tokenizer,
-            [texts] if alone else texts,
+            given,
             top_k,
             max_seq_length=self.config.max_position_embeddings if max_seq_length is None else max_seq_length,
             batch_size=batch_size,
@@ -170,9 +171,8 @@ class Bert:
 
         Arguments and errors are those of `embed`; `texts` may be a tuple of two lists (first texts, second texts).
         """
-        return answering.padded(
-            answering.pack(self.tokenizer, _several(texts)[0], self._checked_length(max_seq_length))
-        )
+        length = self._checked_length(max_seq_length)
+        return answering.padded(answering.pack(self.tokenizer, rows.texts(texts)[0], length))
 
     def classify(
         self,
@@ -201,7 +201,7 @@ class Bert:
         Raises:
           UserError: the weights are not those of a classifier; or see `embed`.
         """
-        given, alone = _several(texts)
+        given, alone = rows.texts(texts)
         check_type("batch_size", batch_size, int, low=1)
         check_type("stride", stride, int, low=1, optional=True)
         if pooling not in ("mean", "max"):
@@ -222,14 +222,12 @@ class Bert:
     ) -> list[str] | list[list[str]]:
         """A tag for each word, for a model of run_ner.py.
 
-        `sentences` are lists of words; or one list of words, or a text of words with blanks between them. By default,
-        windows are those of the training, with its `document_context`. Raises UserError if the weights are not those of
-        a tagger, or something is no list of words.
+        `sentences` are lists of words, or texts of words with blanks between them, in any container; or one text, or
+        one list of words, none of which has a blank. By default, windows are those of the training, with its
+        `document_context`. Raises UserError if the weights are not those of a tagger, or something is no list of words.
         """
-        given = sentences.split() if isinstance(sentences, str) else [*sentences]
-        alone = bool(given) and all(isinstance(word, str) for word in given)
+        given, alone = _sentences(sentences)
         check_type("batch_size", batch_size, int, low=1)
-        given = [given] if alone else given
         kept = answering.NER | self._kept | {"max_seq_length": self._checked_length(max_seq_length, kept=True)}
         found = self._answerer.tag(given, kept if max_seq_length is None else kept | {"doc_stride": 0}, batch_size)
         return found[0] if alone else found
@@ -260,7 +258,12 @@ class Bert:
         check_type("batch_size", batch_size, int, low=1)
         stated = span_settings("answer", self._folder, settings, may_be_missing)
         alone = isinstance(question, str)
-        questions, paragraphs = ([question], [paragraph]) if alone else ([*question], [*paragraph])
+        questions, paragraphs = [question], [paragraph]
+        if not alone and not isinstance(paragraph, str):
+            questions, paragraphs = (
+                rows.texts(column, name, pairs=False)[0]
+                for column, name in ((question, "question"), (paragraph, "paragraph"))
+            )
         if not alone and (isinstance(paragraph, str) or len(questions) != len(paragraphs)):
             raise UserError(f"{len(questions)} questions: a list with a paragraph for each is needed")
         longest = self.config.max_position_embeddings
@@ -290,15 +293,17 @@ class Bert:
         return checked_length(given, self.config.max_position_embeddings)
 
 
-def _several(texts: Text | Iterable[Text]) -> tuple[list[Text], bool]:
-    """The texts as a list, and whether there was one alone."""
-    check_texts(texts)
-    if isinstance(texts, tuple) and len(texts) == 2 and all(np.ndim(part) == 1 for part in texts):  # two columns
-        if len(texts[0]) != len(texts[1]):
-            raise UserError(f"texts: {len(texts[0])} first texts of pairs, but {len(texts[1])} second ones")
-        return [*zip(*texts, strict=True)], False
-    alone = isinstance(texts, str | tuple)
-    return [texts] if alone else [*texts], alone
+def _sentences(given: Any) -> tuple[list[list[str]], bool]:
+    """The words of sentences, and whether there was one sentence alone."""
+    if rows.is_dataset(given):
+        batches = rows.batches(given, "sentences")
+        return [words for batch in batches for words in text_rows.words_of(batch, "sentences")], False
+    if rows.table(given) is None and not isinstance(given, str):
+        found, _ = targets.read(given, "sentences")
+        if found and all(isinstance(word, str) and " " not in word for word in found):
+            return [found], True
+        given = found if hasattr(given, "__next__") else given
+    return text_rows.words_of(given, "sentences"), isinstance(given, str)
 
 
 def load(

@@ -24,12 +24,12 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf2 import heads
-from bert_tf2.commands import text_rows
+from bert_tf2.commands import targets, text_rows
 from bert_tf2.commands.text_parts import RANDOM_SEED, CutTexts, Parts, find_labels, write_folder
 from bert_tf2.exporting import run as exporting
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
 from bert_tf2.fast.encoder import accelerate
-from bert_tf2.support import files
+from bert_tf2.support import files, rows
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type
 from bert_tf2.training.devices import plan_for
@@ -44,10 +44,11 @@ _RATE = 2e-5  # which the reference's README recommends
 class TextModel(keras.Model):
     """A classifier that takes texts, made by `bert_tf2.classifier`.
 
-    Everywhere, `x` is what `bert_tf2.Tokenize` takes: texts, or pairs as tuples, in a list, an array or a column of
-    pandas; or two columns as a tuple; or a `tf.data.Dataset` of batches `(x, y)` or `(x, y, sample_weight)`; or the
-    arrays of `Bert.tokenize`. `y` has the names of labels or their indexes (of a regression numbers; with several
-    labels, a list of names for each text, or 1 and 0 for each label).
+    Everywhere, `x` has texts, or pairs as tuples, in a list, an array, a column or table of pandas, polars or pyarrow;
+    or two columns as a tuple or a dict; or batches `(x, y)` or `(x, y, sample_weight)` in a `tf.data.Dataset`, a
+    `keras.utils.PyDataset` or a generator; or the arrays of `Bert.tokenize`. `y` has the names of labels or their
+    indexes, or a number for each label if the loss compares these (of a regression numbers; with several labels, a list
+    of names for each text, or 1 and 0 for each label). With `y`, no text may be empty.
 
     Attributes:
       model: the model of `heads`.
@@ -104,7 +105,10 @@ class TextModel(keras.Model):
             loss = loss or ("mean_squared_error", "sparse_categorical_crossentropy", "binary_crossentropy")[kind]
             metrics = ([], ["accuracy"], ["binary_accuracy"])[kind] if metrics is None else metrics
         optimizer = _RATE if optimizer is None else optimizer
-        self._rate = float(optimizer) if isinstance(optimizer, numbers.Real) else None
+        if is_rate := isinstance(optimizer, numbers.Real | bool | np.bool_):
+            check_type("optimizer", optimizer, float, low=0)
+        self._rate = float(optimizer) if is_rate else None
+        self._is_planned = is_rate  # whether the rate falls to 0, at the end of `fit`
         if self._rate is not None:
             optimizer = AdamWeightDecay(WarmupAndDecay(self._rate, 1, 0))  # until `fit` knows its steps
         # No dict, in which Keras would find the metrics, and keep them when others are compiled.
@@ -114,6 +118,7 @@ class TextModel(keras.Model):
         options = types.SimpleNamespace(unpad="auto", recompute=False, xla="true" if fixed else "false")
         accelerate(self.model, plan_for(options, self.distribute_strategy, self.model.config.hidden_size))
         self.tokenize.pad_to_max_length = fixed
+        self._reader = targets.Targets.of(self._label_map, loss) if self._label_map else None
 
     def get_compile_config(self) -> dict[str, Any]:
         found = super().get_compile_config()
@@ -127,58 +132,109 @@ class TextModel(keras.Model):
         self, x: Any, y: Any = None, sample_weight: Any = None, batch_size: int = 32, shuffle: bool = False
     ) -> tf.data.Dataset:
         """The batches that `fit`, `evaluate` and `predict` make; raises UserError as they do."""
-        return self._tokenized(self._batches(x, y, sample_weight, batch_size, shuffle))
+        return self._tokenized(self._batches(x, y, sample_weight, batch_size, shuffle).data)
 
-    def _batches(self, x: Any, y: Any, sample_weight: Any, batch_size: int, shuffle: bool) -> tf.data.Dataset:
-        """What is given, as strings or ids."""
+    def _batches(
+        self, x: Any, y: Any, sample_weight: Any, batch_size: int, shuffle: bool, most: int | None = None
+    ) -> text_rows.Batches:
+        """What is given, as strings or ids; `most` batches of a generator."""
         check_type("batch_size", batch_size, int, low=1)
-        if isinstance(x, tf.data.Dataset):
-            return x
-        given = self._columns(x)
-        given = given[0] if isinstance(given, tuple) and len(given) == 1 else given
-        rows = {} if y is None else {"y": self._targets(y)}
-        rows |= {} if sample_weight is None else {"sample_weight": text_rows.numbers(sample_weight, "sample_weight")}
-        count = text_rows.check_counts(given, **rows)
-        data = tf.data.Dataset.from_tensor_slices((given, *rows.values()))
-        return (data.shuffle(count) if shuffle and count else data).batch(batch_size)
+        if isinstance(x, tf.data.Dataset) or text_rows.has_batches(x):
+            if y is not None or sample_weight is not None:
+                name = "sample_weight" if y is None else "y"
+                raise UserError(f"{name}: x has batches, and their own {name} is in each: (x, y, sample_weight)")
+            if not isinstance(x, tf.data.Dataset):
+                return text_rows.read_batches(x, functools.partial(self._arrays, of_batch=True), shuffle, most)
+            return text_rows.Batches(x, x.take(1))
+        arrays = self._arrays(x, y, sample_weight)
+        count = len(tf.nest.flatten(arrays)[0])
+        data = tf.data.Dataset.from_tensor_slices(arrays)
+        data = (data.shuffle(count) if shuffle and count else data).batch(batch_size)
+        return text_rows.Batches(data, data.take(1))
 
-    def _tokenized(self, data: tf.data.Dataset, cut: CutTexts | None = None) -> tf.data.Dataset:
+    def _arrays(self, x: Any, y: Any = None, sample_weight: Any = None, *, of_batch: bool = False) -> tuple:
+        """(x, y, sample_weight) of all rows, as far as they are given; of a batch, x has two columns."""
+        if text_rows.has_ids(x):
+            given = dict(x)
+        else:
+            texts = rows.texts(x)[0]
+            if y is not None and not of_batch:  # of a batch, the graph looks
+                text_rows.refuse_blank(texts)
+            given = columns(texts)
+            given = (*given, tf.fill([len(texts)], "")) if of_batch and len(given) == 1 else given
+            given = given[0] if len(given) == 1 else given
+        others = {} if y is None else {"y": self._reader.array(y)}
+        others |= {} if sample_weight is None else {"sample_weight": targets.weights_of_rows(sample_weight)}
+        text_rows.check_counts(given, **others)
+        return (given, *others.values())
+
+    def _tokenized(
+        self, data: tf.data.Dataset, cut: CutTexts | None = None, may_be_blank: bool = False
+    ) -> tf.data.Dataset:
         if cut:
 
             def counted(number: tf.Tensor, rows: tuple) -> tuple:
                 return self._element(*rows, count=functools.partial(cut.add, number))
 
             return data.enumerate().map(counted, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
-        return data.map(self._element, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+        element = functools.partial(self._element, may_be_blank=may_be_blank)
+        return data.map(element, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+    def _element(self, x: Any, *others: tf.Tensor, count: Callable | None = None, may_be_blank: bool = False) -> tuple:
+        """A batch of strings or ids as the model takes it."""
+        if text_rows.has_ids(x):
+            x = text_rows.ids_in_range(x, self.model.config.vocab_size)
+        else:
+            texts = text_rows.texts_in_graph(x)
+            x, are_cut = self.tokenize.with_cut(text_rows.refuse_blank_in_graph(texts, not others or may_be_blank))
+            if count:
+                count(are_cut)
+        return (x, self._reader.tensor(others[0]), *others[1:]) if others else (x,)
+
+    def __call__(self, inputs: Any, *args, **kwargs) -> Any:
+        """Texts, or the arrays of `Bert.tokenize`: see `call`."""
+        return super().__call__(self._inputs(inputs), *args, **kwargs)
 
     @staticmethod
-    def _columns(x: Any) -> Any:
-        """Tensors whose rows are the texts."""
-        return x if isinstance(x, Mapping) else columns(x)
+    def _inputs(x: Any) -> Any:
+        """Tensors of what a call takes."""
+        if isinstance(x, Mapping) and "input_ids" in x:
+            return x
+        found = columns(x)
+        return found if len(found) > 1 else found[0]
 
-    def _element(self, x: Any, *others: tf.Tensor, count: Callable | None = None) -> tuple:
-        if count and not isinstance(x, Mapping):
-            x, are_cut = self.tokenize.with_cut(columns(x))
-            count(are_cut)
-        x = x if isinstance(x, Mapping) else self.tokenize(x)
-        if others and others[0].dtype == tf.string and (self.regression or self.multi_label):
-            raise UserError("y: strings; numbers are needed, for several labels 1 or 0 for each label")
-        if others and not (others[0].dtype.is_floating or self.regression or self.multi_label):
-            others = (text_rows.as_indexes(others[0], self.labels), *others[1:])
-        return (x, *others)
+    def _one_batch(self, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None) -> tuple:
+        """All rows as one batch (x, y, sample_weight), as far as they are given."""
+        data = self._tokenized(tf.data.Dataset.from_tensors(self._arrays(x, y, sample_weight)))
+        if class_weight is not None:
+            data = data.map(functools.partial(targets.weigh, targets.weights_of(class_weight, self._label_map)))
+        with text_rows.in_one_line():
+            return next(iter(data))
 
-    def _targets(self, y: Any) -> np.ndarray | None:
-        """Labels as numbers: indexes int [N], numbers float [N], or 1 and 0 for each label [N, L]."""
+    def train_on_batch(
+        self, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None, return_dict: bool = False
+    ) -> Any:
+        """As in Keras, with texts; see the class. The learning rate of the recipe is constant here."""
+        batch = self._one_batch(x, self._needed(y), sample_weight, class_weight)
+        if self._rate is not None and self._is_planned:
+            with self.distribute_strategy.scope():
+                super().compile(AdamWeightDecay(self._rate), **self._compiled_with)
+            self._is_planned = False
+        return super().train_on_batch(*batch, return_dict=return_dict)
+
+    def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
+        """As in Keras, with texts; see the class."""
+        return super().test_on_batch(*self._one_batch(x, self._needed(y), sample_weight), return_dict=return_dict)
+
+    def predict_on_batch(self, x: Any) -> np.ndarray:
+        """As in Keras, with texts: what `predict` returns for the rows of one batch."""
+        return super().predict_on_batch(self._one_batch(x)[0])
+
+    @staticmethod
+    def _needed(y: Any) -> Any:
         if y is None:
-            return None
-        if self.regression:
-            return text_rows.numbers(y, "y")
-        if self.multi_label:
-            return text_rows.of_several(y, self.labels)
-        wants_vectors = "sparse" not in str(getattr(self._compiled_with["loss"], "name", self._compiled_with["loss"]))
-        if wants_vectors and text_rows.is_one_hot(np.asarray(y), len(self.labels)):
-            return np.asarray(y, np.float32)
-        return text_rows.indexes(y, self.labels)
+            raise UserError("y: is missing; it has an answer to each row of x")
+        return y
 
     def fit(
         self,
@@ -201,26 +257,26 @@ class TextModel(keras.Model):
         the History is how many texts of `x` have more than max_seq_length tokens, in the first epoch.
         Raises UserError if a text or label is wrong, or the recipe cannot know the steps of an epoch.
         """
-        batch_size = batch_size or 32
+        batch_size = 32 if batch_size is None else batch_size
+        steps, first_epoch = kwargs.get("steps_per_epoch"), kwargs.get("initial_epoch", 0)
         check_type("epochs", epochs, int, low=1)
-        weights = None if class_weight is None else text_rows.weights_of(class_weight, self._label_map)
+        check_type("steps_per_epoch", steps, int, low=1, optional=True)
+        weights = None if class_weight is None else targets.weights_of(class_weight, self._label_map)
         if validation_split and validation_data is None:
-            if isinstance(x, tf.data.Dataset):
-                raise UserError("validation_split: cannot divide a dataset; give validation_data")
-            x, y, sample_weight, validation_data = text_rows.divide(
-                validation_split, self._columns(x), self._targets(y), sample_weight
-            )
-        batches = self._batches(x, y, sample_weight, batch_size, shuffle)
-        data = self._tokenized(batches)
+            (x, y, sample_weight), validation_data = self._divided(validation_split, x, y, sample_weight)
+        text_rows.check_end(x, steps, "steps_per_epoch")
+        most = None if steps is None else steps * max(epochs - first_epoch, 0)
+        batches = self._batches(x, y, sample_weight, batch_size, shuffle, most)
+        data = self._tokenized(batches.data)
         text_rows.check_given(data, needs_y=True)
         if validation_data is not None:
-            size = kwargs.pop("validation_batch_size", None) or batch_size
-            validation_data = self._validation(validation_data, size)
+            size, of_validation = kwargs.pop("validation_batch_size", None), kwargs.get("validation_steps")
+            validation_data = self._validation(validation_data, batch_size if size is None else size, of_validation)
         if self._rate is not None:
-            self._plan(kwargs.get("steps_per_epoch") or int(data.cardinality()), epochs, callbacks)
-        self._make_variables(data)
-        data = self._tokenized(batches, cut := CutTexts(self.tokenize.max_seq_length))
-        data = data if weights is None else data.map(functools.partial(text_rows.weigh, weights))
+            self._plan(steps or int(data.cardinality()), epochs, callbacks)
+        self._make_variables(self._tokenized(batches.first))
+        data = self._tokenized(batches.data, cut := CutTexts(self.tokenize.max_seq_length))
+        data = data if weights is None else data.map(functools.partial(targets.weigh, weights))
         if isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = copy.copy(callbacks)  # the caller's stays as it is
             callbacks.callbacks = [*callbacks.callbacks, cut]
@@ -233,11 +289,21 @@ class TextModel(keras.Model):
             history.history["cut_texts"] = cut.count
         return history
 
-    def _validation(self, given: Any, batch_size: int) -> tf.data.Dataset:
+    def _divided(self, share: float, x: Any, y: Any, sample_weight: Any) -> tuple[list, list]:
+        """(x, y, sample_weight) for training and for validation."""
+        if isinstance(x, tf.data.Dataset) or text_rows.has_batches(x):
+            raise UserError("validation_split: cannot divide a dataset; give validation_data")
+        x, y, *weights = self._arrays(x, self._needed(y), sample_weight)
+        return text_rows.divide(share, x, y, next(iter(weights), None))
+
+    def _validation(self, given: Any, batch_size: int, steps: int | None) -> tf.data.Dataset:
         """The batches of `validation_data`: (x, y), (x, y, sample_weight) or a dataset."""
-        is_dataset = isinstance(given, tf.data.Dataset)
+        is_dataset = isinstance(given, tf.data.Dataset) or text_rows.has_batches(given)
         if not is_dataset and not (isinstance(given, tuple | list) and len(given) in (2, 3)):
             raise UserError("validation_data: must be (x, y), (x, y, sample_weight) or a dataset of these")
+        text_rows.check_end(given, steps, "validation_steps")
+        if hasattr(given, "__next__") and steps is None:
+            raise UserError("validation_data: a generator is read in each epoch; give validation_steps=N, or a list")
         data = self.dataset(*([given] if is_dataset else given), batch_size=batch_size)
         text_rows.check_given(data, needs_y=True)
         return data
@@ -255,6 +321,7 @@ class TextModel(keras.Model):
         rate = WarmupAndDecay(self._rate, steps * epochs, steps * epochs // 10)
         with self.distribute_strategy.scope():
             super().compile(AdamWeightDecay(rate), **self._compiled_with)
+        self._is_planned = True
 
     def _make_variables(self, data: tf.data.Dataset) -> None:
         """Those of the optimizer and the metrics. Within the training step, Keras would trace it twice, for seconds."""
@@ -271,7 +338,9 @@ class TextModel(keras.Model):
     def evaluate(self, x: Any = None, y: Any = None, batch_size: int | None = None, *args, **kwargs):
         """As in Keras, with texts; see the class."""
         if not kwargs.get("_use_cached_eval_dataset"):  # Keras' own call, within `fit`
-            x = self.dataset(x, y, kwargs.pop("sample_weight", None), batch_size or 32)
+            text_rows.check_end(x, steps := kwargs.get("steps"), "steps")
+            size = 32 if batch_size is None else batch_size
+            x = self._tokenized(self._batches(x, y, kwargs.pop("sample_weight", None), size, False, steps).data)
             y = batch_size = None
             text_rows.check_given(x, needs_y=True)
         with text_rows.in_one_line():
@@ -279,7 +348,9 @@ class TextModel(keras.Model):
 
     def predict(self, x: Any, batch_size: int | None = None, *args, **kwargs) -> np.ndarray:
         """As in Keras, with texts: probabilities float32 [N, L], of a regression [N, 1]."""
-        data = self.dataset(x, batch_size=batch_size or 32)
+        text_rows.check_end(x, steps := kwargs.get("steps"), "steps")
+        size = 32 if batch_size is None else batch_size
+        data = self._tokenized(self._batches(x, None, None, size, False, steps).data, may_be_blank=True)
         if data.cardinality() == 0:  # which Keras does not expect
             return np.zeros([0, self.model.num_labels], np.float32)
         with text_rows.in_one_line():

@@ -136,6 +136,8 @@ def find_labels(
     names = () if given is None else tuple(str(name) if isinstance(name, str) else name for name in given)
     if [*range(len(names))] == [*names]:  # `y` has the same numbers, as the indexes of the labels
         names = tuple(map(str, names))
+    if any(isinstance(name, str) and not name.strip() for name in names):
+        raise UserError(f"labels={given!r:.60}: one is empty; leave the rows of the table out that have no label")
     if not all(isinstance(name, str) for name in names) or (len(names) < 2 and not regression):
         raise UserError(
             f"labels={given!r:.60}: must be two names or more, as texts (or 0, 1, 2, ...); y may have the names or"

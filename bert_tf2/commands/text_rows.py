@@ -1,33 +1,41 @@
-"""What users give for texts, such as labels and weights: checked, and as the numbers of a batch."""
+"""What users give for `x`, with what belongs to each row: counted, divided, and as batches of tf.data."""
 
 from __future__ import annotations
 
 import contextlib
+import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-import numpy as np
+import keras
 import tensorflow as tf
 
+from bert_tf2.commands.targets import checked, read
+from bert_tf2.exporting.tokenize_layer import columns
+from bert_tf2.support import rows
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.settings import check_type
-from bert_tf2.weights.task_file import LabelMap
 
 
-def count_rows(rows: Any) -> int:
-    """The rows of a column, or of the first of several."""
-    while isinstance(rows, tuple | Mapping):
-        rows = next(iter(rows.values() if isinstance(rows, Mapping) else rows))
-    return len(rows)
+def has_ids(x: Any) -> bool:
+    """Whether `x` has the arrays of `Bert.tokenize` in place of texts."""
+    return isinstance(x, Mapping) and "input_ids" in x
+
+
+def has_batches(x: Any) -> bool:
+    """Whether `x` is a PyDataset, or a generator or another iterator, whose elements are batches as in Keras."""
+    return isinstance(x, keras.utils.PyDataset) or hasattr(x, "__next__")
 
 
 def check_counts(texts: Any, **others: Any) -> int:
     """Returns the number of texts; raises UserError, which names it, if something else has not as many rows."""
-    count = count_rows(texts)
-    for name, rows in others.items():
-        if len(rows) != count:
-            raise UserError(f"{name}: {len(rows)} rows for {count} texts; each needs one")
+    named = {"x": texts} if not isinstance(texts, tuple) else {f"x[{n}]": part for n, part in enumerate(texts)}
+    named = {f"x[{name!r}]": part for name, part in texts.items()} if isinstance(texts, Mapping) else named
+    count = len(next(iter(named.values())))
+    for name, given in {**named, **others}.items():
+        if len(given) != count:
+            raise UserError(f"{name}: {len(given)} rows for {count} texts; each needs one")
     return count
 
 
@@ -36,129 +44,164 @@ def check_given(data: tf.data.Dataset, needs_y: bool) -> None:
     if data.cardinality() == 0:
         raise UserError("x: has no texts")
     if needs_y and not (isinstance(data.element_spec, tuple) and len(data.element_spec) > 1):
-        raise UserError("y: is missing; it has an answer to each row of x, and stands behind it in a dataset: (x, y)")
+        raise UserError("y: is missing; it has an answer to each row of x, and stands behind it in a batch: (x, y)")
 
 
-def divide(share: float, x: Any, y: Any, sample_weight: Any) -> tuple:
-    """The first rows of each, then the last ones together, as Keras divides them."""
-    count = count_rows(x)
+def check_end(x: Any, steps: int | None, name: str) -> None:
+    """Raises UserError for batches without an end, if no number of `steps` is given, an argument with this name."""
+    endless = isinstance(x, keras.utils.PyDataset) and x.num_batches is None
+    if isinstance(x, tf.data.Dataset):
+        endless = x.cardinality() == tf.data.INFINITE_CARDINALITY
+    if endless and steps is None:
+        raise UserError(f"x: an endless dataset; give {name}=N, the number of batches to read")
+
+
+def words_of(given: Any, name: str = "x") -> list[list[str]]:
+    """The words of sentences, or the tags, of which a text has blanks between them; a text alone is one sentence.
+
+    `given` is a list, tuple, array, column, tensor, or a table with one column; of an array, "" behind the words is
+    left out. Raises UserError.
+    """
+    found, names = read(given, name)
+    if names:
+        raise UserError(f"{name}: a table with {and_more([*map(repr, names)], 6)}; give its column: {name}[...]")
+    sentences = []
+    missing = [number for number, row in enumerate(found) if row is None]
+    rows.refuse(missing, name, f"of {len(found)} sentences are missing", "leave these rows out")
+    for number, row in enumerate(found, 1):
+        if not isinstance(row, str | list | tuple):
+            raise UserError(f"sentence {number}: {row!r:.60} is no list of words or tags, and no text of them")
+        is_text = (
+            not isinstance(given, list | tuple) and len(row) == 1 and isinstance(row[0], str)
+        )  # of an array [N, 1]
+        row = row[0] if is_text else row
+        sentences.append(row.split() if isinstance(row, str) else [*row])
+    if not isinstance(given, list | tuple):
+        for words in sentences:
+            while words and isinstance(words[-1], str) and not words[-1]:
+                words.pop()
+    return sentences
+
+
+def refuse_blank(texts: list[rows.Text]) -> None:
+    """Raises UserError for texts without a word, where each has a label."""
+    blank = [number for number, text in enumerate(texts) if not "".join(text).strip()]
+    rows.refuse(blank, "x", f"of {len(texts)} texts are empty", "leave these rows out")
+
+
+def divide(share: float, *given: Any) -> tuple[list, list]:
+    """The first rows of each that is given, then the last ones, as Keras divides them; None remains."""
+    check_type("validation_split", share, float, low=0)
+    count = check_counts(given[0])
     first = int(count * (1.0 - share))
     if not 0 < first < count:
         raise UserError(f"validation_split={share}: of {count} texts, none remain for training or validation")
-    given = (x, y) if sample_weight is None else (x, y, np.asarray(sample_weight))
 
-    def cut(rows: slice) -> list:
-        return [tuple(column[rows] for column in part) if isinstance(part, tuple) else part[rows] for part in given]
+    def cut(part: Any, chosen: slice) -> Any:
+        if isinstance(part, tuple):
+            return tuple(column[chosen] for column in part)
+        if isinstance(part, Mapping):
+            return {name: column[chosen] for name, column in part.items()}
+        return None if part is None else part[chosen]
 
-    x, y, *weights = cut(slice(first))
-    return x, y, next(iter(weights), None), cut(slice(first, None))
-
-
-# Labels and numbers
-
-
-def check_labels(unknown: set, known: Sequence[str], where: str = "y") -> None:
-    if unknown:
-        raise UserError(f"{where}: {sorted(map(str, unknown))[0]!r} is none of the labels {and_more(known)}")
+    return [cut(part, slice(first)) for part in given], [cut(part, slice(first, None)) for part in given]
 
 
-def numbers_of(labels: Sequence[str]) -> dict[str | int, int]:
-    """The index of each label, by its name and by itself."""
-    return {key: number for number, label in enumerate(labels) for key in (label, number)}
+# Batches of a PyDataset or a generator
 
 
-def indexes(y: Any, labels: Sequence[str]) -> np.ndarray:
-    """The indexes of labels, int32 [N]; `y` has their names, indexes or one-hot vectors."""
-    rows = np.asarray(y, object if _is_uneven(y) else None)
-    if is_one_hot(rows, len(labels)):
-        return rows.argmax(1).astype(np.int32)
-    values = [value.decode() if isinstance(value, bytes) else value for value in rows.reshape(-1).tolist()]
-    named = numbers_of(labels)
-    lists = rows.tolist() if rows.ndim > 1 and rows.shape[1] > 1 else values
-    if lists := [row for row in lists if isinstance(row, list | tuple | dict | set)]:
-        raise UserError(f"y: {lists[0]!r:.60} is no label; several labels of a text need multi_label=True")
-    check_labels({*values} - named.keys(), labels)
-    return np.array([named[value] for value in values], np.int32)
+class Batches(NamedTuple):
+    """Batches as a dataset, and the first of them alone, because a generator yields each only once."""
+
+    data: tf.data.Dataset
+    first: tf.data.Dataset
 
 
-def _is_uneven(y: Any) -> bool:
-    return len({len(row) if isinstance(row, list | tuple) else 0 for row in y}) > 1
+def read_batches(
+    given: Any, arrays: Callable[..., tuple], shuffle: bool, most: int | None, same_length: bool = False
+) -> Batches:
+    """The batches of a PyDataset, a generator or another iterator.
 
+    Args:
+      given: has batches x, (x, y) or (x, y, sample_weight).
+      arrays: makes a tuple of arrays, or of tuples or dicts of arrays, [rows, ...] each, of the parts of a batch.
+      shuffle: whether the batches of a PyDataset come in another order each time, as in Keras.
+      most: the number of batches to be read of a generator, if there is one.
+      same_length: whether the rows of ids of all batches have one length.
+    """
+    is_indexed = isinstance(given, keras.utils.PyDataset)
 
-def is_one_hot(rows: np.ndarray, count: int) -> bool:
-    """Whether each row is a vector with one 1 and 0 for the other labels."""
-    if rows.ndim != 2 or rows.shape[1] != count or rows.dtype.kind not in "fiub":
-        return False
-    return bool(np.isin(rows, (0, 1)).all() and (rows.sum(1) == 1).all())
+    def read(batch: Any) -> tuple:
+        parts = rows.parts_of(batch)
+        if len(parts) > 1 and isinstance(parts[0], str):
+            raise UserError("x: a single text; each element is a batch, as in Keras: (list of texts, list of labels)")
+        return arrays(*parts)
 
-
-def of_several(y: Any, labels: Sequence[str]) -> np.ndarray:
-    """1 and 0 for each label, float32 [N, L]; `y` has that, or lists of the names, or a name alone."""
-    rows = []
-    for number, row in enumerate(y, 1):
-        if not isinstance(row, str | list | tuple | set | frozenset | np.ndarray):
-            raise UserError(f"y: row {number} is {row!r:.60}, and not a list of labels")
-        rows.append([row] if isinstance(row, str) else [*row])
-    if not any(isinstance(label, str) for row in rows for label in row) and all(
-        len(row) == len(labels) for row in rows
-    ):
-        return numbers(rows, "y")
-    check_labels({label for row in rows for label in row} - {*labels}, labels)
-    return np.array([[label in row for label in labels] for row in rows], np.float32)
-
-
-def numbers(values: Any, name: str) -> np.ndarray:
-    """Finite numbers, float32 of the shape of `values`."""
+    count = given.num_batches if is_indexed else None
+    if count == 0:
+        raise UserError("x: a PyDataset without batches")
     try:
-        found = np.array(values, np.float32, ndmin=1)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{name}: has something else than numbers: {error}") from error
-    if not (good := np.isfinite(found)).all():
-        raise UserError(
-            f"{name}: row {np.argwhere(~good)[0, 0] + 1} is {found[~good][0]}; give a number, or no such row"
-        )
-    return found
+        element = given[0] if is_indexed else next(given)
+    except StopIteration:
+        raise UserError("x: a generator without batches, or which was read before; make another") from None
+    example = read(element)
 
+    def elements() -> Iterator[tuple]:
+        if not is_indexed:
+            yield example
+            yield from map(read, given)
+            return
+        if hasattr(given, "on_epoch_begin"):
+            given.on_epoch_begin()
+        numbers = [*range(count)] if count is not None else None
+        if shuffle and numbers:
+            random.shuffle(numbers)
+        yield from (read(given[number]) for number in numbers or range(2**62))
+        given.on_epoch_end()
 
-def weights_of(class_weight: Mapping[str | int, float], label_map: LabelMap | None) -> np.ndarray:
-    """The weights of labels, float32 [L], by names or indexes; 1 for a label that is not named."""
-    if label_map is None or label_map.regression or label_map.multi_label:
-        raise UserError("class_weight: is for models that give one of several labels; here, give sample_weight")
-    labels = label_map.labels
-    if not isinstance(class_weight, Mapping):
-        raise UserError(f"class_weight={class_weight!r:.60}: must be a dict like {{{labels[0]!r}: 2.0}}")
-    named, weights = numbers_of(labels), np.ones(len(labels), np.float32)
-    check_labels({*class_weight} - named.keys(), labels, "class_weight")
-    for label, weight in class_weight.items():
-        check_type(f"class_weight: {label}", weight, float, low=0)
-        weights[named[label]] = weight
-    return weights
+    def spec_of(part: Any) -> tf.TensorSpec:
+        free = isinstance(example[0], Mapping) and part.ndim == 2 and not same_length
+        return tf.TensorSpec([None, None] if free else [None, *part.shape[1:]], tf.as_dtype(part.dtype))
+
+    spec = tf.nest.map_structure(spec_of, example)
+    data = tf.data.Dataset.from_generator(elements, output_signature=spec)
+    if not is_indexed and most is not None:
+        data = data.take(most)
+    elif count is not None:
+        data = data.apply(tf.data.experimental.assert_cardinality(count))
+    return Batches(data, tf.data.Dataset.from_tensors(example))
 
 
 # In graphs
 
 
-def weigh(weights: np.ndarray, x: Any, y: tf.Tensor, *sample_weight: tf.Tensor) -> tuple:
-    """A batch with the weight of the label, float32 [L], for each index in `y`, or one-hot vector."""
-    has_vectors = y.dtype.is_floating and y.shape.rank == 2 and y.shape[1] == len(weights)
-    found = tf.gather(weights, tf.argmax(y, -1) if has_vectors else tf.cast(y, tf.int32))
-    for given in sample_weight:
-        found *= tf.cast(tf.reshape(given, tf.shape(found)), found.dtype)
-    return x, y, found
+def texts_in_graph(x: Any) -> tuple[tf.Tensor, ...]:
+    """The columns of texts, strings [B], of a batch of a dataset."""
+    if isinstance(x, Mapping):
+        wrong = [name for name, column in x.items() if getattr(column, "dtype", None) != tf.string]
+        if wrong or len(x) > 2:
+            names, first = and_more([*map(repr, x)], 6), next((name for name in x if name not in wrong), "text")
+            raise UserError(
+                f"x: the dataset has the columns {names}, and texts are needed; choose theirs with"
+                f" data.map(lambda x, y: (x[{first!r}], y))"
+            )
+    return columns(x)
 
 
-def as_indexes(y: tf.Tensor, labels: Sequence[str]) -> tf.Tensor:
-    """Labels, strings or integers [...], as their indexes [...]; others are an InvalidArgumentError."""
-    if y.dtype == tf.string:
-        there = y[..., None] == tf.constant(labels)
-        found, good = tf.argmax(there, -1, tf.int32), tf.reduce_any(there, -1)
-    else:
-        found, good = y, (y >= 0) & (y < len(labels))
-    unknown = tf.boolean_mask(y, ~good)[:1]
-    text = tf.strings.reduce_join(unknown if y.dtype == tf.string else tf.strings.as_string(unknown))
-    sentence = tf.strings.join(["y: '", text, f"' is none of the labels {and_more(labels)}"])
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(good), [sentence])]):
-        return tf.identity(found)
+def refuse_blank_in_graph(x: tuple[tf.Tensor, ...], may_be_blank: bool) -> tuple[tf.Tensor, ...]:
+    """The columns, or an InvalidArgumentError if a row has no word in any of them, unless it may."""
+    if may_be_blank:
+        return x
+    lengths = tf.add_n([tf.strings.length(tf.strings.strip(tf.reshape(column, [-1]))) for column in x])
+    numbers = tf.range(1, tf.size(lengths) + 1)
+    return (checked(x[0], lengths > 0, "x: text ", numbers, " of a batch is empty; leave such rows out"), *x[1:])
+
+
+def ids_in_range(x: Mapping[str, tf.Tensor], vocab_size: int) -> dict[str, tf.Tensor]:
+    """The features of a batch, or an InvalidArgumentError if an id has no entry in the vocabulary."""
+    ids = tf.convert_to_tensor(x["input_ids"])
+    after = f", and the ids of the vocabulary are 0 to {vocab_size - 1}"
+    return {**x, "input_ids": checked(ids, (ids >= 0) & (ids < vocab_size), "x: input_ids has ", ids, after)}
 
 
 @contextlib.contextmanager
@@ -166,7 +209,9 @@ def in_one_line() -> Iterator[None]:
     """Makes a UserError of what a graph found wrong in texts or labels, whose message is one sentence in many lines."""
     try:
         yield
-    except tf.errors.InvalidArgumentError as error:
+    except tf.errors.OpError as error:
         if said := re.search(r"assertion failed: \[(.*)\]", str(error)):
             raise UserError(said[1].replace("\\'", "'")) from error  # TensorFlow shows quotes like C
+        if said := re.search(r"^.*\bUserError: (.*)$", str(error), re.MULTILINE):  # in a generator or a PyDataset
+            raise UserError(said[1]) from error
         raise

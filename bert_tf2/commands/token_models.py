@@ -12,8 +12,9 @@ reader.predict([("Where does Ann live?", "Ann lives in Rome.")])       # [SpanAn
 from __future__ import annotations
 
 import itertools
+import numbers
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -21,48 +22,86 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf2 import heads
-from bert_tf2.commands import text_rows
+from bert_tf2.commands import targets, text_rows
 from bert_tf2.commands.text_models import TextModel
 from bert_tf2.commands.text_parts import RANDOM_SEED, CutTexts, Parts, find_labels, span_settings
 from bert_tf2.exporting.signatures import IDS
-from bert_tf2.exporting.tokenize_layer import Tokenize, columns
+from bert_tf2.exporting.tokenize_layer import Tokenize
 from bert_tf2.finetuning import ner, squad
 from bert_tf2.finetuning.answering import NER, SQUAD, Answerer, SpanAnswer
+from bert_tf2.support import rows
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import check_texts, check_type
+from bert_tf2.support.settings import check_type
 
 
 class _WindowModel(TextModel):
     """A model whose `fit` and `evaluate` have a row for each window of a text, as the scripts make them.
 
     A `tf.data.Dataset` has batches of x, (x, y) or (x, y, sample_weight). It is read to its end before the first step,
-    and is then like lists: `fit` shuffles the windows, and `batch_size` counts them.
+    and is then like lists: `fit` shuffles the windows, and `batch_size` counts them. Each batch of a PyDataset or of a
+    generator makes one step, with all of its windows.
     """
 
-    def _batches(self, x: Any, y: Any, sample_weight: Any, batch_size: int, shuffle: bool) -> tf.data.Dataset:
-        """The windows, each with max_seq_length tokens."""
-        check_type("batch_size", batch_size, int, low=1)
-        if isinstance(x, tf.data.Dataset):
-            x, y, sample_weight = self._read(x)
-        if y is None:
-            raise UserError("y: is missing; the answers to x are needed here, as a list, or in the dataset")
-        x, y = self._columns(x), self._targets(y)
-        weights = text_rows.numbers(np.ones(len(y)) if sample_weight is None else sample_weight, "sample_weight")
+    def _batches(
+        self, x: Any, y: Any, sample_weight: Any, batch_size: int, shuffle: bool, most: int | None = None
+    ) -> text_rows.Batches:
+        """The windows, each with max_seq_length tokens; `most` batches of a generator."""
+        if isinstance(x, tf.data.Dataset) and y is None and sample_weight is None:
+            x, y, sample_weight = self._read(x, most)
+        if text_rows.has_batches(x):
+            check_type("batch_size", batch_size, int, low=1)
+            return text_rows.read_batches(x, self._arrays, shuffle, most, same_length=True)
+        return super()._batches(x, self._needed(y), sample_weight, batch_size, shuffle)
+
+    def _arrays(self, x: Any, y: Any = None, sample_weight: Any = None) -> tuple:
+        """The windows of all rows: features, targets and weights."""
+        x, y = self._columns(x), self._targets(self._needed(y))
+        weights = targets.weights_of_rows(np.ones(len(y)) if sample_weight is None else sample_weight)
         if not text_rows.check_counts(x, y=y, sample_weight=weights):
             raise UserError("x: has no texts")
-        if weights.ndim > 1:
-            raise UserError(f"sample_weight: of shape {[*weights.shape]}; a number for each text is needed")
-        data = tf.data.Dataset.from_tensor_slices(self._rows(x, y, weights))
-        return (data.shuffle(int(data.cardinality())) if shuffle else data).batch(batch_size)
+        return self._rows(x, y, weights)
 
-    def _tokenized(self, data: tf.data.Dataset, cut: CutTexts | None = None) -> tf.data.Dataset:
+    def _divided(self, share: float, x: Any, y: Any, sample_weight: Any) -> tuple[list, list]:
+        if isinstance(x, tf.data.Dataset) or text_rows.has_batches(x):
+            raise UserError("validation_split: cannot divide a dataset; give validation_data")
+        x, y = self._columns(x), self._targets(self._needed(y))
+        weights = None if sample_weight is None else targets.weights_of_rows(sample_weight)
+        text_rows.check_counts(x, y=y, **({} if weights is None else {"sample_weight": weights}))
+        return text_rows.divide(share, x, y, weights)
+
+    @staticmethod
+    def _inputs(x: Any) -> Any:
+        if not text_rows.has_ids(x):
+            raise UserError("a call of this model takes the windows of `dataset`; `predict` takes texts")
+        return x
+
+    def predict_on_batch(self, x: Any) -> list:
+        """What `predict` returns."""
+        return self.predict(x)
+
+    def _answers(self, x: Any, steps: int | None, answers: Callable[[Any], list]) -> list:
+        """The answers to all rows; `answers` makes those to rows that are no dataset."""
+        text_rows.check_end(x, steps, "steps")
+        check_type("steps", steps, int, low=1, optional=True)
+        if isinstance(x, tf.data.Dataset):
+            return answers(self._read(x, steps)[0])
+        if not text_rows.has_batches(x):
+            return answers(x)
+        batches = x if hasattr(x, "__next__") else (x[number] for number in range(x.num_batches or steps))
+        parts = (answers(rows.parts_of(batch)[0]) for batch in itertools.islice(batches, steps))
+        return [*itertools.chain.from_iterable(parts)]
+
+    def _tokenized(
+        self, data: tf.data.Dataset, cut: CutTexts | None = None, may_be_blank: bool = False
+    ) -> tf.data.Dataset:
         if cut:
             cut.count = 0  # all windows are read
         data = data if self.tokenize.pad_to_max_length else data.map(_as_long_as_needed, tf.data.AUTOTUNE)
         return data.prefetch(tf.data.AUTOTUNE)
 
-    def _read(self, data: tf.data.Dataset) -> list[list | None]:
-        """The rows of x, y and sample_weight in a dataset; None for what it does not have."""
+    def _read(self, data: tf.data.Dataset, most: int | None = None) -> list[list | None]:
+        """The rows of x, y and sample_weight in `most` batches of a dataset; None for what it does not have."""
+        data = data if most is None else data.take(most)
         if data.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise UserError("x: an endless dataset, and all of it is read before the first step; give data.take(N)")
         batches = [[*map(_rows_of, self._parts(element))] for element in data]
@@ -71,8 +110,11 @@ class _WindowModel(TextModel):
 
     @staticmethod
     def _parts(element: Any) -> tuple:
-        """x and what follows it in an element of a dataset."""
-        return element if isinstance(element, tuple) else (element,)
+        """x and what follows it in an element of a dataset; of a dict, the column, or a tuple of columns."""
+        x, *others = element if isinstance(element, tuple) else (element,)
+        if isinstance(x, Mapping):
+            x = tuple(x.values()) if len(x) > 1 else next(iter(x.values()))
+        return (x, *others)
 
     def compile(self, *args, **kwargs) -> None:
         super().compile(*args, **kwargs)
@@ -130,27 +172,44 @@ class TagModel(_WindowModel):
         kwargs = {"weighted_metrics": ["accuracy"], **kwargs}
         super().compile(optimizer, loss, metrics or [], **kwargs)
 
-    def predict(self, x: Iterable[Sequence[str]], batch_size: int | None = None, *_, **__) -> list[list[str]]:
+    def predict(
+        self, x: Any, batch_size: int | None = None, verbose: Any = "auto", steps: int | None = None, **_
+    ) -> list[list[str]]:
         """A tag for each word."""
-        x = self._read(x)[0] if isinstance(x, tf.data.Dataset) else x
+        size = 32 if batch_size is None else batch_size
+        check_type("batch_size", size, int, low=1)
         settings = NER | {"max_seq_length": self.tokenize.max_seq_length}
-        return self._answerer.tag(_split(x), settings, batch_size or 32)
+        return self._answers(x, steps, lambda x: self._answerer.tag(text_rows.words_of(x), settings, size))
 
     @staticmethod
     def _columns(x: Any) -> list[list[str]]:
-        rows = _split(x)
-        for number, words in enumerate(rows, 1):
-            if not words or not all(isinstance(word, str) for word in words):
+        sentences = text_rows.words_of(x)
+        empty = [number for number, words in enumerate(sentences) if not words]
+        rows.refuse(empty, "x", f"of {len(sentences)} sentences are empty", "leave these rows out")
+        for number, words in enumerate(sentences, 1):
+            if not all(isinstance(word, str) for word in words):
                 raise UserError(f"sentence {number}: {words!r:.60} is no list of words")
-        return rows
+        return sentences
 
     def _targets(self, y: Any) -> list[list[str]]:
-        rows, numbers = _split(y), text_rows.numbers_of(self.labels)
-        text_rows.check_labels({tag for tags in rows for tag in tags} - numbers.keys(), self.labels)
-        return [[self.labels[numbers[tag]] for tag in tags] for tags in rows]
+        numbers = targets.numbers_of(self.labels)
+        found = [[self._tag(number, tag) for tag in tags] for number, tags in enumerate(text_rows.words_of(y, "y"), 1)]
+        targets.check_labels({tag for tags in found for tag in tags} - numbers.keys(), self.labels)
+        return [[self.labels[numbers[tag]] for tag in tags] for tags in found]
 
-    def _read(self, data: tf.data.Dataset) -> list[list | None]:
-        found = super()._read(data)
+    def _tag(self, number: int, tag: Any) -> str | int:
+        """A tag by name or index, also of a one-hot vector."""
+        if isinstance(tag, str | int | float):
+            return tag
+        is_one_hot = isinstance(tag, list | tuple) and all(isinstance(part, int | float) for part in tag)
+        if not is_one_hot or len(tag) != len(self.labels) or sorted(tag) != [0] * (len(tag) - 1) + [1]:
+            raise UserError(
+                f"y: sentence {number} has {tag!r:.60}; a tag for each word is needed, or its one-hot vector"
+            )
+        return [*tag].index(1)
+
+    def _read(self, data: tf.data.Dataset, most: int | None = None) -> list[list | None]:
+        found = super()._read(data, most)
         if len(found[0]) > 1 and all(isinstance(row, str) and len(row.split()) < 2 for row in found[0]):
             raise UserError(
                 "x: each text of the dataset is a single word; single sentences need `dataset.ragged_batch(32)`"
@@ -181,18 +240,6 @@ class TagModel(_WindowModel):
         labels = features.pop("label_ids")
         of_windows = weights[[window.sentence for window in windows]]  # [windows]
         return features, np.maximum(labels, 0), np.where(labels > ner.IGNORED_LABEL_ID, of_windows[:, None], 0)
-
-
-def _split(rows: Any) -> list[list[str]]:
-    """The words of sentences, or the tags, of which a text has blanks between them; a text alone is one sentence."""
-    if isinstance(rows, tf.Tensor | tf.RaggedTensor):
-        rows = _rows_of(rows)
-    check_texts(rows)
-    rows = [rows] if isinstance(rows, str) else [*rows]
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, str | list | tuple | np.ndarray):
-            raise UserError(f"sentence {number}: {row!r:.60} is no list of words or tags, and no text of them")
-    return [row.split() if isinstance(row, str) else [*row] for row in rows]
 
 
 def tagger(
@@ -252,17 +299,31 @@ class SpanTextModel(_WindowModel):
 
     def _targets(self, y: Any) -> list[tuple[str, int | None]]:
         """(answer, its first character) for each question."""
-        rows = [(row, None) if isinstance(row, str) else row for row in y]
-        for number, row in enumerate(rows, 1):
+        if isinstance(y, tuple) and len(y) == 2 and not any(isinstance(part, str | tuple) for part in y):
+            y = [*zip(*(targets.read(part)[0] for part in y), strict=True)]
+        found = []
+        for number, row in enumerate(targets.read(y)[0], 1):
+            row = row[0] if isinstance(row, list) and len(row) == 1 else row  # of an array [N, 1]
+            row = (row, None) if isinstance(row, str) else row
             is_good = isinstance(row, tuple | list) and [isinstance(part, str) for part in row] == [True, False]
+            if is_good and row[1] is not None:
+                is_good = isinstance(row[1], numbers.Real) and float(row[1]).is_integer()
             if not is_good:
                 raise UserError(f"y: question {number} has {row!r:.60}; an answer is a text, or a tuple (text, start)")
-        return [(text, None if start is None else int(start)) for text, start in rows]
+            found.append((row[0], None if row[1] is None else int(row[1])))
+        return found
+
+    @staticmethod
+    def _columns(x: Any) -> tuple[list[str], list[str]]:
+        columns = _strings(x)
+        for texts in columns:
+            text_rows.refuse_blank(texts)
+        return columns
 
     def _rows(self, x: Any, y: list[tuple[str, int | None]], weights: np.ndarray) -> tuple:
         """Features, int32 [windows, F] each; first and last token of the answer, int32 [windows, 2]; weights."""
         found, version_2 = [], self.settings["version_2_with_negative"]
-        for number, (question, context, (text, start)) in enumerate(zip(*_strings(x), y, strict=True)):
+        for number, (question, context, (text, start)) in enumerate(zip(*x, y, strict=True)):
             start = context.find(text) if start is None else start
             if text and start < 0:
                 raise UserError(f"y: the paragraph of question {number + 1} does not have the words {text!r:.60}")
@@ -277,25 +338,26 @@ class SpanTextModel(_WindowModel):
         answers = np.array([(row.start_position, row.end_position) for row in rows], np.int32)
         return features, answers, weights[[row.example_index for row in rows]][:, None]
 
-    def predict(self, x: Any, batch_size: int | None = None, *_, **__) -> list[SpanAnswer]:
+    def predict(
+        self, x: Any, batch_size: int | None = None, verbose: Any = "auto", steps: int | None = None, **_
+    ) -> list[SpanAnswer]:
         """The answer to each question, with its probability; "" if there is none."""
-        x = self._read(x)[0] if isinstance(x, tf.data.Dataset) else x
-        found = _strings(x)
-        questions, paragraphs = found if found[0] else ([], [])
-        longest = self.model.config.max_position_embeddings
-        return self._answerer.answer(questions, paragraphs, self.settings, longest, batch_size or 8)
+        size = 8 if batch_size is None else batch_size
+        check_type("batch_size", size, int, low=1)
+        how = (self.settings, self.model.config.max_position_embeddings, size)
+        return self._answers(x, steps, lambda x: self._answerer.answer(*_strings(x), *how))
 
     def _kept(self) -> tuple[dict[str, Any], dict[str, Any]]:
         kept = dict(self.settings)
         return {"task": "squad", "version_2_with_negative": kept.pop("version_2_with_negative")}, kept
 
 
-def _strings(x: Any) -> list[list[str]]:
+def _strings(x: Any) -> tuple[list[str], list[str]]:
     """The columns of questions and paragraphs."""
-    found = [[text.decode() for text in column.numpy()] for column in columns(x)]
-    if found[0] and len(found) != 2:
+    found, _ = rows.texts(x)
+    if not all(isinstance(row, tuple) for row in found):
         raise UserError("x: has single texts; each row is a tuple, (question, paragraph)")
-    return found
+    return [question for question, _ in found], [paragraph for _, paragraph in found]
 
 
 def answerer(

@@ -8,16 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from bert_tf2.exporting.graph_tokenization import GraphTokenizer
 from bert_tf2.exporting.signatures import IDS
-from bert_tf2.finetuning.extract_features import as_example
 from bert_tf2.finetuning.options import checked_length
-from bert_tf2.support import files
+from bert_tf2.support import files, rows
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import check_texts
 from bert_tf2.tokenization import FullTokenizer
 
 _MOST = 1 << 20  # tokens; a model may read fewer
@@ -90,29 +87,24 @@ def columns(texts: Any) -> tuple[tf.Tensor, ...]:
     """Texts as one column of strings [B], or as two if some are pairs; a single text has "" in the second.
 
     Args:
-      texts: a list, numpy array or column of pandas, of texts or tuples of two; a tensor of strings [B] or [B, 1]; a
-        tuple of two columns; an array or a table of pandas, [B, 1] or [B, 2]; or one text or pair alone.
+      texts: a tensor of strings [B] or [B, 1], or a tuple or a dict of one or two of these; or what `rows.texts` takes.
     """
+    if isinstance(texts, Mapping) and all(isinstance(text, tf.Tensor | keras.KerasTensor) for text in texts.values()):
+        texts = tuple(texts.values())
     if isinstance(texts, tf.Tensor | keras.KerasTensor):
         kind, shape = keras.backend.standardize_dtype(texts.dtype), [*texts.shape]
         if kind != "string" or not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)):
             raise UserError(f"texts: {kind} of shape {shape}, not strings [B]; single texts need `dataset.batch(32)`")
         return (texts,)
-    if hasattr(texts, "columns") and hasattr(texts, "to_numpy"):  # a table of pandas, which lists the names of columns
-        texts = texts.to_numpy()
-    alone = isinstance(texts, str | bytes)
-    if isinstance(texts, list | tuple) and 1 <= len(texts) <= 2:
-        are_columns = not any(isinstance(text, str | bytes | tuple) for text in texts) and isinstance(texts, tuple)
-        if are_columns or all(isinstance(text, tf.Tensor | keras.KerasTensor) for text in texts):
-            return tuple(column for text in texts for column in columns(text))
-        alone = isinstance(texts, tuple) and all(isinstance(text, str | bytes) for text in texts)
-    check_texts(texts)
-    rows = [texts] if alone else [*texts]
-    examples = [as_example(i, tuple(row) if isinstance(row, np.ndarray) else row) for i, row in enumerate(rows)]
-    found = [[example.text_a for example in examples]]
-    if any(example.text_b is not None for example in examples):
-        found.append([example.text_b or "" for example in examples])
-    return tuple(tf.constant(column, tf.string, [len(rows)]) for column in found)
+    are_few = isinstance(texts, list | tuple) and 1 <= len(texts) <= 2
+    if are_few and all(isinstance(text, tf.Tensor | keras.KerasTensor) and text.shape != () for text in texts):
+        return tuple(column for text in texts for column in columns(text))
+    pairs = [text if isinstance(text, tuple) else (text, None) for text in rows.texts(texts)[0]]
+    firsts = [rows.encodable(first) for first, _ in pairs]
+    found = [firsts]
+    if any(second is not None for _, second in pairs):
+        found.append([rows.encodable(second or "") for _, second in pairs])
+    return tuple(tf.constant(column, tf.string, [len(pairs)]) for column in found)
 
 
 def tokenizer_of(entries: list[str], **rules: Any) -> FullTokenizer:

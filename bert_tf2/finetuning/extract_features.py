@@ -5,12 +5,10 @@ Section 5.3 of the paper uses BERT this way: the weights are frozen, and another
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,10 +19,11 @@ from bert_tf2.config import BertConfig
 from bert_tf2.fast.encoder import Plan, faster
 from bert_tf2.finetuning.classification.examples import log_cut, pack_texts
 from bert_tf2.finetuning.options import FeatureOptions, check_layers, checked_length
-from bert_tf2.support import console, files, progress
+from bert_tf2.support import console, files, progress, rows
 from bert_tf2.support.decimals import json_lists
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import check_texts, check_type
+from bert_tf2.support.rows import Text
+from bert_tf2.support.settings import check_type
 from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.options import PRECISIONS
@@ -32,8 +31,6 @@ from bert_tf2.weights import checkpoint, text_rules
 
 # Hidden states that are in memory until those of all lines before them are known.
 _WINDOW_BYTES = 1 << 27
-
-Text = str | tuple[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +165,7 @@ def embed(
     float32 [N, layers * D]; with pooling "none" a list of N arrays [tokens, layers * D], including [CLS] and [SEP].
     """
     config = model.config
-    check_texts(texts)
+    texts, _ = rows.texts(texts)
     check_type("pooling", pooling, str)
     check_type("batch_size", batch_size, int, low=1)
     layers = [*layers]
@@ -193,20 +190,8 @@ def embed(
 
 
 def as_example(number: int, text: Text) -> InputExample:
-    """The text, or the pair, with this number. Raises UserError if it is neither."""
-    parts = text if isinstance(text, tuple) else (text,)
-    parts = tuple(map(_decoded, parts))
-    if 1 <= len(parts) <= 2 and all(isinstance(part, str) for part in parts):
-        return InputExample(number, parts[0], parts[1] if len(parts) == 2 else None)
-    raise UserError(f"text {number + 1}: {text!r:.60} is neither a text nor a pair of texts, which is a tuple")
-
-
-def _decoded(text: Any) -> Any:
-    """The text of bytes in UTF-8, or of a string of TensorFlow; anything else as it is."""
-    with contextlib.suppress(UnicodeDecodeError):
-        text = text.numpy() if hasattr(text, "numpy") else text
-        return text.decode() if isinstance(text, bytes) else text
-    return text
+    """The text, or the pair, with this number."""
+    return InputExample(number, *(text if isinstance(text, tuple) else (text, None)))
 
 
 _NAMES = ("input_ids", "input_mask", "input_type_ids")

@@ -103,7 +103,7 @@ class Options:
                     value = _HOME.sub(lambda _: os.path.expanduser("~"), value)
             if stated.is_switch and type(value).__name__ in ("bool", "bool_"):
                 value = str(bool(value)).lower()
-            check_type(name, value, kind, optional=default in (None, dataclasses.MISSING))
+            check_type(name, value, kind, optional=default in (None, dataclasses.MISSING), finite=False)
             if type(value).__module__ == "numpy" and hasattr(value, "item"):  # which JSON does not know
                 value = value.item()
             object.__setattr__(self, name, value)
@@ -236,16 +236,21 @@ _KINDS = {
 }
 
 
-def check_type(name: str, value: Any, kind: Any, *, optional: bool = False, low: int | None = None) -> None:
+def check_type(
+    name: str, value: Any, kind: Any, *, optional: bool = False, low: int | None = None, finite: bool = True
+) -> None:
     """Raises WrongSetting for an argument of another type, or below `low`. Numpy's numbers and booleans are Python's.
 
-    `kind` is a key of _KINDS, every value has another kind; `optional`: None is possible.
+    `kind` is a key of _KINDS, every value has another kind; `optional`: None is possible; `finite`: nan and infinity
+    are no numbers.
     """
     accepted, what = _KINDS.get(kind, (object, ""))
     is_bool = type(value).__name__ in ("bool", "bool_")  # numpy's has both names
     good = is_bool if kind is bool else isinstance(value, accepted) and not (is_bool and kind in (int, float))
     if not good and not (optional and value is None):
         raise WrongSetting(f"{name}={value!r:.60}: must be {what}")
+    if finite and kind is float and value is not None and not math.isfinite(value):
+        raise WrongSetting(f"{name}={value}: a finite number is needed")
     if low is not None and value is not None and value < low:
         raise WrongSetting(f"{name}={value}: must be {low} or more")
 

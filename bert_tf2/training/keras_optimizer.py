@@ -141,6 +141,6 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 
 
 def _check_finite(name: str, value: Any) -> None:
-    check_type(name, value, float)
+    check_type(name, value, float, finite=False)
     if not 0.0 <= value < math.inf:
         raise UserError(f"{name}={value}: must be a number from 0 on")

@@ -1,0 +1,256 @@
+"""What users give for `y`: labels, numbers, rows of numbers for each label; of any container, checked, as arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf2.support import rows
+from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.support.settings import check_type
+from bert_tf2.weights.task_file import LabelMap
+
+
+def read(y: Any, name: str = "y") -> tuple[list, list[str] | None]:
+    """The rows of `y` as values of Python, and the names of its columns if it is a table with several.
+
+    A text alone is one row. The rows of a table with several columns are lists.
+    """
+    if isinstance(y, str | bytes):
+        y = [y]
+    if (found := rows.table(y)) is not None:
+        columns = [rows.values(column, name) for _, column in found]
+        if len(columns) != 1:
+            return [[*row] for row in zip(*columns, strict=True)], [column for column, _ in found]
+        y = columns[0]
+    if not isinstance(y, list | tuple) and getattr(y, "shape", None) == ():
+        raise UserError(f"{name}={y!r:.60}: one value without a dimension; give a list with a value for each text")
+    if isinstance(y, Mapping):
+        raise UserError(f"{name}={y!r:.60}: is a dict; give a list with a value for each text")
+    return [_plain(row) for row in rows.values(y, name)], None
+
+
+def _plain(row: Any) -> Any:
+    """A row of numpy or TensorFlow as one of Python, and bytes as texts."""
+    row = row.numpy() if hasattr(row, "numpy") else row
+    row = row.tolist() if hasattr(row, "tolist") else row
+    if isinstance(row, list):
+        return [_plain(part) for part in row]
+    return row.decode(errors="replace") if isinstance(row, bytes) else row
+
+
+def check_labels(unknown: set, known: Sequence[str], where: str = "y") -> None:
+    if unknown:
+        raise UserError(f"{where}: {sorted(map(str, unknown))[0]!r} is none of the labels {and_more(known)}")
+
+
+def numbers_of(labels: Sequence[str]) -> dict[str | int, int]:
+    """The index of each label, by its name and by itself."""
+    return {key: number for number, label in enumerate(labels) for key in (label, number)}
+
+
+def numbers(values: Any, name: str) -> np.ndarray:
+    """Finite numbers, float32 [N]; `values` may have the shape [N, 1], too."""
+    found = _finite(read(values, name)[0], name)
+    if found.ndim > 1 and found.shape[1:] != (1,):
+        raise UserError(f"{name}: of shape {[*found.shape]}; one number for each text is needed")
+    return found.reshape(-1)
+
+
+def _finite(values: list, name: str) -> np.ndarray:
+    try:
+        found = np.array(values, np.float32, ndmin=1)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{name}: has something else than numbers: {error}") from error
+    if not (good := np.isfinite(found)).all():
+        raise UserError(
+            f"{name}: row {np.argwhere(~good)[0, 0] + 1} is {found[~good][0]}; give a number, or no such row"
+        )
+    return found
+
+
+def weights_of_rows(values: Any) -> np.ndarray:
+    """`sample_weight`, float32 [N]."""
+    found = numbers(values, "sample_weight")
+    if (found < 0).any():
+        row = int(np.argmax(found < 0))
+        raise UserError(f"sample_weight: row {row + 1} is {found[row]:g}; a weight is 0 or more")
+    return found
+
+
+def weights_of(class_weight: Mapping[str | int, float], label_map: LabelMap | None) -> np.ndarray:
+    """The weights of labels, float32 [L], by names or indexes; 1 for a label that is not named."""
+    if label_map is None or label_map.regression or label_map.multi_label:
+        raise UserError("class_weight: is for models that give one of several labels; here, give sample_weight")
+    labels = label_map.labels
+    if not isinstance(class_weight, Mapping):
+        raise UserError(f"class_weight={class_weight!r:.60}: must be a dict like {{{labels[0]!r}: 2.0}}")
+    named, weights = numbers_of(labels), np.ones(len(labels), np.float32)
+    check_labels({*class_weight} - named.keys(), labels, "class_weight")
+    for label, weight in class_weight.items():
+        check_type(f"class_weight: {label}", weight, float, low=0)
+        weights[named[label]] = weight
+    return weights
+
+
+@dataclasses.dataclass(frozen=True)
+class Targets:
+    """The reader of `y` for the model of a task.
+
+    Attributes:
+      labels: the names of the outputs.
+      kind: "regression", "several" or "one", of the labels of a text.
+      takes_vectors: whether the loss compares numbers for each label, [N, L], and not the index of a label.
+      only_0_and_1: whether the numbers for each label of several must be 0 or 1.
+    """
+
+    labels: Sequence[str]
+    kind: str
+    takes_vectors: bool | None
+    only_0_and_1: bool = False
+
+    @classmethod
+    def of(cls, label_map: LabelMap, loss: Any) -> Targets:
+        """The reader for what a loss of Keras compares; for a function of the user, `takes_vectors` is None."""
+        name = str(getattr(loss, "name", None) or getattr(loss, "__name__", None) or loss)
+        takes_vectors: bool | None = "sparse" not in name
+        if callable(loss) and not type(loss).__module__.startswith("keras"):
+            takes_vectors = takes_vectors and (True if loss.__module__.startswith("keras") else None)
+        kind = "regression" if label_map.regression else "several" if label_map.multi_label else "one"
+        return cls(label_map.labels, kind, takes_vectors, name == "binary_crossentropy")
+
+    def array(self, y: Any) -> np.ndarray:
+        """`y` as indexes int32 [N], as numbers float32 [N], or with a number for each label, float32 [N, L]."""
+        if self.kind == "regression":
+            return numbers(y, "y")
+        found, names = read(y)
+        return self._of_several(found, names) if self.kind == "several" else self._of_one(found, names)
+
+    def _of_one(self, found: list, names: list[str] | None) -> np.ndarray:
+        if (matrix := self._matrix(found, names)) is not None:
+            if self.takes_vectors is not False:
+                return matrix
+            is_one_hot = np.isin(matrix, (0, 1)).all(1) & (matrix.sum(1) == 1)
+            if not is_one_hot.all():
+                row = int(np.argmin(is_one_hot))
+                raise UserError(
+                    f"y: row {row + 1} has {found[row]!r:.60}, and not one 1 among 0; shares of labels need another"
+                    " loss, such as kl_divergence"
+                )
+            return matrix.argmax(1).astype(np.int32)
+        values = [row[0] if isinstance(row, list | tuple) and len(row) == 1 else row for row in found]
+        if lists := [row for row in values if isinstance(row, list | tuple | dict | set | frozenset)]:
+            raise UserError(f"y: {lists[0]!r:.60} is no label; several labels of a text need multi_label=True")
+        empty = [n for n, value in enumerate(values) if rows.is_missing(value) or not str(value).strip()]
+        rows.refuse(empty, "y", f"of {len(values)} labels are empty", "leave these rows out")
+        named = numbers_of(self.labels)
+        check_labels({*values} - named.keys(), self.labels)
+        indexes = np.array([named[value] for value in values], np.int32)
+        return np.eye(len(self.labels), dtype=np.float32)[indexes] if self.takes_vectors else indexes
+
+    def _of_several(self, found: list, names: list[str] | None) -> np.ndarray:
+        lists = []
+        for number, row in enumerate(found, 1):
+            if not isinstance(row, str | list | tuple | set | frozenset):
+                raise UserError(f"y: row {number} is {row!r:.60}, and not a list of labels")
+            lists.append([row] if isinstance(row, str) else [*row])
+        if not lists or (matrix := self._matrix(lists, names)) is None:
+            check_labels({str(label) for row in lists for label in row if label not in self.labels}, self.labels)
+            return np.array([[label in row for label in self.labels] for row in lists], np.float32)
+        if self.only_0_and_1 and not (good := np.isin(matrix, (0, 1))).all():
+            row, place = np.argwhere(~good)[0]
+            raise UserError(f"y: row {row + 1} has {matrix[row, place]:g}; 1 or 0 for each label is needed")
+        return matrix
+
+    def _matrix(self, found: list, names: list[str] | None) -> np.ndarray | None:
+        """The rows, float32 [N, L], in the order of the labels, if each has a number for each label."""
+        count = len(self.labels)
+        if not found or not all(isinstance(row, list | tuple) and len(row) == count > 1 for row in found):
+            if names:
+                raise UserError(
+                    f"y: a table with the columns {and_more(names, 6)}; the labels are {and_more(self.labels)}"
+                )
+            return None
+        if any(isinstance(value, str | list | tuple) for row in found for value in row):
+            return None
+        matrix = _finite(found, "y")
+        if names and {*names} & {*self.labels}:
+            check_labels({*names} - {*self.labels}, self.labels, "y: the column")
+            return matrix[:, [names.index(label) for label in self.labels]]
+        return matrix
+
+    # In graphs
+
+    def tensor(self, y: tf.Tensor) -> tf.Tensor:
+        """A batch of a dataset as `array` returns it; what is wrong is an InvalidArgumentError, or a UserError."""
+        if isinstance(y, tf.RaggedTensor) or not isinstance(y, tf.Tensor):
+            raise UserError(
+                f"y: the dataset has a {type(y).__name__}; a tensor [B] is needed, or one [B, L] of numbers"
+            )
+        if y.shape.rank == 2 and y.shape[1] == 1 and (self.kind == "regression" or self.takes_vectors is not None):
+            y = tf.reshape(y, [-1])
+        if self.kind == "one":
+            return self._one_in_graph(y)
+        if y.dtype == tf.string:
+            raise UserError("y: strings; numbers are needed, for several labels 1 or 0 for each label")
+        if self.kind == "regression" and y.shape.rank not in (1, None):
+            raise UserError(f"y: of shape {[*y.shape]}; one number for each text is needed")
+        if self.kind == "several" and y.shape.rank is not None and [*y.shape[1:]] not in ([None], [len(self.labels)]):
+            raise UserError(f"y: of shape {[*y.shape]}; 1 or 0 for each of the {len(self.labels)} labels is needed")
+        y = tf.cast(y, tf.float32)
+        good = tf.math.is_finite(y)
+        if self.kind == "several" and self.only_0_and_1:
+            good = (y == 0) | (y == 1)
+        wanted = "1 or 0 for each label is needed" if self.kind == "several" else "a number is needed"
+        return checked(y, good, "y: ", y, f"; {wanted}")
+
+    def _one_in_graph(self, y: tf.Tensor) -> tf.Tensor:
+        is_matrix = y.shape.rank == 2 and y.shape[1] == len(self.labels) and y.dtype != tf.string
+        if not is_matrix:
+            if y.dtype.is_floating and self.takes_vectors is not False:
+                return y
+            indexes = self._indexes(y)
+            return tf.one_hot(indexes, len(self.labels)) if self.takes_vectors else indexes
+        y = tf.cast(y, tf.float32)
+        if self.takes_vectors is not False:
+            return y
+        good = tf.reduce_all((y == 0) | (y == 1), 1) & (tf.reduce_sum(y, 1) == 1)
+        wanted = (
+            " is the largest of a row that is not one 1 among 0; shares of labels need a loss such as kl_divergence"
+        )
+        return checked(tf.argmax(y, 1, tf.int32), good, "y: ", tf.reduce_max(y, 1), wanted)
+
+    def _indexes(self, y: tf.Tensor) -> tf.Tensor:
+        if y.dtype == tf.string:
+            there = y[..., None] == tf.constant(self.labels)
+            found, good = tf.argmax(there, -1, tf.int32), tf.reduce_any(there, -1)
+        else:
+            found = tf.cast(y, tf.int32) if y.dtype.is_floating else y
+            good = (found >= 0) & (found < len(self.labels)) & (tf.cast(found, y.dtype) == y)
+        return checked(found, good, "y: '", y, f"' is none of the labels {and_more(self.labels)}")
+
+
+def checked(found: tf.Tensor, good: tf.Tensor, before: str, values: tf.Tensor, after: str) -> tf.Tensor:
+    """`found`, if all rows are `good`; else an InvalidArgumentError, with the first of `values` that is not.
+
+    `text_rows.in_one_line` makes a UserError of the InvalidArgumentError.
+    """
+    wrong = tf.boolean_mask(values, ~good)[:1]
+    if wrong.dtype != tf.string:
+        wrong = tf.strings.as_string(wrong, shortest=wrong.dtype.is_floating)
+    sentence = tf.strings.join([before, tf.strings.reduce_join(wrong), after])
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(good), [sentence])]):
+        return tf.identity(found)
+
+
+def weigh(weights: np.ndarray, x: Any, y: tf.Tensor, *sample_weight: tf.Tensor) -> tuple:
+    """A batch with the weight of the label, float32 [L], for each index in `y`, or one-hot vector."""
+    has_vectors = y.dtype.is_floating and y.shape.rank == 2 and y.shape[1] == len(weights)
+    found = tf.gather(weights, tf.argmax(y, -1) if has_vectors else tf.cast(y, tf.int32))
+    for given in sample_weight:
+        found *= tf.cast(tf.reshape(given, tf.shape(found)), found.dtype)
+    return x, y, found

@@ -1,0 +1,190 @@
+"""The rows of what a user gives in Python: lists, arrays, columns and tables of any library, and data sets.
+
+All that takes texts or labels reads them here, so that one input has one answer everywhere. Libraries are known by
+their methods, and none is imported: `to_pylist` of pyarrow, `to_list` of pandas, polars and RaggedTensor, `tolist` of
+numpy, `numpy` of TensorFlow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from bert_tf2.support.errors import UserError, and_more
+
+Text = str | tuple[str, str]
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_READERS = ("to_pylist", "to_list", "tolist")
+
+
+def encodable(text: str) -> str:
+    """The text with U+10FFFF in place of half characters, which UTF-8 does not have; no vocabulary has either."""
+    return text if text.isascii() else _SURROGATES.sub("\U0010ffff", text)
+
+
+def values(column: Any, name: str) -> list:
+    """The Python values of the rows of a column of any library. Raises UserError if `column` is no column."""
+    if isinstance(column, set | frozenset):
+        raise UserError(f"{name}: a set has no order, so that no row has a place; give a list")
+    found = column
+    if not isinstance(column, list | tuple | str | bytes | Mapping):
+        reader = next((getattr(column, each) for each in _READERS if callable(getattr(column, each, None))), None)
+        if reader is None and hasattr(column, "numpy"):
+            reader = column.numpy().tolist
+        found = reader() if reader else column
+        if reader and not isinstance(found, list):
+            raise UserError(f"{name}: a single value, {found!r:.60}, of no dimension; give a list of values")
+    try:
+        if isinstance(found, str | bytes | Mapping):
+            raise TypeError
+        return [*found]
+    except TypeError as error:
+        raise UserError(f"{name}={column!r:.60}: must be a text, or several") from error
+
+
+def table(given: Any) -> list[tuple[str, Any]] | None:
+    """The names and columns of a table of pandas, polars, pyarrow or `datasets`, or of a dict; None for anything else.
+
+    To go through a table of pandas gives the names of its columns, which are never rows.
+    """
+    if isinstance(given, Mapping):
+        are_columns = given and not any(isinstance(one, str | bytes) or not _has_rows(one) for one in given.values())
+        return [(str(name), column) for name, column in given.items()] if are_columns else None
+    if hasattr(given, "collect_schema") and hasattr(given, "collect") and not hasattr(given, "get_columns"):
+        raise UserError("a LazyFrame of polars has no rows yet; give table.collect()")
+    if hasattr(given, "column_names"):  # pyarrow, datasets
+        columns = given.columns if hasattr(given, "columns") else [given[name] for name in given.column_names]
+        return [*zip(given.column_names, columns, strict=True)]
+    if hasattr(given, "get_columns"):  # polars
+        return [(column.name, column) for column in given.get_columns()]
+    if not (hasattr(given, "columns") and hasattr(given, "to_numpy")):
+        return None
+    if hasattr(given, "iloc"):  # pandas, where two columns may have one name
+        return [(str(name), given.iloc[:, place]) for place, name in enumerate(given.columns)]
+    return [*zip(map(str, given.columns), given.to_numpy().T, strict=True)]
+
+
+def _has_rows(column: Any) -> bool:
+    return hasattr(column, "__len__") or bool(getattr(column, "shape", None))
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell is empty in a table: None, nan, or what pandas has for these."""
+    is_nan = isinstance(value, float) and value != value
+    return is_nan or value is None or type(value).__name__ in ("NAType", "NaTType")
+
+
+def refuse(wrong: Sequence[int], name: str, problem: str, cure: str) -> None:
+    """Raises UserError with the number of rows that are wrong, and the first of them; `wrong` counts from 0."""
+    if wrong:
+        rows = and_more([number + 1 for number in wrong], 5)
+        raise UserError(f"{name}: {len(wrong)} {problem} (row{'s' * (len(wrong) > 1)} {rows}); {cure}")
+
+
+def texts(given: Any, name: str = "texts", pairs: bool = True) -> tuple[list[Text], bool]:
+    """The texts, or pairs of texts, of any container, and whether there was one alone.
+
+    Args:
+      given: a text or a pair alone; or a list, tuple, array, column or table of texts or pairs, or a tuple or dict of
+        two columns; or a tf.data.Dataset or PyDataset, whose batches are read to the end; or an iterator of texts.
+      name: of the argument, for messages.
+      pairs: whether there may be pairs; if not, a tuple is like a list.
+
+    Raises:
+      UserError: a row is missing, or neither a text nor a pair.
+    """
+    if isinstance(given, str):
+        return [given], True
+    if is_dataset(given):
+        return [row for batch in batches(given, name) for row in texts(batch, name, pairs)[0]], False
+    if isinstance(given, tuple) and pairs:
+        kind = _kind_of_tuple(given, name)
+        if kind == "columns":
+            return _texts([*zip(*_columns([*enumerate(given)], name), strict=True)], name), False
+        if kind == "alone":
+            return _texts([given], name), True
+    if (found := table(given)) is not None:
+        columns = _columns(found, name) if len(found) <= 1 + pairs else []
+        if not columns:
+            names = and_more([repr(column) for column, _ in found], 6) or "no columns"
+            pair = f", or two columns for pairs: {name}[[..., ...]]" if pairs else ""
+            raise UserError(f"{name}: a table with {names}; give its column of texts: {name}[...]{pair}")
+        return _texts(columns[0] if len(columns) == 1 else [*zip(*columns, strict=True)], name), False
+    rows = values(given, name)
+    if not isinstance(given, list | tuple):  # an array [N, 2] has lists for rows
+        rows = [tuple(row) if isinstance(row, list) else row for row in rows]
+    elif len(rows) in (1, 2) and rows and all(getattr(row, "dtype", None) == "string" and row.shape for row in rows):
+        return texts(tuple(rows), name, pairs)  # columns of TensorFlow
+    return _texts(rows, name), False
+
+
+def is_dataset(given: Any) -> bool:
+    """Whether `given` is a tf.data.Dataset or a keras.utils.PyDataset."""
+    return hasattr(given, "element_spec") or hasattr(given, "num_batches")
+
+
+def batches(data: Any, name: str) -> Iterator[Any]:
+    """x of each batch of a tf.data.Dataset or a keras.utils.PyDataset. Raises UserError if there is no end."""
+    if hasattr(data, "element_spec"):
+        if int(data.cardinality()) == -1:
+            raise UserError(f"{name}: an endless dataset; give data.take(N)")
+        elements = iter(data)
+    else:
+        if data.num_batches is None:
+            raise UserError(f"{name}: a PyDataset without an end; give the texts of some batches as a list")
+        elements = (data[number] for number in range(data.num_batches))
+    for batch in elements:
+        x = parts_of(batch)[0]
+        yield [x] if getattr(x, "shape", None) == () else x
+
+
+def parts_of(batch: Any) -> tuple:
+    """x, y and sample_weight of a batch, as far as it has them; a list of texts or pairs is x."""
+    if isinstance(batch, tuple):
+        return batch
+    is_x = not isinstance(batch, list) or not batch or isinstance(batch[0], str | bytes | tuple)
+    return (batch,) if is_x else tuple(batch)
+
+
+def _kind_of_tuple(given: tuple, name: str) -> str:
+    """Whether a tuple is a text or pair "alone", has one or two "columns", or is like a list of "rows"."""
+    if not 1 <= len(given) <= 2:
+        return "rows"
+    if all(isinstance(part, str | bytes) or getattr(part, "shape", None) == () for part in given):
+        return "alone"
+    sizes = [len(part) if isinstance(part, tuple) else None for part in given]
+    if None in sizes:
+        return "rows" if any(isinstance(part, str | bytes | tuple) or is_missing(part) for part in given) else "columns"
+    if len(given) == 2 and sizes[0] == sizes[1] and sizes[0] in (1, 2):
+        raise UserError(f"{name}: two tuples may be two rows, or two columns; give [(a, b), ...] or ([...], [...])")
+    return "columns" if len(given) == 2 and sizes[0] == sizes[1] else "rows"
+
+
+def _columns(named: Sequence[tuple[Any, Any]], name: str) -> list[list]:
+    columns = [values(column, name) for _, column in named]
+    if len({*map(len, columns)}) > 1:
+        raise UserError(f"{name}: {len(columns[0])} first texts of pairs, but {len(columns[1])} second ones")
+    # A column of TensorFlow or numpy may be [N, 1].
+    return [[row[0] if isinstance(row, list) and len(row) == 1 else row for row in column] for column in columns]
+
+
+def _texts(rows: list, name: str) -> list[Text]:
+    """Rows as texts and pairs of Python."""
+    rows = [tuple(row.tolist()) if hasattr(row, "tolist") and getattr(row, "ndim", 0) == 1 else row for row in rows]
+    parts = [row if isinstance(row, tuple) else (row,) for row in rows]
+    missing = [number for number, row in enumerate(parts) if any(map(is_missing, row))]
+    refuse(missing, name, f"of {len(rows)} texts are missing", "leave these rows out")
+    return [_text(number, row, part) for number, (row, part) in enumerate(zip(rows, parts, strict=True), 1)]
+
+
+def _text(number: int, row: Any, parts: tuple) -> Text:
+    parts = tuple(part.numpy() if hasattr(part, "numpy") else part for part in parts)
+    try:
+        parts = tuple(part.decode() if isinstance(part, bytes) else part for part in parts)
+    except UnicodeDecodeError as error:
+        raise UserError(f"text {number}: {row!r:.60} is not UTF-8; read the file in its own encoding") from error
+    if not 1 <= len(parts) <= 2 or not all(isinstance(part, str) for part in parts):
+        raise UserError(f"text {number}: {row!r:.60} is neither a text nor a pair of texts, which is a tuple")
+    return parts if len(parts) == 2 else parts[0]
