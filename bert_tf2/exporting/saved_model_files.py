@@ -112,11 +112,11 @@ def load(path: str | os.PathLike[str]) -> ExportedModel:
       UserError: there is no export, it is damaged, or it takes no texts.
     """
     folder = os.fspath(path)
-    if not files.exists(os.path.join(folder, EXPORT_INFO_FILE)):
+    if not files.companion(folder, EXPORT_INFO_FILE):
         versions = filter(str.isdecimal, (name.strip("/") for name in files.list_directory(folder)))
         folder = os.path.join(folder, *sorted(versions, key=int)[-1:])
-    path = os.path.join(folder, EXPORT_INFO_FILE)
-    if not files.exists(path):
+    path = files.companion(folder, EXPORT_INFO_FILE)
+    if path is None:
         raise UserError(
             f"{folder}: is no export (there is no {EXPORT_INFO_FILE}); give a folder that export_saved_model.py wrote"
         )

@@ -12,6 +12,7 @@ import http.client
 import os
 import re
 import shutil
+import tempfile
 import urllib.error
 import urllib.request
 import zipfile
@@ -41,7 +42,9 @@ def unpacked(path: str) -> str:
         files.check_there(path)
         found = os.stat(path)
         state = f"{key} {found.st_size} {found.st_mtime_ns}"
-    home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
+    home = os.path.expanduser("~")
+    home = os.path.join(home if os.access(home, os.W_OK) else tempfile.gettempdir(), ".keras")  # as Keras does
+    home = os.environ.get("KERAS_HOME") or home
     place = os.path.join(home, "bert_tf2", hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()[:16])
     content = os.path.join(place, "content")
     if not _is_copy(place, state):

@@ -166,7 +166,7 @@ class ObjectCheckpoint(Weights):
         """Returns hidden_act as far as a SavedModel shows it. Raises UserError for a model that is no BERT."""
         # keras_metadata.pb is in saved_model.pb itself before TensorFlow 2.5.
         beside = (_SAVED_MODEL, "keras_metadata.pb") if self._saved_model else ()
-        for path in filter(files.exists, (os.path.join(self.folder, name) for name in beside)):
+        for path in filter(None, (files.companion(self.folder, name) for name in beside)):
             with files.open_binary(path) as stream:
                 data = stream.read()
             if re.search(rb'norm_first"?: *true', data, re.IGNORECASE):

@@ -139,15 +139,17 @@ def address(model):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, None])
 def test_a_transfer_that_does_not_end(cache, address, number):
     """A kill, Ctrl-C, or a second process amid the first one's transfer: a part is never taken for the whole."""
-    code = f"from bert_tf2.support import hub\nhub.fetched({address!r})"  # without TensorFlow, for speed
-    first = subprocess.Popen([sys.executable, "-c", code], env=environment(),
-                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    code = f"from bert_tf2.support import hub\nprint(hub.fetched({address!r}))"  # without TensorFlow, for speed
+    command = [sys.executable, "-c", code]
+    first = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         assert _Server.is_half_sent.wait(120)
         if number:
             first.send_signal(number)
             first.wait(60)
-        assert bert_tf2.load(address).config.num_hidden_layers == 1
+        again = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120)
+        assert again.returncode == 0, again.stderr
+        assert bert_tf2.load(again.stdout.strip()).config.num_hidden_layers == 1
     finally:
         first.kill()
         first.wait(60)
