@@ -122,9 +122,11 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
         for batch in batches[workload.WARM_UP :]
     )
     in_step = flops / (statistics.mean(seconds) if uneven else statistics.median(seconds))
-    loop = {"examples_per_second_in_loop": _loop_rate(training_step, batches)} if getattr(options, "loop", False) else {}
     rates = {"gflops": in_step / 1e9, "machine_gflops": rate / 1e9, "share": in_step / rate}
-    return seconds, {**rates, "losses": losses, "first_step": took[0], "memory_gb": peak_memory_gb(), **loop}
+    measured = {**rates, "losses": losses, "first_step": took[0], "memory_gb": peak_memory_gb()}
+    if getattr(options, "loop", False):
+        measured["examples_per_second_in_loop"] = _loop_rate(training_step, batches)
+    return seconds, measured
 
 
 def _loop_rate(training_step, batches: Sequence[dict]) -> float:
