@@ -375,6 +375,18 @@ REFUSED = {
         ("fit", (iter([("a", "good")]),), {"steps_per_epoch": 1}, "each element is a batch"),
         ("fit", (iter([]),), {"steps_per_epoch": 1}, "without batches"),
         ("evaluate", (tf.data.Dataset.from_tensor_slices((["good", ""], ["good", "bad"])).batch(2),), QUIET, "text 2"),
+        (
+            "evaluate",
+            (tf.data.Dataset.from_tensor_slices((TEXTS, LABELS, [1.0, -1.0, 1.0])).batch(3),),
+            QUIET,
+            "sample_weight: -1",
+        ),
+        (
+            "evaluate",
+            (tf.data.Dataset.from_tensor_slices((TEXTS, LABELS, [1, 2, -1])).batch(3),),
+            QUIET,
+            "sample_weight",
+        ),
     ],
     "topics": [
         *(("fit", (TEXTS, [[0, 1, 0], [value, 0, 0], [0, 0, 0]]), {}, "y: row 2") for value in (2, -1, 0.5, NAN)),

@@ -247,6 +247,12 @@ def checked(found: tf.Tensor, good: tf.Tensor, before: str, values: tf.Tensor, a
         return tf.identity(found)
 
 
+def weights_in_graph(given: tf.Tensor) -> tf.Tensor:
+    """A batch of `sample_weight`, or an InvalidArgumentError if a weight is below 0 or not finite."""
+    good = (given >= 0) & tf.math.is_finite(tf.cast(given, tf.float32))
+    return checked(given, good, "sample_weight: ", given, "; a weight is 0 or more")
+
+
 def weigh(weights: np.ndarray, x: Any, y: tf.Tensor, *sample_weight: tf.Tensor) -> tuple:
     """A batch with the weight of the label, float32 [L], for each index in `y`, or one-hot vector."""
     has_vectors = y.dtype.is_floating and y.shape.rank == 2 and y.shape[1] == len(weights)

@@ -189,7 +189,8 @@ class TextModel(keras.Model):
             x, are_cut = self.tokenize.with_cut(text_rows.refuse_blank_in_graph(texts, not others or may_be_blank))
             if count:
                 count(are_cut)
-        return (x, self._reader.tensor(others[0]), *others[1:]) if others else (x,)
+        weights = [targets.weights_in_graph(weight) for weight in others[1:]]
+        return (x, self._reader.tensor(others[0]), *weights) if others else (x,)
 
     def __call__(self, inputs: Any, *args, **kwargs) -> Any:
         """Texts, or the arrays of `Bert.tokenize`: see `call`."""
@@ -335,26 +336,44 @@ class TextModel(keras.Model):
                 self.compute_metrics(x, others[0], self(x))
                 self.reset_metrics()
 
-    def evaluate(self, x: Any = None, y: Any = None, batch_size: int | None = None, *args, **kwargs):
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        sample_weight: Any = None,
+        steps: int | None = None,
+        *args,
+        **kwargs,
+    ):
         """As in Keras, with texts; see the class."""
         if not kwargs.get("_use_cached_eval_dataset"):  # Keras' own call, within `fit`
-            text_rows.check_end(x, steps := kwargs.get("steps"), "steps")
+            text_rows.check_end(x, steps, "steps")
             size = 32 if batch_size is None else batch_size
-            x = self._tokenized(self._batches(x, y, kwargs.pop("sample_weight", None), size, False, steps).data)
-            y = batch_size = None
+            x = self._tokenized(self._batches(x, y, sample_weight, size, False, steps).data)
+            y = batch_size = sample_weight = None
             text_rows.check_given(x, needs_y=True)
         with text_rows.in_one_line():
-            return super().evaluate(x, y, batch_size, *args, **kwargs)
+            return super().evaluate(x, y, batch_size, verbose, sample_weight, steps, *args, **kwargs)
 
-    def predict(self, x: Any, batch_size: int | None = None, *args, **kwargs) -> np.ndarray:
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        steps: int | None = None,
+        *args,
+        **kwargs,
+    ) -> np.ndarray:
         """As in Keras, with texts: probabilities float32 [N, L], of a regression [N, 1]."""
-        text_rows.check_end(x, steps := kwargs.get("steps"), "steps")
+        text_rows.check_end(x, steps, "steps")
         size = 32 if batch_size is None else batch_size
         data = self._tokenized(self._batches(x, None, None, size, False, steps).data, may_be_blank=True)
         if data.cardinality() == 0:  # which Keras does not expect
             return np.zeros([0, self.model.num_labels], np.float32)
         with text_rows.in_one_line():
-            return super().predict(data, None, *args, **kwargs)
+            return super().predict(data, None, verbose, steps, *args, **kwargs)
 
     def _kept(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """What task.json says of the task, and of the settings that decide the answers."""
