@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow soak test-gpu test-pythons dask interop runtimes triton docs lint bench bench-finetuning bench-peers accelerators gpu-check clean
+.PHONY: demo test test-slow soak test-gpu test-pythons dask interop runtimes triton docs lint bench bench-finetuning bench-peers accelerators gpu-check newest clean
 
 # Made anew when setup.py changes. --no-compile: Python compiles a module when it is first imported. To compile
 # all that is installed takes 24 s, to compile what the demo imports 9 s.
@@ -86,6 +86,23 @@ triton: $(VENV)/tests-installed .venv-triton/installed
 .venv-triton/installed:
 	$(PYTHON) -m venv .venv-triton
 	.venv-triton/bin/pip install --quiet --no-compile nvidia-pytriton==0.7.0 'tensorflow<2.22' 'tensorflow-text<2.22'
+	@touch $@
+
+# Some fast tests on the newest TensorFlow and Keras of the index, before their release too, in an environment of its own.
+# keras-nightly has the files of keras, so only one of the two can be there.
+newest: .venv-newest/installed
+	.venv-newest/bin/python -c "import tensorflow, keras; print('TensorFlow', tensorflow.__version__, 'Keras', keras.__version__)"
+	.venv-newest/bin/python -m pytest $(NEWEST)
+
+NEWEST := tests/test_config.py tests/test_heads.py tests/test_layers.py tests/training/test_keras_optimizer.py
+
+.venv-newest/installed: setup.py
+	$(PYTHON) -m venv .venv-newest
+	.venv-newest/bin/pip install --quiet --no-compile --pre --upgrade tensorflow keras pytest pytest-xdist tensorboard
+	.venv-newest/bin/pip install --quiet --no-compile scikit-learn safetensors tqdm filelock threadpoolctl werkzeug
+	.venv-newest/bin/pip uninstall --quiet --yes keras keras-nightly
+	.venv-newest/bin/pip install --quiet --no-compile --pre --no-deps keras-nightly
+	.venv-newest/bin/pip install --quiet --no-deps --editable .
 	@touch $@
 
 # The documents and the Python interface as a site, in build/site. A link to nothing is an error.
@@ -176,4 +193,4 @@ gpu-check: $(VENV)/installed
 	$(BENCH)/gpu_check.py $(SMALL)
 
 clean:
-	rm -rf $(VENV) .venv-3.* .venv-accelerators .venv-peers .venv-triton demo_output bench_output *.egg-info
+	rm -rf $(VENV) .venv-3.* .venv-accelerators .venv-newest .venv-peers .venv-triton demo_output bench_output *.egg-info

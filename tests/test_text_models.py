@@ -52,6 +52,25 @@ def films(trained):
     return trained[0]
 
 
+@pytest.mark.parametrize("task", ["classifier", "tagger", "answerer"])
+def test_without_tensorflow_text(encoder, monkeypatch, task):
+    """It is absent; also for a TensorFlow that has none yet."""
+    labels = {"classifier": {"labels": ["no", "yes"]}, "tagger": {"labels": ["O", "NAME"]}, "answerer": {}}[task]
+    given = {"classifier": TEXTS[:3], "tagger": [["ann", "lives"]], "answerer": [("who ?", "ann lives in paris")]}[task]
+
+    def answers():
+        keras.utils.set_random_seed(1)
+        model = getattr(bert_tf2, task)(encoder, max_seq_length=24, **labels)
+        return model.predict(given, **QUIET)
+
+    wanted = answers()
+    monkeypatch.setitem(sys.modules, "tensorflow_text", None)
+    found = answers()
+    assert str(found) == str(wanted)
+    served = {"init_checkpoint": str(encoder), "export_dir": str(encoder / "export"), "task": "features"}
+    assert "tensorflow-text" in message_of(bert_tf2.commands.call, "export_saved_model", **served)
+
+
 def test_it_learns_from_texts(trained):
     films, history = trained
     assert history["loss"][-1] < history["loss"][0] / 2 and len(history["val_accuracy"]) == 12

@@ -121,7 +121,8 @@ def load(path: str | os.PathLike[str]) -> ExportedModel:
             f"{folder}: is no export (there is no {EXPORT_INFO_FILE}); give a folder that export_saved_model.py wrote"
         )
     info = files.read_json(path)
-    load_tensorflow_text(f"{folder}: its signature for texts")
+    if info.get("text_signatures", True):
+        load_tensorflow_text(f"{folder}: its signature for texts")
     problem = "is damaged or incomplete ({}); export it again"
     if not isinstance(info.get("task"), str):
         raise UserError(f"{path}: {problem.format('it names no task')}")

@@ -242,7 +242,15 @@ def test_special_tokens_are_needed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("module", "cure"), [("import gone", "pip install tensorflow-text"), ("None % {}", "unset PYTHONOPTIMIZE")]
+    ("module", "cure"),
+    [
+        ("import gone", "pip install tensorflow-text"),
+        ("None % {}", "unset PYTHONOPTIMIZE"),
+        (
+            "import tensorflow as tf\nraise tf.errors.NotFoundError(None, None, 'x.so: undefined symbol: y')",
+            "not made for TensorFlow .* of one version",
+        ),
+    ],
 )
 def test_tensorflow_text_is_needed(small, monkeypatch, tmp_path, module, cure):
     (tmp_path / "tensorflow_text.py").write_text(module)
