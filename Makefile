@@ -98,8 +98,9 @@ NEWEST := tests/test_config.py tests/test_heads.py tests/test_layers.py tests/tr
 
 .venv-newest/installed: setup.py
 	$(PYTHON) -m venv .venv-newest
-	.venv-newest/bin/pip install --quiet --no-compile --pre --upgrade tensorflow keras pytest pytest-xdist tensorboard
-	.venv-newest/bin/pip install --quiet --no-compile scikit-learn safetensors tqdm filelock threadpoolctl werkzeug
+	.venv-newest/bin/pip install --quiet --no-compile --only-binary=:all: --pre tensorflow
+	.venv-newest/bin/pip install --quiet --no-compile pytest pytest-xdist hypothesis tensorboard scikit-learn safetensors tqdm \
+	  filelock threadpoolctl werkzeug google-crc32c
 	.venv-newest/bin/pip uninstall --quiet --yes keras keras-nightly
 	.venv-newest/bin/pip install --quiet --no-compile --pre --no-deps keras-nightly
 	.venv-newest/bin/pip install --quiet --no-deps --editable .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import subprocess
 import sys
 
@@ -12,6 +13,9 @@ pytest.importorskip("distributed", reason="needs the extra `dask`")
 
 from cluster_runs import FLAGS, SLOW, Cluster, command_line, contents, make_plain, run, wait_until
 from command_lines import ROOT, environment
+
+from bert_tf2 import commands
+from bert_tf2.support.errors import UserError
 
 pytestmark = pytest.mark.extra
 
@@ -172,3 +176,12 @@ def test_an_address_where_nobody_answers_is_one_line(short):
     done = run(short, *FLAGS, "--dask_scheduler=tcp://127.0.0.1:9", output="nobody")
     assert done.returncode == 1 and "no scheduler answers" in done.stderr.splitlines()[-1], done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_call_from_python_leaves_the_loggers_on(short, tmp_path):
+    """They may belong to another client of the process."""
+    logger = logging.getLogger("distributed.comm")
+    settings = {"input_file": f"{short}/one.txt", "vocab_file": f"{short}/vocab.txt", "output_file": f"{tmp_path}/x"}
+    with pytest.raises(UserError, match="no scheduler answers"):
+        commands.call("create_pretraining_data", num_shards=2, dask_scheduler="tcp://127.0.0.1:9", **settings)
+    assert not logger.disabled
