@@ -94,7 +94,8 @@ newest: .venv-newest/installed
 	.venv-newest/bin/python -c "import tensorflow, keras; print('TensorFlow', tensorflow.__version__, 'Keras', keras.__version__)"
 	.venv-newest/bin/python -m pytest $(NEWEST)
 
-NEWEST := tests/test_config.py tests/test_heads.py tests/test_layers.py tests/training/test_keras_optimizer.py
+NEWEST := tests/test_config.py tests/test_heads.py tests/test_layers.py \
+  tests/test_text_models.py::test_the_training_step_is_traced_once
 
 .venv-newest/installed: setup.py
 	$(PYTHON) -m venv .venv-newest
