@@ -74,16 +74,16 @@ def test_without_tensorflow_text(encoder, monkeypatch, task):
 def test_it_learns_from_texts(trained):
     films, history = trained
     assert history["loss"][-1] < history["loss"][0] / 2 and len(history["val_accuracy"]) == 12
-    assert history["cut_texts"] == 0
+    assert history["cut_texts"] == history["val_cut_texts"] == [0] * 12
     assert int(films.optimizer.iterations) == 72  # of 48 texts, without the last quarter
     np.testing.assert_allclose(films.optimizer.learning_rate, 0.0, atol=1e-9)
 
 
 def test_the_training_step_is_traced_once(encoder):
     films = bert_tf2.classifier(encoder, labels=["no", "yes"], max_seq_length=24)
-    step, traced = films.train_step, []
-    films.train_step = lambda data: traced.append(data) or step(data)
-    films.fit(TEXTS, LABELS, 8, **QUIET)
+    loss, traced = films.compute_loss, []
+    films.compute_loss = lambda *given, **more: traced.append(given) or loss(*given, **more)
+    films.fit(TEXTS, LABELS, 7, **QUIET)  # batches of several lengths, and a last one of one text
     assert len(traced) == 1
 
 
@@ -121,8 +121,9 @@ def test_texts_of_a_dataset_that_are_cut_are_counted(encoder, two, caplog, how):
     data = data.apply(tf.data.experimental.assert_cardinality(3))
     more = {"steps_per_epoch": 3} if how == "steps" else {}
     data = data.repeat() if how == "steps" else data
-    history = films.fit(data, epochs=2, validation_data=(texts, LABELS[:10]), **more, **QUIET).history
-    assert history["cut_texts"] == 3
+    held_out = (texts[2:], LABELS[2:10])
+    history = films.fit(data, epochs=2, validation_data=held_out, **more, **QUIET).history
+    assert history["cut_texts"] == [3, 3] and history["val_cut_texts"] == [1, 1]
     assert [record.getMessage() for record in caplog.records if "were cut" in record.getMessage()] == [
         "3 of 10 texts are longer than 8 tokens, and were cut"
     ]

@@ -97,6 +97,26 @@ def weights_of(class_weight: Mapping[str | int, float], label_map: LabelMap | No
     return weights
 
 
+def balanced(data: tf.data.Dataset, labels: Sequence[str]) -> np.ndarray:
+    """The weights of labels, float32 [L], with which each counts alike: all rows / (L * rows of the label).
+
+    `data` has batches (x, y, ...); in tags [B, F], those with the weight 0 are not counted. Raises UserError if the
+    number of batches is not known.
+    """
+    if data.cardinality() < 0:
+        given = f"class_weight={{{labels[0]!r}: 1.0, ...}}"
+        raise UserError(f'class_weight="balanced": x has an unknown number of batches; give {given}')
+    counts = np.zeros(len(labels), np.int64)
+    for _, y, *weights in data:
+        indexes = y.numpy()
+        if y.dtype.is_floating and indexes.ndim == 2:
+            indexes = indexes.argmax(-1)
+        elif indexes.ndim == 2 and weights and weights[0].shape == y.shape:
+            indexes = indexes[weights[0].numpy() > 0]
+        counts += np.bincount(indexes.reshape(-1).astype(np.int64), minlength=len(labels))
+    return np.where(counts, counts.sum() / (len(labels) * np.maximum(counts, 1)), 1.0).astype(np.float32)
+
+
 @dataclasses.dataclass(frozen=True)
 class Targets:
     """The reader of `y` for the model of a task.

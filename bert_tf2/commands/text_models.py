@@ -9,14 +9,15 @@ It is a model of `heads` with `Tokenize` before it. Texts become ids in the pipe
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import dataclasses
 import functools
 import numbers
 import os
+import sys
 import tempfile
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -38,6 +39,29 @@ from bert_tf2.weights import sources, task_file
 from bert_tf2.weights.task_file import LabelMap
 
 _RATE = 2e-5  # which the reference's README recommends
+
+
+# Before, Keras fetched batches within the function that it traced, and its shapes did not depend on the batch.
+_FETCHES_BATCHES_OUTSIDE = tuple(map(int, keras.__version__.split(".")[:2])) >= (3, 16)
+
+
+def _name_of(loss: Any) -> str:
+    return str(getattr(loss, "name", None) or getattr(loss, "__name__", None) or loss)
+
+
+def vector_metrics(metrics: Any) -> list[str]:
+    """The names of the metrics of Keras that compare vectors, [B, L], and not indexes of labels."""
+    kinds = keras.metrics
+    vectors = (
+        kinds.FBetaScore, kinds.Precision, kinds.Recall, kinds.AUC, kinds.PrecisionAtRecall, kinds.RecallAtPrecision,
+        kinds.SensitivityAtSpecificity, kinds.SpecificityAtSensitivity, kinds.CategoricalAccuracy,
+        kinds.TopKCategoricalAccuracy, kinds.CategoricalCrossentropy, kinds.KLDivergence,
+    )  # fmt: skip
+    given = []
+    for metric in keras.tree.flatten(metrics):
+        with contextlib.suppress(ValueError):  # "acc", and what Keras will refuse
+            given.append(kinds.get(metric) if isinstance(metric, str) else metric)
+    return [type(metric).__name__ for metric in given if isinstance(metric, vectors)]
 
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
@@ -62,6 +86,7 @@ class TextModel(keras.Model):
         model.bert.pooler.trainable = model.uses_pooler
         self.tokenize = tokenize
         self._label_map = label_map
+        self._step: Callable | None = None  # of the training, where `fit` traces it itself
         if label_map:
             self.labels = list(label_map.labels)
             self.regression, self.multi_label = label_map.regression, label_map.multi_label
@@ -97,9 +122,15 @@ class TextModel(keras.Model):
           optimizer: one of Keras; or the learning rate of AdamWeightDecay (2e-5), which each `fit` warms up over a
             tenth of its steps and lets fall to 0 at its end.
           loss: of probabilities. By default the cross-entropy, of a regression the squared error.
-          metrics: by default the accuracy; of a regression none.
+          metrics: by default the accuracy; of a regression none. Those of vectors, such as keras.metrics.F1Score, make
+            the loss categorical_crossentropy, the same number for vectors.
           **kwargs: with `jit_compile`, all rows have max_seq_length tokens.
         """
+        of_one_label = self.model.labeled == "texts" and not (self.regression or self.multi_label)
+        if of_one_label and (found := vector_metrics([metrics, kwargs.get("weighted_metrics")])):
+            loss = loss or "categorical_crossentropy"
+            if "sparse" in _name_of(loss):
+                raise UserError(f'metrics: {found[0]} compares vectors; give loss="categorical_crossentropy", or none')
         if loss is None or metrics is None:
             kind = 0 if self.regression else 2 if self.multi_label else 1
             loss = loss or ("mean_squared_error", "sparse_categorical_crossentropy", "binary_crossentropy")[kind]
@@ -248,21 +279,25 @@ class TextModel(keras.Model):
         validation_split: float = 0.0,
         validation_data: Any = None,
         shuffle: bool = True,
-        class_weight: Mapping[str | int, float] | None = None,
+        class_weight: Mapping[str | int, float] | str | None = None,
         sample_weight: Any = None,
         **kwargs,
     ) -> keras.callbacks.History:
         """As in Keras, with texts; see the class for `x` and `y`, and `compile` for the recipe.
 
-        The keys of `class_weight` are labels or their indexes; weights of rows are multiplied with it. `cut_texts` in
-        the History is how many texts of `x` have more than max_seq_length tokens, in the first epoch.
+        The keys of `class_weight` are labels or their indexes; weights of rows are multiplied with it. "balanced" makes
+        each label count alike, as in scikit-learn. `cut_texts` in the History has for each epoch how many texts of `x`
+        have more than max_seq_length tokens, `val_cut_texts` the same of `validation_data`.
         Raises UserError if a text or label is wrong, or the recipe cannot know the steps of an epoch.
         """
         batch_size = 32 if batch_size is None else batch_size
         steps, first_epoch = kwargs.get("steps_per_epoch"), kwargs.get("initial_epoch", 0)
         check_type("epochs", epochs, int, low=1)
+        check_type("initial_epoch", first_epoch, int, low=0)
         check_type("steps_per_epoch", steps, int, low=1, optional=True)
-        weights = None if class_weight is None else targets.weights_of(class_weight, self._label_map)
+        is_balanced = isinstance(class_weight, str) and class_weight == "balanced"
+        known = {} if is_balanced else class_weight
+        weights = None if class_weight is None else targets.weights_of(known, self._label_map)
         if validation_split and validation_data is None:
             (x, y, sample_weight), validation_data = self._divided(validation_split, x, y, sample_weight)
         text_rows.check_end(x, steps, "steps_per_epoch")
@@ -272,23 +307,40 @@ class TextModel(keras.Model):
         text_rows.check_given(data, needs_y=True)
         if validation_data is not None:
             size, of_validation = kwargs.pop("validation_batch_size", None), kwargs.get("validation_steps")
-            validation_data = self._validation(validation_data, batch_size if size is None else size, of_validation)
-        if self._rate is not None:
-            self._plan(steps or int(data.cardinality()), epochs, callbacks)
+            size = batch_size if size is None else size
+            cut_in_validation = CutTexts(0, of_validation, is_logged=False)
+            validation_data = self._validation(validation_data, size, of_validation, cut_in_validation)
+        if self._rate is not None and epochs > first_epoch:
+            self._plan(steps or int(data.cardinality()), epochs - first_epoch, callbacks)
         self._make_variables(self._tokenized(batches.first))
-        data = self._tokenized(batches.data, cut := CutTexts(self.tokenize.max_seq_length))
+        if is_balanced:
+            with text_rows.in_one_line():
+                weights = targets.balanced(data, self.labels)
+        count = max(int(data.cardinality()), 0) or None
+        data = self._tokenized(batches.data, cut := CutTexts(self.tokenize.max_seq_length, steps or count))
         data = data if weights is None else data.map(functools.partial(targets.weigh, weights))
-        if isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks = copy.copy(callbacks)  # the caller's stays as it is
-            callbacks.callbacks = [*callbacks.callbacks, cut]
-        else:
-            callbacks = [*keras.tree.flatten(callbacks or []), cut]
         kwargs |= {"validation_data": validation_data, "shuffle": False}
-        with text_rows.in_one_line():
+        with text_rows.in_one_line(), self._traced_once(data):
             history = super().fit(data, None, None, epochs, verbose, callbacks, **kwargs)
-        if cut.count is not None:
-            history.history["cut_texts"] = cut.count
+        found = {"cut_texts": cut.of_epochs(len(history.history.get("loss", ())), steps and (count or sys.maxsize))}
+        if validation_data is not None:
+            found["val_cut_texts"] = cut_in_validation.of_epochs(len(history.history.get("val_loss", ())))
+        history.history |= {name: counts for name, counts in found.items() if counts is not None}
         return history
+
+    @contextlib.contextmanager
+    def _traced_once(self, data: tf.data.Dataset) -> Iterator[None]:
+        """In its block, a step of the training is a graph for batches of all sizes."""
+        alone = self.distribute_strategy.num_replicas_in_sync == 1 and not self.run_eagerly
+        if _FETCHES_BATCHES_OUTSIDE and alone:
+            self._step = tf.function(super().train_step, input_signature=[data.element_spec], autograph=False)
+        try:
+            yield
+        finally:
+            self._step = None
+
+    def train_step(self, data: tuple) -> dict[str, Any]:
+        return super().train_step(data) if self._step is None else self._step(data)
 
     def _divided(self, share: float, x: Any, y: Any, sample_weight: Any) -> tuple[list, list]:
         """(x, y, sample_weight) for training and for validation."""
@@ -297,7 +349,7 @@ class TextModel(keras.Model):
         x, y, *weights = self._arrays(x, self._needed(y), sample_weight)
         return text_rows.divide(share, x, y, next(iter(weights), None))
 
-    def _validation(self, given: Any, batch_size: int, steps: int | None) -> tf.data.Dataset:
+    def _validation(self, given: Any, batch_size: int, steps: int | None, cut: CutTexts) -> tf.data.Dataset:
         """The batches of `validation_data`: (x, y), (x, y, sample_weight) or a dataset."""
         is_dataset = isinstance(given, tf.data.Dataset) or text_rows.has_batches(given)
         if not is_dataset and not (isinstance(given, tuple | list) and len(given) in (2, 3)):
@@ -305,7 +357,8 @@ class TextModel(keras.Model):
         text_rows.check_end(given, steps, "validation_steps")
         if hasattr(given, "__next__") and steps is None:
             raise UserError("validation_data: a generator is read in each epoch; give validation_steps=N, or a list")
-        data = self.dataset(*([given] if is_dataset else given), batch_size=batch_size)
+        x, y, sample_weight = (given, None, None) if is_dataset else (*given, None)[:3]
+        data = self._tokenized(self._batches(x, y, sample_weight, batch_size, False, steps).data, cut)
         text_rows.check_given(data, needs_y=True)
         return data
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -54,34 +55,53 @@ class Parts:
         return model
 
 
-class CutTexts(keras.callbacks.Callback):
-    """Counts the texts that are cut, in the first epoch, as the pipeline tokenizes them.
+class CutTexts:
+    """Counts the texts that are cut, as the pipeline tokenizes them."""
 
-    Attributes:
-      count: how many they are; None before the end of the epoch, or if ids are given, not texts.
-    """
-
-    def __init__(self, max_seq_length: int):
-        super().__init__()
-        self.count: int | None = None
+    def __init__(self, max_seq_length: int, steps: int | None = None, *, is_logged: bool = True):
+        """`steps`: the batches of an epoch; None if that is not known before its end. The first epoch may be logged."""
+        self.none_are_cut = False  # for pipelines that read long texts in windows
         self._max_seq_length = max_seq_length
-        self._batches: dict[int, tuple[int, int]] = {}  # how many texts of each were cut, and how many there were
+        self._steps = steps
+        self._is_logged = is_logged
+        self._lock = threading.Lock()
+        self._batches: dict[int, list[int]] = {}  # how many texts of each were cut, in each pass over the data
+        self._first = [0, 0, 0]  # of the first epoch: the batches, the texts that were cut, all texts
 
     def add(self, number: tf.Tensor, cut: tf.Tensor) -> tf.Operation:
-        """Counts the batch with this number, bool [B], in a graph. Batches may come in any order, and again."""
+        """Counts the batch with this number, bool [B], in a graph. The batches of a pass may come in any order."""
 
         def note(number: np.int64, cut: np.ndarray) -> None:
-            if self.count is None:
-                self._batches[int(number)] = int(cut.sum()), len(cut)
+            with self._lock:
+                passes = self._batches.setdefault(int(number), [])
+                passes.append(int(cut.sum()))
+                if len(passes) == 1 and number < (self._steps or np.inf):  # others are fetched ahead
+                    self._first = [
+                        have + more for have, more in zip(self._first, (1, passes[0], len(cut)), strict=True)
+                    ]
+                    if self._is_logged and self._first[0] == self._steps:
+                        log_cut(*self._first[1:], self._max_seq_length)
 
         return tf.numpy_function(note, [number, cut], [])
 
-    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        if self.count is None and self._batches:
-            steps = (self.params or {}).get("steps") or len(self._batches)
-            read = [counts for number, counts in self._batches.items() if number < steps]  # others are fetched ahead
-            self.count, texts = map(sum, zip(*read, strict=True))
-            log_cut(self.count, texts, self._max_seq_length)
+    def of_epochs(self, epochs: int, batches: int | None = None) -> list[int] | None:
+        """The number for each epoch; None if the pipeline has ids, not texts.
+
+        `batches`: those of the data, of which an epoch takes the next `steps`; None if each begins with the first.
+        """
+        if self.none_are_cut:
+            return [0] * epochs
+        if self._is_logged and self._steps is None and self._batches:
+            log_cut(*self._first[1:], self._max_seq_length)
+        return [self._of_epoch(epoch, batches) for epoch in range(epochs)] if self._batches else None
+
+    def _of_epoch(self, epoch: int, batches: int | None) -> int:
+        if self._steps is None or batches is None:
+            places = [(epoch, number) for number in self._batches if number < (self._steps or np.inf)]
+        else:
+            places = [divmod(step, batches) for step in range(epoch * self._steps, (epoch + 1) * self._steps)]
+        counts = (self._batches.get(number, [])[one_pass : one_pass + 1] for one_pass, number in places)
+        return sum(map(sum, counts))
 
 
 def write_folder(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -204,9 +205,21 @@ def ids_in_range(x: Mapping[str, tf.Tensor], vocab_size: int) -> dict[str, tf.Te
     return {**x, "input_ids": checked(ids, (ids >= 0) & (ids < vocab_size), "x: input_ids has ", ids, after)}
 
 
+def _is_no_retracing(record: logging.LogRecord) -> bool:
+    return "triggered tf.function retracing" not in str(record.msg)
+
+
 @contextlib.contextmanager
 def in_one_line() -> Iterator[None]:
-    """Makes a UserError of what a graph found wrong in texts or labels, whose message is one sentence in many lines."""
+    """Makes a UserError of what a graph found wrong in texts or labels, whose message is one sentence in many lines.
+
+    In its block, TensorFlow does not warn of functions that were traced often: of several models, such as those of a
+    cross-validation, each has its own.
+    """
+    logger = logging.getLogger("tensorflow")
+    added = _is_no_retracing not in logger.filters
+    if added:
+        logger.addFilter(_is_no_retracing)
     try:
         yield
     except tf.errors.OpError as error:
@@ -215,3 +228,6 @@ def in_one_line() -> Iterator[None]:
         if said := re.search(r"^.*\bUserError: (.*)$", str(error), re.MULTILINE):  # in a generator or a PyDataset
             raise UserError(said[1]) from error
         raise
+    finally:
+        if added:
+            logger.removeFilter(_is_no_retracing)

@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from bert_tf2 import heads
 from bert_tf2.commands import targets, text_rows
-from bert_tf2.commands.text_models import TextModel
+from bert_tf2.commands.text_models import TextModel, vector_metrics
 from bert_tf2.commands.text_parts import RANDOM_SEED, CutTexts, Parts, find_labels, span_settings
 from bert_tf2.exporting.signatures import IDS
 from bert_tf2.exporting.tokenize_layer import Tokenize
@@ -95,7 +95,7 @@ class _WindowModel(TextModel):
         self, data: tf.data.Dataset, cut: CutTexts | None = None, may_be_blank: bool = False
     ) -> tf.data.Dataset:
         if cut:
-            cut.count = 0  # all windows are read
+            cut.none_are_cut = True  # all windows are read
         data = data if self.tokenize.pad_to_max_length else data.map(_as_long_as_needed, tf.data.AUTOTUNE)
         return data.prefetch(tf.data.AUTOTUNE)
 
@@ -168,6 +168,10 @@ class TagModel(_WindowModel):
 
     def compile(self, optimizer: Any = None, loss: Any = None, metrics: Any = None, **kwargs) -> None:
         """See TextModel.compile; padding and all pieces of a word but the first have weight 0."""
+        if found := vector_metrics([metrics, kwargs.get("weighted_metrics")]):
+            raise UserError(
+                f"metrics: {found[0]} compares vectors, and here are tags of words; compute it of `predict`"
+            )
         loss = loss or keras.losses.SparseCategoricalCrossentropy(reduction="mean_with_sample_weight")
         kwargs = {"weighted_metrics": ["accuracy"], **kwargs}
         super().compile(optimizer, loss, metrics or [], **kwargs)
