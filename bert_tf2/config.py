@@ -132,9 +132,9 @@ class BertConfig:
         return config
 
     @classmethod
-    def from_json_file(cls, json_file: str) -> BertConfig:
+    def from_json_file(cls, json_file: str | os.PathLike[str]) -> BertConfig:
         """Reads a `bert_config.json`, or a `config.json` of Hugging Face's `transformers`."""
-        values = files.read_json(json_file)
+        values = files.read_json(os.fspath(json_file))
         try:
             return (cls.from_huggingface if any(mark in values for mark in _MARKS) else cls.from_dict)(values)
         except UserError as error:

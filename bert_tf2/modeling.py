@@ -295,6 +295,9 @@ class BertModel(keras.Model):
 
     def __call__(self, input_ids: Any, input_mask: Any = None, token_type_ids: Any = None, **kwargs) -> BertOutput:
         """See `call`; the states of tokens, [B, F, D], carry `input_mask` for layers of Keras that read masks."""
+        if not any(hasattr(part, "shape") for part in keras.tree.flatten(input_ids)):
+            made = "arrays [B, F] are needed, which Bert.tokenize makes of texts"
+            raise shapes.ShapeError(f"input_ids={input_ids!r:.60}: {made}")
         output = super().__call__(input_ids, input_mask, token_type_ids, **kwargs)
         return with_mask(output, input_ids.get("input_mask") if isinstance(input_ids, Mapping) else input_mask)
 
@@ -341,7 +344,8 @@ class BertModel(keras.Model):
         """Checks the first arguments of `call`, and returns them with their defaults, int32 [B, F] each."""
         config = self.config
         if isinstance(input_ids, Mapping):
-            shapes.Contract().check_batch(input_ids, {"input_ids": ("BF",)})
+            wanted = {"input_ids": ("BF",), "input_mask": ("BF",)}
+            shapes.Contract().check_batch(input_ids, wanted, optional=["input_mask"])
             features, input_ids = input_ids, input_ids["input_ids"]
             input_mask, token_type_ids = features.get("input_mask"), features.get("token_type_ids")
             token_type_ids = features.get("segment_ids") if token_type_ids is None else token_type_ids

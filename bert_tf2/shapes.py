@@ -23,6 +23,9 @@ import tensorflow as tf
 
 from bert_tf2.support.errors import UserError
 
+# The name in Hugging Face's transformers, which a model here would ignore: it would read padding as text.
+_OF_TRANSFORMERS = {"input_mask": "attention_mask"}
+
 
 class ShapeError(UserError, ValueError):
     """An argument does not have the required shape. Also a ValueError, which the reference raises."""
@@ -60,6 +63,8 @@ class Contract:
         for name, letters in wanted.items():
             if name in batch:
                 self.check(*letters, **{name: batch[name]})
+            elif (other := _OF_TRANSFORMERS.get(name)) in batch:
+                raise ShapeError(f"{other}: has the name {name} here; give it this name, as Bert.tokenize does")
             elif name not in optional:
                 described = self._describe(letters[0])
                 raise ShapeError(f"{name}: missing, wanted {described}; the batch has {', '.join(sorted(batch))}")

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import re
 import unicodedata
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -34,6 +35,7 @@ from absl import logging
 from bert_tf2.config import LARGEST_SIZE
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import check_type
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # The names of the folders in which the reference's models were released, by what their vocabulary holds.
@@ -260,7 +262,7 @@ class FullTokenizer:
     Raises UserError if the file is missing or is not UTF-8, or lacks one of the tokens that are never split.
     """
 
-    def __init__(self, vocab_file: str, do_lower_case: bool = True, **rules: Any):
+    def __init__(self, vocab_file: str | os.PathLike[str], do_lower_case: bool = True, **rules: Any):
         self.entries = [entry.strip() for entry in read_entries(vocab_file)]  # repeated ones too
         self.vocab = load_vocab(vocab_file, self.entries)
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
@@ -311,9 +313,11 @@ class FullTokenizer:
         return convert_ids_to_tokens(self.inv_vocab, ids)
 
 
-def read_entries(vocab_file: str) -> list[str]:
+def read_entries(vocab_file: str | os.PathLike[str]) -> list[str]:
     """The unchanged lines of a vocabulary, without a byte order mark at the beginning; raises UserError."""
-    entries = list(itertools.islice(files.read_lines(vocab_file, drop_bom=True), LARGEST_SIZE + 1))
+    check_type("vocab_file", vocab_file, os.PathLike)
+    lines = files.read_lines(os.fspath(vocab_file), drop_bom=True)
+    entries = list(itertools.islice(lines, LARGEST_SIZE + 1))
     if len(entries) > LARGEST_SIZE:
         raise UserError(f"{vocab_file}: more than {LARGEST_SIZE} entries, which no model has; is it the right file?")
     return entries

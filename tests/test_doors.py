@@ -356,6 +356,19 @@ REFUSED = {
         ("compile", (True,), {}, "optimizer=True"),
         ("compile", (NAN,), {}, "optimizer=nan"),
         ("compile", (-1.0,), {}, "optimizer=-1.0"),
+        *(("compile", (wrong,), {}, "optimizer=") for wrong in ("2e-5", keras.optimizers.Adam)),
+        ("compile", (keras.optimizers.schedules.CosineDecay(1e-3, 10),), {}, "AdamWeightDecay(schedule)"),
+        *(
+            ("fit", (TEXTS, LABELS), {"callbacks": wrong}, "callbacks")
+            for wrong in (keras.callbacks.CSVLogger, [None], "a")
+        ),
+        ("fit", (TEXTS, LABELS), {"validation_data": (TEXTS, LABELS), "validation_freq": 0}, "validation_freq=0"),
+        ("evaluate", (TEXTS, LABELS), {"steps": 0}, "steps=0"),
+        ("predict", (TEXTS,), {"steps": 1.5}, "steps=1.5"),
+        ("predict", (tf.constant("good"),), {}, "give a list"),
+        ("save_folder", ("",), {}, "output_dir=''"),
+        ("save_folder", (None,), {}, "output_dir=None"),
+        ("export", (None,), {}, "filepath=None"),
         ("fit", (TEXTS, ["good", "", None]), {}, "2 of 3 labels are empty (rows 2, 3)"),
         ("fit", (TEXTS, ["good", NAN, "bad"]), {}, "1 of 3 labels are empty (row 2)"),
         ("fit", (["good", "", " "], LABELS), {}, "2 of 3 texts are empty (rows 2, 3)"),
@@ -395,6 +408,7 @@ REFUSED = {
         ("fit", (TEXTS, {"a": [1, 0, 1], "b": [0, 0, 0], "d": [0, 0, 0]}), {}, "'d' is none of the labels"),
     ],
     "scores": [
+        ("fit", (TEXTS, [1, 2, 10**400]), {}, "y: has something else"),
         ("fit", (TEXTS, np.ones([3, 2])), {}, "one number for each text"),
         ("evaluate", (tf.data.Dataset.from_tensor_slices((TEXTS, np.ones([3, 2]))).batch(3),), QUIET, "one number"),
         ("evaluate", (tf.data.Dataset.from_tensor_slices((TEXTS, [1.0, NAN, 2.0])).batch(3),), QUIET, "nan"),
@@ -437,8 +451,49 @@ def test_one_sentence_of_load(opened, encoder):
         (lambda: bert_tf2.classifier(encoder, labels=["", "good"]), "empty"),
         (lambda: model.fit({**ids, "input_ids": ids["input_ids"] + 1000}, LABELS, **QUIET), "input_ids has 10"),
         (lambda: model.fit({**ids, "input_mask": ids["input_mask"][:2]}, LABELS, **QUIET), "'input_mask'"),
+        (lambda: films.encoder({"input_ids": ids["input_ids"], "attention_mask": ids["input_mask"]}), "attention_mask"),
+        (lambda: films.model({"input_ids": ids["input_ids"], "attention_mask": ids["input_mask"]}), "attention_mask"),
+        (lambda: films.encoder([[5, 6], [7]]), "Bert.tokenize"),
+        (lambda: films.encoder(TEXTS), "Bert.tokenize"),
+        (lambda: films.embed(tf.constant("good")), "give a list"),
+        (lambda: films.classify("good", window="8"), "window='8'"),
+        (lambda: films.save_folder(""), "output_dir=''"),
+        (lambda: bert_tf2.load(" "), "path=' '"),
+        (lambda: bert_tf2.Tokenize(films, 16), "tokenizer"),
+        (lambda: bert_tf2.Tokenize(films.tokenizer, 16, pad_to_max_length="no"), "pad_to_max_length='no'"),
+        (lambda: bert_tf2.FullTokenizer(encoder), "directory"),
+        (lambda: bert_tf2.FullTokenizer(["good"]), "vocab_file=['good']"),
     ):
         assert words in message_of(call)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"weights": None}, "weights=None"),
+        ({"weights": ""}, "weights=''"),
+        ({"labels": {0: "bad", 1: "good"}}, "must be a list of names"),
+        ({"regression": True}, "regression=True, labels="),
+        ({"labels": None, "regression": True, "multi_label": True}, "regression=True, multi_label=True"),
+        ({"multi_label": "no"}, "multi_label='no'"),
+        ({"max_seq_length": 0}, "max_seq_length=0"),
+        ({"do_lower_case": "false"}, "do_lower_case='false'"),
+        ({"random_seed": "x"}, "random_seed='x'"),
+        ({"vocab_file": ["good"]}, "vocab_file=['good']"),
+    ],
+)
+def test_one_sentence_of_classifier(encoder, given, words):
+    assert words in message_of(bert_tf2.classifier, **{"weights": encoder, "labels": ["bad", "good"], **given})
+
+
+def test_numbers_and_paths_of_other_types(encoder, films, names):
+    for rate in (np.array(1e-9), np.float32(1e-9), tf.constant(1e-9)):
+        films.compile(rate)
+        assert films.get_compile_config()["optimizer"] == pytest.approx(1e-9)
+    assert bert_tf2.FullTokenizer(encoder / "vocab.txt").entries == toy_data.VOCAB
+    assert bert_tf2.BertConfig.from_json_file(encoder / "bert_config.json").hidden_size == 16
+    with pytest.raises(TypeError, match="batchsize"):
+        names.predict(SENTENCES, batchsize=2)
 
 
 def endless_dataset():

@@ -13,12 +13,12 @@ from absl import logging
 
 from bert_tf2 import modeling, tokenization
 from bert_tf2.commands import targets, text_rows
-from bert_tf2.commands.text_parts import span_settings, write_folder
+from bert_tf2.commands.text_parts import path_of_weights, span_settings, write_folder
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning import answering, extract_features
 from bert_tf2.finetuning.options import checked_length
 from bert_tf2.pretraining import predict_masked
-from bert_tf2.support import hub, rows
+from bert_tf2.support import rows
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.rows import Text
 from bert_tf2.support.settings import check_type
@@ -204,6 +204,7 @@ class Bert:
         given, alone = rows.texts(texts)
         check_type("batch_size", batch_size, int, low=1)
         check_type("stride", stride, int, low=1, optional=True)
+        check_type("window", window, int, low=4, optional=True)
         if pooling not in ("mean", "max"):
             raise UserError(f'pooling={pooling!r}: must be "mean" or "max"')
         length = self._checked_length(max_seq_length if window is None else window, kept=True)
@@ -334,11 +335,7 @@ def load(
       UserError: the weights do not exist; the configuration or the vocabulary is missing or does not fit the weights;
         a file is damaged; an argument has another type; or this process is a fork of one that has used TensorFlow.
     """
-    check_type("path", path, os.PathLike)
-    for name, value in (("bert_config_file", bert_config_file), ("vocab_file", vocab_file)):
-        check_type(name, value, os.PathLike, optional=True)
-    check_type("do_lower_case", do_lower_case, bool, optional=True)
-    path = hub.fetched(os.path.expanduser(os.fspath(path)))
+    path = path_of_weights("path", path, bert_config_file, vocab_file, do_lower_case)
     if precision is None:
         policy = keras.config.dtype_policy().name
         precision = next((name for name, kind in PRECISIONS.items() if kind.policy == policy), policy)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -64,7 +66,7 @@ def numbers(values: Any, name: str) -> np.ndarray:
 def _finite(values: list, name: str) -> np.ndarray:
     try:
         found = np.array(values, np.float32, ndmin=1)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{name}: has something else than numbers: {error}") from error
     if not (good := np.isfinite(found)).all():
         raise UserError(
@@ -271,6 +273,21 @@ def weights_in_graph(given: tf.Tensor) -> tf.Tensor:
     """A batch of `sample_weight`, or an InvalidArgumentError if a weight is below 0 or not finite."""
     good = (given >= 0) & tf.math.is_finite(tf.cast(given, tf.float32))
     return checked(given, good, "sample_weight: ", given, "; a weight is 0 or more")
+
+
+def vector_metrics(metrics: Any) -> list[str]:
+    """The names of the metrics of Keras that compare vectors, [B, L], and not indexes of labels."""
+    kinds = keras.metrics
+    vectors = (
+        kinds.FBetaScore, kinds.Precision, kinds.Recall, kinds.AUC, kinds.PrecisionAtRecall, kinds.RecallAtPrecision,
+        kinds.SensitivityAtSpecificity, kinds.SpecificityAtSensitivity, kinds.CategoricalAccuracy,
+        kinds.TopKCategoricalAccuracy, kinds.CategoricalCrossentropy, kinds.KLDivergence,
+    )  # fmt: skip
+    given = []
+    for metric in keras.tree.flatten(metrics):
+        with contextlib.suppress(ValueError):  # "acc", and what Keras will refuse
+            given.append(kinds.get(metric) if isinstance(metric, str) else metric)
+    return [type(metric).__name__ for metric in given if isinstance(metric, vectors)]
 
 
 def weigh(weights: np.ndarray, x: Any, y: tf.Tensor, *sample_weight: tf.Tensor) -> tuple:

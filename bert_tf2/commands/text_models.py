@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from bert_tf2 import heads
 from bert_tf2.commands import targets, text_rows
-from bert_tf2.commands.text_parts import RANDOM_SEED, CutTexts, Parts, find_labels, write_folder
+from bert_tf2.commands.text_parts import RANDOM_SEED, CutTexts, Parts, find_labels, path_of, write_folder
 from bert_tf2.exporting import run as exporting
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
 from bert_tf2.fast.encoder import accelerate
@@ -49,19 +49,12 @@ def _name_of(loss: Any) -> str:
     return str(getattr(loss, "name", None) or getattr(loss, "__name__", None) or loss)
 
 
-def vector_metrics(metrics: Any) -> list[str]:
-    """The names of the metrics of Keras that compare vectors, [B, L], and not indexes of labels."""
-    kinds = keras.metrics
-    vectors = (
-        kinds.FBetaScore, kinds.Precision, kinds.Recall, kinds.AUC, kinds.PrecisionAtRecall, kinds.RecallAtPrecision,
-        kinds.SensitivityAtSpecificity, kinds.SpecificityAtSensitivity, kinds.CategoricalAccuracy,
-        kinds.TopKCategoricalAccuracy, kinds.CategoricalCrossentropy, kinds.KLDivergence,
-    )  # fmt: skip
-    given = []
-    for metric in keras.tree.flatten(metrics):
-        with contextlib.suppress(ValueError):  # "acc", and what Keras will refuse
-            given.append(kinds.get(metric) if isinstance(metric, str) else metric)
-    return [type(metric).__name__ for metric in given if isinstance(metric, vectors)]
+def _check_optimizer(optimizer: Any) -> None:
+    try:
+        keras.optimizers.get(optimizer)
+    except ValueError as error:
+        known = 'a learning rate, "adam", or an optimizer, for a schedule bert_tf2.AdamWeightDecay(schedule)'
+        raise UserError(f"optimizer={optimizer!r:.60}: is no optimizer of Keras; give {known}") from error
 
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
@@ -127,7 +120,7 @@ class TextModel(keras.Model):
           **kwargs: with `jit_compile`, all rows have max_seq_length tokens.
         """
         of_one_label = self.model.labeled == "texts" and not (self.regression or self.multi_label)
-        if of_one_label and (found := vector_metrics([metrics, kwargs.get("weighted_metrics")])):
+        if of_one_label and (found := targets.vector_metrics([metrics, kwargs.get("weighted_metrics")])):
             loss = loss or "categorical_crossentropy"
             if "sparse" in _name_of(loss):
                 raise UserError(f'metrics: {found[0]} compares vectors; give loss="categorical_crossentropy", or none')
@@ -136,8 +129,12 @@ class TextModel(keras.Model):
             loss = loss or ("mean_squared_error", "sparse_categorical_crossentropy", "binary_crossentropy")[kind]
             metrics = ([], ["accuracy"], ["binary_accuracy"])[kind] if metrics is None else metrics
         optimizer = _RATE if optimizer is None else optimizer
-        if is_rate := isinstance(optimizer, numbers.Real | bool | np.bool_):
+        if getattr(optimizer, "shape", None) == ():  # a number of numpy or TensorFlow
+            optimizer = np.asarray(optimizer).item()
+        if is_rate := isinstance(optimizer, numbers.Real | bool):
             check_type("optimizer", optimizer, float, low=0)
+        else:
+            _check_optimizer(optimizer)
         self._rate = float(optimizer) if is_rate else None
         self._is_planned = is_rate  # whether the rate falls to 0, at the end of `fit`
         if self._rate is not None:
@@ -292,9 +289,7 @@ class TextModel(keras.Model):
         """
         batch_size = 32 if batch_size is None else batch_size
         steps, first_epoch = kwargs.get("steps_per_epoch"), kwargs.get("initial_epoch", 0)
-        check_type("epochs", epochs, int, low=1)
-        check_type("initial_epoch", first_epoch, int, low=0)
-        check_type("steps_per_epoch", steps, int, low=1, optional=True)
+        text_rows.check_epochs(epochs, callbacks, first_epoch, kwargs.get("validation_freq", 1))
         is_balanced = isinstance(class_weight, str) and class_weight == "balanced"
         known = {} if is_balanced else class_weight
         weights = None if class_weight is None else targets.weights_of(known, self._label_map)
@@ -455,7 +450,7 @@ class TextModel(keras.Model):
         `filepath` is "served/films/1" for a server, `format` "tf_saved_model" or "onnx"; `kwargs` are the script's
         settings, such as `quantize`. Raises UserError if the folder is there already, or is not writable.
         """
-        path = os.path.abspath(os.path.expanduser(os.fspath(filepath)))
+        path = os.path.abspath(path_of("filepath", filepath))
         if os.path.exists(path):
             raise UserError(f"{path}: is there already; give another folder, or remove it")
         files.make_directory(os.path.dirname(path))

@@ -34,21 +34,40 @@ _USUAL_LENGTH = _STATED["max_seq_length"][0].flag_default
 _TASK = "tsv"  # of run_classifier.py: one's own tables
 
 
+def path_of(name: str, given: Any) -> str:
+    """The path that an argument states; raises UserError for none."""
+    check_type(name, given, os.PathLike)
+    if not os.fspath(given).strip():
+        raise UserError(f"{name}={given!r}: is empty; give a path")
+    return os.path.expanduser(os.fspath(given))
+
+
+def path_of_weights(name: str, weights: Any, bert_config_file: Any, vocab_file: Any, do_lower_case: Any) -> str:
+    """The path of weights, fetched where it is a name at a hub; raises UserError for arguments of other types."""
+    path = path_of(name, weights)
+    for other, given in (("bert_config_file", bert_config_file), ("vocab_file", vocab_file)):
+        check_type(other, given, os.PathLike, optional=True)
+    check_type("do_lower_case", do_lower_case, bool, optional=True)
+    return hub.fetched(path)
+
+
 class Parts:
     """What a model of texts is made of; the arguments are those of `classifier`."""
 
     def __init__(self, weights, bert_config_file, vocab_file, do_lower_case, max_seq_length, usual=_USUAL_LENGTH):
         check_process()
-        self.source = checkpoint.open_weights(hub.fetched(os.path.expanduser(os.fspath(weights))))
+        path = path_of_weights("weights", weights, bert_config_file, vocab_file, do_lower_case)
+        self.source = checkpoint.open_weights(path)
         self.config = sources.find_config(self.source, bert_config_file)
         tokenizer = text_rules.find_tokenizer(self.source, self.config, vocab_file, do_lower_case)
         longest = self.config.max_position_embeddings
         kept = task_file.settings(self.source.folder, {"max_seq_length": int}).get("max_seq_length")
-        length = max_seq_length or kept or min(usual, longest)
+        length = (kept or min(usual, longest)) if max_seq_length is None else max_seq_length
         self.tokenize = Tokenize(tokenizer, checked_length(length, longest))
 
     def model(self, kind: type, *settings, seed: int) -> keras.Model:
         """A model of `heads` with the weights."""
+        check_type("random_seed", seed, int, low=0)
         with initial_weights_from(seed):
             model = kind(self.config, *settings)
         checkpoint.initialize(model, self.source)
@@ -113,7 +132,7 @@ def write_folder(
     step: int,
 ) -> None:
     """Writes a checkpoint with what the scripts keep beside it; `content` is that of task.json."""
-    output_dir = os.path.expanduser(os.fspath(output_dir))
+    output_dir = path_of("output_dir", output_dir)
     variables = checkpoint.tf1_variables(model)
     model_folder.save(output_dir, variables, step, model.config, tokenizer, label_map, content)
 
@@ -146,7 +165,12 @@ def find_labels(
 ) -> LabelMap:
     """The meaning of the outputs: as given, else as the weights have it; `tags`: of words."""
     found = task_file.label_map_of(source)
-    if isinstance(given, str | set | frozenset) or (given is not None and not isinstance(given, Iterable)):
+    for name, value in (("regression", regression), ("multi_label", multi_label)):
+        check_type(name, value, bool)
+    if regression and (multi_label or given is not None):
+        other = "multi_label=True" if multi_label else f"labels={given!r:.60}"
+        raise UserError(f"regression=True, {other}: a text has a number in place of labels; leave one of the two out")
+    if isinstance(given, str | set | frozenset | Mapping) or (given is not None and not isinstance(given, Iterable)):
         raise UserError(f"labels={given!r:.60}: must be a list of names, in the order of the outputs")
     if given is None and not regression:
         if found is None or found.labeled != ("tokens" if tags else "texts"):

@@ -49,12 +49,26 @@ def check_given(data: tf.data.Dataset, needs_y: bool) -> None:
 
 
 def check_end(x: Any, steps: int | None, name: str) -> None:
-    """Raises UserError for batches without an end, if no number of `steps` is given, an argument with this name."""
+    """Raises UserError for a wrong `steps`, an argument with this name, or none for batches without an end."""
+    check_type(name, steps, int, low=1, optional=True)
     endless = isinstance(x, keras.utils.PyDataset) and x.num_batches is None
     if isinstance(x, tf.data.Dataset):
         endless = x.cardinality() == tf.data.INFINITE_CARDINALITY
     if endless and steps is None:
         raise UserError(f"x: an endless dataset; give {name}=N, the number of batches to read")
+
+
+def check_epochs(epochs: Any, callbacks: Any, first_epoch: Any, validation_freq: Any) -> None:
+    """Raises UserError for arguments of `fit` that Keras would use later, in the midst of a training."""
+    check_type("epochs", epochs, int, low=1)
+    check_type("initial_epoch", first_epoch, int, low=0)
+    if not isinstance(validation_freq, list | tuple | set | range):
+        check_type("validation_freq", validation_freq, int, low=1)
+    for callback in keras.tree.flatten(() if callbacks is None else callbacks):
+        if isinstance(callback, type) or not hasattr(callback, "set_model"):
+            raise UserError(
+                f"callbacks: {callback!r:.60} is no callback of Keras, such as keras.callbacks.CSVLogger(path)"
+            )
 
 
 def words_of(given: Any, name: str = "x") -> list[list[str]]:

@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from bert_tf2 import heads
 from bert_tf2.commands import targets, text_rows
-from bert_tf2.commands.text_models import TextModel, vector_metrics
+from bert_tf2.commands.text_models import TextModel
 from bert_tf2.commands.text_parts import RANDOM_SEED, CutTexts, Parts, find_labels, span_settings
 from bert_tf2.exporting.signatures import IDS
 from bert_tf2.exporting.tokenize_layer import Tokenize
@@ -82,7 +82,6 @@ class _WindowModel(TextModel):
     def _answers(self, x: Any, steps: int | None, answers: Callable[[Any], list]) -> list:
         """The answers to all rows; `answers` makes those to rows that are no dataset."""
         text_rows.check_end(x, steps, "steps")
-        check_type("steps", steps, int, low=1, optional=True)
         if isinstance(x, tf.data.Dataset):
             return answers(self._read(x, steps)[0])
         if not text_rows.has_batches(x):
@@ -168,7 +167,7 @@ class TagModel(_WindowModel):
 
     def compile(self, optimizer: Any = None, loss: Any = None, metrics: Any = None, **kwargs) -> None:
         """See TextModel.compile; padding and all pieces of a word but the first have weight 0."""
-        if found := vector_metrics([metrics, kwargs.get("weighted_metrics")]):
+        if found := targets.vector_metrics([metrics, kwargs.get("weighted_metrics")]):
             raise UserError(
                 f"metrics: {found[0]} compares vectors, and here are tags of words; compute it of `predict`"
             )
@@ -177,7 +176,12 @@ class TagModel(_WindowModel):
         super().compile(optimizer, loss, metrics or [], **kwargs)
 
     def predict(
-        self, x: Any, batch_size: int | None = None, verbose: Any = "auto", steps: int | None = None, **_
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        steps: int | None = None,
+        callbacks: Any = None,
     ) -> list[list[str]]:
         """A tag for each word."""
         size = 32 if batch_size is None else batch_size
@@ -343,7 +347,12 @@ class SpanTextModel(_WindowModel):
         return features, answers, weights[[row.example_index for row in rows]][:, None]
 
     def predict(
-        self, x: Any, batch_size: int | None = None, verbose: Any = "auto", steps: int | None = None, **_
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        steps: int | None = None,
+        callbacks: Any = None,
     ) -> list[SpanAnswer]:
         """The answer to each question, with its probability; "" if there is none."""
         size = 8 if batch_size is None else batch_size

@@ -15,6 +15,7 @@ from bert_tf2.exporting.signatures import IDS
 from bert_tf2.finetuning.options import checked_length
 from bert_tf2.support import files, rows
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import check_type
 from bert_tf2.tokenization import FullTokenizer
 
 _MOST = 1 << 20  # tokens; a model may read fewer
@@ -46,6 +47,9 @@ class Tokenize(keras.layers.Layer):
           pad_to_max_length: whether F is always max_seq_length, and not the length of the longest text of a batch.
         """
         super().__init__(**kwargs)
+        if not isinstance(tokenizer, FullTokenizer | Mapping):
+            raise UserError(f"tokenizer={tokenizer!r:.60}: must be a FullTokenizer, such as load(folder).tokenizer")
+        check_type("pad_to_max_length", pad_to_max_length, bool)
         self.tokenizer = tokenizer if isinstance(tokenizer, FullTokenizer) else tokenizer_of(**tokenizer)
         self.max_seq_length = checked_length(max_seq_length, _MOST)
         self.pad_to_max_length = pad_to_max_length

@@ -32,7 +32,8 @@ def values(column: Any, name: str) -> list:
     if not isinstance(column, list | tuple | str | bytes | Mapping):
         reader = next((getattr(column, each) for each in _READERS if callable(getattr(column, each, None))), None)
         if reader is None and hasattr(column, "numpy"):
-            reader = column.numpy().tolist
+            array = column.numpy()  # bytes, if there is one string alone
+            reader = getattr(array, "tolist", lambda: array)
         found = reader() if reader else column
         if reader and not isinstance(found, list):
             raise UserError(f"{name}: a single value, {found!r:.60}, of no dimension; give a list of values")
