@@ -293,6 +293,7 @@ class Dense(keras.layers.Layer):
 
     def __init__(self, inputs: int, outputs: int, initializer_range: float, activation: str = "linear", **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True  # a position of padding stays one
         self.kernel = self.add_weight(
             shape=[inputs, outputs], initializer=create_initializer(initializer_range), autocast=False, name="kernel"
         )
@@ -332,6 +333,7 @@ class LayerNorm(keras.layers.Layer):
 
     def __init__(self, width: int, epsilon: float = LAYER_NORM_EPSILON, **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True  # a position of padding stays one
         self.epsilon = epsilon
         self.gamma = self.add_weight(shape=[width], initializer="ones", autocast=False, name="gamma")
         self.beta = self.add_weight(shape=[width], initializer="zeros", autocast=False, name="beta")

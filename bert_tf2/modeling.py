@@ -126,6 +126,7 @@ class SelfAttention(keras.layers.Layer):
 
     def __init__(self, config: BertConfig, **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True  # a position of padding stays one
         self.config = config
         make = {"inputs": config.hidden_size, "outputs": config.hidden_size, "dtype": self.dtype_policy}
         self.query = Dense(**make, initializer_range=config.initializer_range, name="query")
@@ -190,6 +191,7 @@ class TransformerBlock(keras.layers.Layer):
 
     def __init__(self, config: BertConfig, **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True  # a position of padding stays one
         self.config = config
         common = {"initializer_range": config.initializer_range, "dtype": self.dtype_policy}
         norm = {"epsilon": config.layer_norm_eps, "rate": config.hidden_dropout_prob, "dtype": self.dtype_policy}

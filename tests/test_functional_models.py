@@ -127,3 +127,12 @@ def test_variables_of_other_dtypes(dtype, near):
         np.testing.assert_allclose(tf.cast(found, tf.float32), wanted, atol=near)
         for term in accelerate(model, Plan(unpad="groups")).loss_terms(batch, tf.constant([1, 2])):
             assert np.isfinite(float(term.total))
+
+
+def test_parts_of_the_encoder_take_states_with_a_mask_in_silence(recwarn):
+    """As a reader who follows a sentence through the layers calls them."""
+    bert = bert_tf2.BertModel(tiny_config())
+    states = bert(np.array([[5, 6, 0]]), np.array([[1, 1, 0]])).embedding_output
+    block = bert.blocks[0]
+    block.attention_norm(states, block.attention.query(states))
+    assert not [str(warning.message) for warning in recwarn if "mask" in str(warning.message)]

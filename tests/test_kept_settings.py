@@ -175,7 +175,7 @@ def test_strings_of_other_kinds(folder):
     assert bert.classify(np.array(["a film"])) == wanted
     with pytest.raises(UserError, match="nor a pair of texts, which is a tuple"):
         bert.classify([["a film", "b"]])
-    with pytest.raises(UserError, match="nor a pair of texts"):
+    with pytest.raises(UserError, match="not UTF-8"):
         bert.classify([b"\xff"])
 
 

@@ -260,13 +260,12 @@ class Bert:
         stated = span_settings("answer", self._folder, settings, may_be_missing)
         alone = isinstance(question, str)
         questions, paragraphs = [question], [paragraph]
-        if not alone and not isinstance(paragraph, str):
-            questions, paragraphs = (
-                rows.texts(column, name, pairs=False)[0]
-                for column, name in ((question, "question"), (paragraph, "paragraph"))
-            )
-        if not alone and (isinstance(paragraph, str) or len(questions) != len(paragraphs)):
-            raise UserError(f"{len(questions)} questions: a list with a paragraph for each is needed")
+        if not alone:
+            questions = rows.texts(question, "question", pairs=False)[0]
+            if not isinstance(paragraph, str):
+                paragraphs = rows.texts(paragraph, "paragraph", pairs=False)[0]
+            if isinstance(paragraph, str) or len(questions) != len(paragraphs):
+                raise UserError(f"{len(questions)} questions: a list with a paragraph for each is needed")
         longest = self.config.max_position_embeddings
         found = self._answerer.answer(questions, paragraphs, stated, longest, batch_size)
         return found[0] if alone else found

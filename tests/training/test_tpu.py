@@ -59,7 +59,7 @@ def test_nothing_depends_on_shapes_that_are_not_known(calls, log_lines):
     strategy = devices.create_strategy(DeviceOptions(use_tpu=True))
     assert devices.plan_for(TrainingOptions(bert_config_file="x", output_dir="x"), strategy, 768) == Plan("none")
     assert not devices.can_compile(strategy)  # XLA compiles the program as a whole, not parts of it
-    assert not devices.compiles_whole_step(strategy)
+    assert not devices.compiles_step(strategy, "true", 1)
     assert any("--xla has no effect on a TPU" in line for line in log_lines)
 
 
