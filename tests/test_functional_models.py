@@ -131,7 +131,7 @@ def test_variables_of_other_dtypes(dtype, near):
 
 def test_parts_of_the_encoder_take_states_with_a_mask_in_silence(recwarn):
     """As a reader who follows a sentence through the layers calls them."""
-    bert = bert_tf2.BertModel(tiny_config())
+    bert = bert_tf2.BertModel(small_config())
     states = bert(np.array([[5, 6, 0]]), np.array([[1, 1, 0]])).embedding_output
     block = bert.blocks[0]
     block.attention_norm(states, block.attention.query(states))
