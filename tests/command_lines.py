@@ -54,7 +54,9 @@ def environment(*folders: pathlib.Path, **variables: str) -> dict[str, str]:
 
 
 # TensorFlow writes them before it reads TF_CPP_MIN_LOG_LEVEL; the last two kinds follow an error in version 2.22.
-_OF_TENSORFLOW = re.compile(r"(?m)^([IWE]0000 |WARNING: All log messages before|=== Source Location|external/xla).*\n")
+_OF_TENSORFLOW = re.compile(
+    r"(?m)^([IWE]0000 |WARNING: All log messages before|To enable the following|=== Source Location|external/xla).*\n+"
+)
 
 
 def without_tensorflow(stderr: str) -> str:

@@ -10,6 +10,7 @@ import tarfile
 import zipfile
 
 import pytest
+import text_operations
 from pretraining_text import CORPUS, SETTINGS
 from refused import message_of
 
@@ -45,6 +46,13 @@ def test_a_corpus_is_unpacked_as_it_is_read(tmp_path, vocab_file, in_process, en
         for name in ("plain", "packed")
     )
     assert len(plain) == 2 and plain == packed
+
+
+@pytest.mark.parametrize("ending", PACK)
+def test_a_vocabulary_is_learned_from_a_corpus_as_it_is_read(tmp_path, ending):
+    text_operations.need()
+    (tmp_path / "plain").write_bytes(TEXT)
+    (tmp_path / "packed").write_bytes(PACK[ending](TEXT))
     learnt = [
         commands.call("build_vocab", input_file=f"{tmp_path}/{name}", vocab_file=f"{tmp_path}/learnt", vocab_size=200)
         for name in ("plain", "packed")
