@@ -9,6 +9,7 @@ import pathlib
 import numpy as np
 import pytest
 import tensorflow as tf
+import text_operations
 import toy_data
 from refused import message_of as refusal
 from small_models import randomize
@@ -59,6 +60,7 @@ def test_windows_of_long_texts(tmp_path, pooling, log_lines):
     flags = save(tmp_path, heads.ClassifierModel(toy_data.config(), 2), LabelMap("cola", ("0", "1"), False))
     del flags["output_dir"]
     flags |= {"task": "classifier", "stride": 3, "max_seq_length": 6, "export_dir": tmp_path / "served"}
+    text_operations.need()  # an export with texts
     served = tf.saved_model.load(commands.call("export_saved_model", pooling=pooling, **flags)).signatures
     bert = bert_tf2.load(tmp_path)
     words = "the film was good and bad or lovely in paris".split()

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import text_operations
 import toy_data
 from small_models import randomize
 from tensorflow.python.framework import config
@@ -125,6 +126,7 @@ def eval_path(path, value):
 
 
 def exported(path):
+    text_operations.need()  # an export with texts
     bert = bert_tf2.load(path / "texts")
     return bert_tf2.export(bert.model, bert.tokenizer, path / "of_keras", 16)
 

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
+import text_operations
 import toy_data
 
 import bert_tf2
@@ -122,6 +123,7 @@ def test_answers(tmp_path):
     with pytest.raises(UserError, match="2 questions: a list with a paragraph for each"):
         bert.answer([question] * 2, paragraph)
     squad = {"task": "squad", "init_checkpoint": str(tmp_path / "out"), "export_dir": str(tmp_path / "served")}
+    text_operations.need()  # an export with texts
     served = commands.call("export_saved_model", **squad)
     assert kept.items() <= json.loads((tmp_path / "served/1/model_info.json").read_text()).items()
     found = tf.saved_model.load(served).signatures["serving_text"]
@@ -149,6 +151,7 @@ def test_tags(tmp_path, log_lines):
     alone = [bert.tag(sentence) for sentence in given]
     assert [bert.tag(" ".join(sentence)) for sentence in given] == alone != script  # so the sentences around count
     ner = {"task": "ner", "init_checkpoint": str(tmp_path / "out"), "export_dir": str(tmp_path / "served")}
+    text_operations.need()  # an export with texts
     commands.call("export_saved_model", **ner)
     assert any("--document_context, and an export reads each text alone" in line for line in log_lines)
 

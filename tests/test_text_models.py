@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import text_operations
 import toy_data
 from command_lines import ROOT
 from refused import message_of
@@ -368,6 +369,7 @@ def test_words_with_tags(encoder, tmp_path):
     names.save_folder(tmp_path / "out")
     assert bert_tf2.load(tmp_path / "out").tag(asked) == found
     assert bert_tf2.tagger(tmp_path / "out").predict(asked[:3]) == found[:3]
+    text_operations.need()  # an export with texts
     names.export(tmp_path / "served")
     assert "serving_text" in tf.saved_model.load(str(tmp_path / "served")).signatures
     names.save(tmp_path / "names.keras")
@@ -414,6 +416,7 @@ def test_questions_with_answers(encoder, tmp_path):
     reader.save_folder(tmp_path / "out")
     assert bert_tf2.load(tmp_path / "out").answer(*map(list, zip(*asked, strict=True))) == found
     assert bert_tf2.answerer(tmp_path / "out").predict(asked) == found
+    text_operations.need()  # an export with texts
     reader.export(tmp_path / "served")
     assert "serving_text" in tf.saved_model.load(str(tmp_path / "served")).signatures
     reader.save(tmp_path / "reader.keras")
