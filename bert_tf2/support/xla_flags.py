@@ -48,7 +48,10 @@ def prepare(cache_dir: str | None = None) -> None:
     """
     if "tensorflow" in sys.modules or not has_gpu():
         return
-    release = importlib.metadata.version("tensorflow")
+    try:
+        release = importlib.metadata.version("tensorflow")
+    except importlib.metadata.PackageNotFoundError:  # a build with another name, such as tf-nightly
+        return
     if not release.startswith(_RELEASES):
         return
     given = os.environ.get("XLA_FLAGS", "")

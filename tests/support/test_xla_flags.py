@@ -10,6 +10,10 @@ import pytest
 SHOW = """
 import glob, json, os, sys
 glob.glob = lambda pattern: ["/dev/nvidia0"] if pattern.startswith("/dev/nvidia") else []
+import importlib.metadata
+if os.environ.get("OTHER_BUILD"):
+    found = importlib.metadata.version
+    importlib.metadata.version = lambda name: found("no-" + name)
 from bert_tf2.support import xla_flags
 xla_flags.prepare(*sys.argv[1:])
 print(json.dumps({name: os.environ.get(name, "") for name in ("XLA_FLAGS", "TF_XLA_FLAGS")}))
@@ -60,6 +64,10 @@ def test_where_no_program_is_kept(tmp_path, arguments, variables):
     found = prepared(tmp_path, *arguments, **variables)
     assert not found["TF_XLA_FLAGS"]
     assert bool(found["XLA_FLAGS"]) is ("CUDA_VISIBLE_DEVICES" not in variables)
+
+
+def test_a_build_of_tensorflow_with_another_name_keeps_its_settings(tmp_path):
+    assert prepared(tmp_path, OTHER_BUILD="1") == {"XLA_FLAGS": "", "TF_XLA_FLAGS": ""}
 
 
 def test_the_cache_is_bounded(tmp_path):
