@@ -26,7 +26,7 @@ from bert_tf2.training.workers import ALONE, Team, workers_of
 _HERE = DeviceOptions()
 _TPU_PORT = 8470  # of Cloud TPU workers; TensorFlow uses it as well
 # From here on, a compiled step wins back the time of the compiler: for BERT-Base on an H200 36 s more before the first
-# step, and 15 ms less for each step. Both are proportional to the number of layers.
+# step, and 15 ms less for each step. Other models were not measured.
 _STEPS_WORTH_COMPILING = 2500
 _TPU_SECONDS = 5.0  # after which a TPU that does not answer is given up
 
