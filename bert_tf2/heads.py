@@ -51,8 +51,6 @@ _FEATURE_SHAPES = {"max_seq_length": ("BF",), "max_predictions_per_seq": ("BP",)
 
 _WORDS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 
-# The dropout before an output layer is 10 % for every config (reference: create_model of run_classifier).
-_CLASSIFIER_DROPOUT = 0.1
 # The deviation of new output weights in the fine-tuning tasks does not depend on the config either.
 _OUTPUT_INITIALIZER_RANGE = 0.02
 
@@ -66,6 +64,7 @@ class _Model(keras.Model):
     has_pooler = True  # whether the pooler is one of its variables in checkpoints
     loss_names: tuple[str, ...] = ("loss",)  # of the terms of loss_terms, in order
     record_kind: records.RecordKind  # the table of its features, used for their shapes
+    head_dropout: float = 0.1  # for every config (reference: create_model of run_classifier)
 
     def __init__(self, config: BertConfig, **kwargs):
         super().__init__(**kwargs)
@@ -123,13 +122,13 @@ class _Model(keras.Model):
         return output._replace(sequence_output=tf.gather(output.sequence_output, reads, batch_dims=1))
 
     def _drop(self, states: tf.Tensor, training: bool, dropout_seed: tf.Tensor | None) -> tf.Tensor:
-        """Applies the dropout before an output layer."""
+        """Applies the dropout before an output layer, `head_dropout`."""
         if not training:
             return states
         # A separate stream: the encoder's dropouts derive theirs from the step's seed itself.
         own = None if dropout_seed is None else fold_in(dropout_seed, -1)
         with dropout_from(DropoutSeeds(own)):
-            return dropout(states, _CLASSIFIER_DROPOUT)
+            return dropout(states, self.head_dropout)
 
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
@@ -240,6 +239,8 @@ class ClassifierModel(_Model):
 
     `class_weights`: L weights in the training loss for the examples of each class (with `multi_label`, for each label
     of an example); None for equal weights. Set it before the training. It is not saved.
+
+    `head_dropout`: the share of pooled_output that is dropped in training. Set it before the training. It is not saved.
     """
 
     heads = ("labels",)
@@ -336,7 +337,11 @@ class SpanModel(_Model):
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
 class TaggingModel(_Model):
-    """One label per token (paper, section 5.3). Positions with a negative label id are ignored."""
+    """One label per token (paper, section 5.3). Positions with a negative label id are ignored.
+
+    `head_dropout`: the share of sequence_output that is dropped in training. Set it before the training. It is not
+    saved.
+    """
 
     heads = ("labels",)
     labeled = "tokens"

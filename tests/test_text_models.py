@@ -15,6 +15,7 @@ import text_operations
 import toy_data
 from command_lines import ROOT
 from refused import message_of
+from small_models import without_head_dropout
 
 import bert_tf2
 from bert_tf2 import heads, layers
@@ -244,7 +245,7 @@ def test_a_head_of_another_kind(encoder):
 
 def test_several_devices(encoder, two, monkeypatch):
     """The losses of two replicas are those of one."""
-    monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
+    without_head_dropout(monkeypatch)
     how = {"labels": ["no", "yes"], "max_seq_length": 24}  # the new weights are those of the script's random_seed
     alone = bert_tf2.classifier(encoder, **how)
     with two.scope():

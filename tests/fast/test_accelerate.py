@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 from gradient_steps import make, on_second_replica
-from small_models import MAKERS, randomize, small_config
+from small_models import MAKERS, randomize, small_config, without_head_dropout
 from training_steps import batch_of, check, step_of
 
-from bert_tf2 import heads
 from bert_tf2.fast.encoder import Plan, accelerate
 
 PLANS = {
@@ -24,7 +23,7 @@ SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("masked_words", 
 
 @pytest.mark.parametrize("kind", ["pretraining", "tagging", *SLOW])
 def test_outputs_and_gradients_without_dropout(kind, monkeypatch):
-    monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
+    without_head_dropout(monkeypatch)
     model, batch = MAKERS[kind](small_config(num_hidden_layers=LAYERS)), batch_of(kind)
     randomize(model)
     wanted, plain = step_of(model, batch), model.outputs(batch)

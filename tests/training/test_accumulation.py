@@ -5,10 +5,9 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import MAKERS, batch_for
+from small_models import MAKERS, batch_for, without_head_dropout
 from small_trainings import ONE, endless, make_trainer, saved
 
-from bert_tf2 import heads
 from bert_tf2.support.errors import UserError
 
 
@@ -16,7 +15,7 @@ from bert_tf2.support.errors import UserError
 def whole(tmp_path_factory):
     """kind -> what the batch as a whole gives; without the classifier's dropout."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
+        without_head_dropout(patch)
         yield functools.cache(lambda kind: train(tmp_path_factory.mktemp(kind), kind))
 
 

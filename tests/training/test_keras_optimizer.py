@@ -8,9 +8,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import MAKERS, batch_for, tiny_config
+from small_models import MAKERS, batch_for, tiny_config, without_head_dropout
 
-from bert_tf2 import heads
 from bert_tf2.modeling import BertModel
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.keras_optimizer import AdamWeightDecay, WarmupAndDecay
@@ -23,7 +22,7 @@ STEPS = 50
 @pytest.mark.parametrize("bias_correction", [False, True])
 @pytest.mark.compiled
 def test_fit_trains_as_the_scripts_do(monkeypatch, tmp_path, bias_correction):
-    monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
+    without_head_dropout(monkeypatch)
     config = tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     ours, theirs = MAKERS["classifier"](config), MAKERS["classifier"](config)
     theirs.set_weights(ours.get_weights())
@@ -187,7 +186,7 @@ def plainly(kind):
 )
 def test_every_model_trains_alike_in_every_way(two, monkeypatch, kind, way):
     """Against one device in float32, of which each step takes the batch whole."""
-    monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
+    without_head_dropout(monkeypatch)
     *given, wanted = plainly(kind)
     how = {"devices": {}, "parts": {"parts": 2}, "compiled": {"jit_compile": True}}.get(way, {"dtype": way})
     found = fitted(kind, *given, two if way == "devices" else tf.distribute.get_strategy(), **how)

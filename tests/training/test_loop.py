@@ -13,7 +13,17 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import GOLDEN, MAKERS, batch_for, needs_golden, randomize, small_batch, tiny_config, values_of
+from small_models import (
+    GOLDEN,
+    MAKERS,
+    batch_for,
+    needs_golden,
+    randomize,
+    small_batch,
+    tiny_config,
+    values_of,
+    without_head_dropout,
+)
 from small_trainings import ONE, endless, make_trainer, saved
 
 from bert_tf2 import heads, optimization
@@ -114,7 +124,7 @@ ROUNDING_ONLY = "key/bias"
     "kind", [*(pytest.param(k, marks=pytest.mark.slow) for k in ("pretraining", "tagging")), "classifier"]
 )
 def test_two_replicas_update_as_one(tmp_path, two, kind, monkeypatch):
-    monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
+    without_head_dropout(monkeypatch)
     init = saved_model(tmp_path, kind)
     before = saved(tmp_path)
     for name, strategy in (("one", ONE), ("two", two)):
