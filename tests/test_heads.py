@@ -1,42 +1,27 @@
 """The heads and their losses against the reference's numbers and numpy, and the shared embedding table."""
 
+from __future__ import annotations
+
+import re
+
 import numpy as np
 import pytest
-import reference_math
+import reference_math as math
 import tensorflow as tf
-from small_models import (
-    GOLDEN,
-    LABELS,
-    LENGTH,
-    MAKERS,
-    PREDICTIONS,
-    VOCAB,
-    batch_for,
-    needs_golden,
-    randomize,
-    small_batch,
-    small_config,
-)
+from small_models import GOLDEN, LABELS, MAKERS, batch_for, needs_golden, randomize, small_config, values_of
 
-from bert_tf2 import heads, losses
+from bert_tf2 import heads, losses, shapes
 from bert_tf2.config import ACTIVATIONS, BertConfig
 from bert_tf2.weights import checkpoint
 
 SEED = tf.constant([3, 4])
+KINDS = {**MAKERS, "regression": lambda config: heads.ClassifierModel(config, LABELS, regression=True)}
 
 
-def small_model(kind: str, seed: int = 0, dtype: str = "float32", **changes):
-    model = MAKERS[kind](small_config(**changes), dtype=dtype)
-    randomize(model, seed)
+def small_model(kind: str, **changes):
+    model = KINDS[kind](small_config(**changes))
+    randomize(model)
     return model
-
-
-def numpy_encoder(model, batch):
-    weights = {name: variable.numpy() for name, variable in checkpoint.tf1_variables(model).items()}
-    _, layers, pooled = reference_math.encoder(
-        weights, model.config, batch["input_ids"], batch["input_mask"], batch["segment_ids"]
-    )
-    return weights, layers[-1], pooled
 
 
 def tensors(batch) -> dict[str, tf.Tensor]:
@@ -47,11 +32,7 @@ def loss_values(model, batch) -> dict[str, tf.Tensor]:
     return {term.name: term.mean() for term in model.loss_terms(tensors(batch), dropout_seed=SEED)}
 
 
-def total_loss(model, batch) -> tf.Tensor:
-    return tf.add_n(list(loss_values(model, batch).values()))
-
-
-# The reference's numbers.
+# The reference's numbers
 
 
 @pytest.fixture(scope="module")
@@ -90,131 +71,107 @@ def test_pretraining_heads_equal_the_reference(golden_model, case):
     assert compared == (5 if case == "max_length" else 6)
 
 
-# Each head in numpy.
+# Each head in numpy
 
 
-@pytest.mark.parametrize("hidden_act", ACTIVATIONS)
-def test_masked_lm_equals_numpy(hidden_act):
-    model, batch = small_model("pretraining", hidden_act=hidden_act), small_batch()
-    weights, sequence, pooled = numpy_encoder(model, batch)
-    log_probs = reference_math.masked_lm_log_probs(weights, model.config, sequence, batch["masked_lm_positions"])
-    losses = reference_math.picked(log_probs, batch["masked_lm_ids"])
-    kept = batch["masked_lm_weights"]
-    loss = (kept * losses).sum() / (kept.sum() + 1e-5)
+def expected(kind: str, model, batch) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, float]]:
+    """The logits as log probabilities or numbers, what `outputs` must return, and the losses."""
+    weights = values_of(model)
+    inputs = (batch[name] for name in ("input_ids", "input_mask", "segment_ids"))
+    _, layers, pooled = math.encoder(weights, model.config, *inputs)
+    if kind in ("pretraining", "masked_words"):
+        words = math.masked_lm_log_probs(weights, model.config, layers[-1], batch["masked_lm_positions"])
+        each, kept = math.picked(words, batch["masked_lm_ids"]), batch["masked_lm_weights"]
+        outputs = {"masked_lm_example_loss": each, "masked_lm_predictions": words.argmax(-1)}
+        terms = {"masked_lm_loss": (kept * each).sum() / (kept.sum() + 1e-5)}
+        if kind == "pretraining":
+            order = math.log_softmax(math.output_layer(weights, "cls/seq_relationship/", pooled))
+            of_order = math.picked(order, batch["next_sentence_labels"])
+            outputs |= {"next_sentence_example_loss": of_order, "next_sentence_predictions": order.argmax(-1)}
+            terms["next_sentence_loss"] = of_order.mean()
+        return words, outputs, terms
+    if kind == "span":  # over all positions, padding too: the reference does not leave it out
+        logits = np.moveaxis(math.output_layer(weights, "cls/squad/", layers[-1]), -1, 0)
+        both = zip(math.log_softmax(logits), ("start_positions", "end_positions"), strict=True)
+        loss = np.mean([math.picked(scores, batch[name]) for scores, name in both])
+        return logits, {"start_logits": logits[0], "end_logits": logits[1]}, {"loss": loss}
+    scores = math.output_layer(weights, "", layers[-1] if kind == "tagging" else pooled)
+    if kind == "regression":
+        each = (scores[:, 0] - batch["label_ids"]) ** 2
+        return scores, {"probabilities": scores, "example_loss": each}, {"loss": each.mean()}
+    log_probs = math.log_softmax(scores)
+    each = math.picked(log_probs, np.maximum(batch["label_ids"], 0))
+    if kind == "classifier":
+        return log_probs, {"probabilities": np.exp(log_probs), "example_loss": each}, {"loss": each.mean()}
+    each = each[batch["label_ids"] >= 0]
+    assert 0 < each.size < batch["label_ids"].size
+    return log_probs, {"predictions": log_probs.argmax(-1)}, {"loss": each.sum() / (each.size + 1e-5)}
 
-    got_loss, got_losses, got_log_probs = heads.get_masked_lm_output(
-        model.masked_lm,
-        model.encode(batch).sequence_output,
-        model.bert.get_embedding_table(),
-        *(tf.constant(batch[f"masked_lm_{name}"]) for name in ("positions", "ids", "weights")),
+
+@pytest.mark.parametrize(
+    ("kind", "hidden_act"), [*((k, "gelu") for k in KINDS), *(("pretraining", a) for a in ACTIVATIONS)]
+)
+def test_a_head_equals_numpy(kind, hidden_act):
+    model, batch = small_model(kind, hidden_act=hidden_act), batch_for(kind)
+    model.head_dropout = 0.0
+    if kind == "regression":
+        batch["label_ids"] = np.array([0.5, 4.0, -1.0, 2.25], np.float32)
+    scores, outputs, terms = expected(kind, model, batch)
+    logits = np.asarray(model(batch))
+    np.testing.assert_allclose(
+        logits if kind in ("span", "regression") else tf.nn.log_softmax(logits), scores, atol=2e-5
     )
-    np.testing.assert_allclose(got_log_probs, log_probs.reshape(-1, VOCAB), atol=2e-5)
-    np.testing.assert_allclose(got_losses, losses.reshape(-1), atol=2e-5)
-    np.testing.assert_allclose(got_loss, loss, atol=1e-5)
-    logits = model(batch)
-    assert logits.shape == (4, PREDICTIONS, VOCAB)
-    np.testing.assert_allclose(tf.nn.log_softmax(logits), log_probs, atol=2e-5)
-
-    sentence = reference_math.log_softmax(reference_math.output_layer(weights, "cls/seq_relationship/", pooled))
-    sentence_losses = reference_math.picked(sentence, batch["next_sentence_labels"])
-    values = {name: float(value) for name, value in loss_values(model, batch).items()}
-    assert tuple(values) == model.loss_names == ("masked_lm_loss", "next_sentence_loss")
-    assert values == pytest.approx({"masked_lm_loss": loss, "next_sentence_loss": sentence_losses.mean()}, abs=1e-5)
-
-    outputs = model.outputs(tensors(batch))
-    np.testing.assert_allclose(outputs["masked_lm_example_loss"], losses, atol=2e-5)
-    np.testing.assert_array_equal(outputs["masked_lm_predictions"], log_probs.argmax(-1))
-    np.testing.assert_allclose(outputs["next_sentence_example_loss"], sentence_losses, atol=2e-5)
-    np.testing.assert_array_equal(outputs["next_sentence_predictions"], sentence.argmax(-1))
-
-
-def test_masked_words_alone_are_those_of_pretraining():
-    both, batch = small_model("pretraining"), small_batch()
-    alone = small_model("masked_words")
-    values = {name: variable.numpy() for name, variable in checkpoint.tf1_variables(both).items()}
-    for name, variable in checkpoint.tf1_variables(alone).items():
-        variable.assign(values[name])
-    of_both = loss_values(both, batch)
-    found = loss_values(alone, batch)
-    assert tuple(found) == alone.loss_names == ("masked_lm_loss",)
-    np.testing.assert_allclose(found["masked_lm_loss"], of_both["masked_lm_loss"], rtol=1e-6)
-    of_both, found = both.outputs(tensors(batch)), alone.outputs(tensors(batch))
-    assert {*found} == {"masked_lm_example_loss", "masked_lm_predictions"}
-    for name, value in found.items():
-        np.testing.assert_allclose(value, of_both[name], rtol=1e-5)
+    found = model.outputs(tensors(batch))
+    assert {*found} == {*outputs}
+    for name, wanted in outputs.items():
+        np.testing.assert_allclose(found[name], wanted, atol=1e-4, err_msg=name)
+    found = {name: float(value) for name, value in loss_values(model, batch).items()}
+    assert tuple(found) == model.loss_names and found == pytest.approx(terms, abs=1e-4, rel=1e-6)
+    assert kind == "span" or logits.shape == scores.shape
+    if kind == "pretraining":  # the reference's function
+        words = (batch[f"masked_lm_{name}"] for name in ("positions", "ids", "weights"))
+        found = heads.get_masked_lm_output(
+            model.masked_lm, model.encode(batch).sequence_output, model.get_output_table(), *words
+        )
+        wanted = (
+            terms["masked_lm_loss"],
+            outputs["masked_lm_example_loss"].ravel(),
+            scores.reshape(-1, scores.shape[-1]),
+        )
+        for value, of_numpy in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(value, of_numpy, atol=2e-5)
 
 
 def test_the_denominator_of_masked_lm_is_the_weights_plus_a_little():
-    model, weights = small_model("pretraining"), [[0.5, 0.25, 0.0]]
-    states, table = tf.zeros([1, 3, model.config.hidden_size]), model.get_output_table()
-    term, each, _ = losses.score_masked_words(model.masked_lm, states, table, tf.constant([[1, 2, 3]]), weights)
-    each = each.numpy()
-    assert float(term.mean()) == pytest.approx((each[0] / 2 + each[1] / 4) / 0.75001, rel=1e-6)
+    model = small_model("pretraining")
+    states, table, ids = tf.zeros([1, 3, 8]), model.get_output_table(), tf.constant([[1, 2, 3]])
+    for weights in ([0.5, 0.25, 0.0], [1e-5, 0.0, 0.0], [0.0, 0.0, 0.0]):
+        term, each, _ = losses.score_masked_words(model.masked_lm, states, table, ids, [weights])
+        wanted = np.dot(each, weights) / (sum(weights) + 1e-5)
+        assert float(term.mean()) == pytest.approx(wanted, rel=1e-6)
 
 
-@pytest.mark.parametrize("regression", [False, True])
-def test_classifier_equals_numpy(monkeypatch, regression):
-    monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
-    model, batch = heads.ClassifierModel(small_config(), LABELS, regression=regression), small_batch()
+# Dropout on top of the encoder
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_tenth_of_what_the_head_reads_is_dropped_in_training_whatever_the_config_says(kind):
+    """Only in fine-tuning tasks; with a unit matrix as the output layer, whose answer is what it reads."""
+    labels, batch = small_config().hidden_size, batch_for(kind, 300)
+    model = small_model(kind)
+    if kind in ("pretraining", "masked_words", "span"):
+        first = np.asarray(model(batch, training=True, dropout_seed=SEED))
+        return np.testing.assert_array_equal(first, model(batch))
+    model = {"classifier": heads.ClassifierModel, "tagging": heads.TaggingModel}[kind](small_config(), labels)
     randomize(model)
-    weights, _, pooled = numpy_encoder(model, batch)
-    answers = reference_math.output_layer(weights, "", pooled)
-    if regression:
-        batch["label_ids"] = np.array([0.5, 4.0, -1.0, 2.25], np.float32)
-        losses = (answers[:, 0] - batch["label_ids"]) ** 2
-    else:
-        log_probs = reference_math.log_softmax(answers)
-        answers, losses = np.exp(log_probs), reference_math.picked(log_probs, batch["label_ids"])
-    outputs = model.outputs(tensors(batch))
-    np.testing.assert_allclose(outputs["probabilities"], answers, atol=1e-5)
-    np.testing.assert_allclose(outputs["example_loss"], losses, atol=1e-4)
-    assert float(total_loss(model, batch)) == pytest.approx(losses.mean(), abs=1e-4)
-
-
-def test_spans_equal_numpy():
-    model, batch = small_model("span"), small_batch()
-    weights, sequence, _ = numpy_encoder(model, batch)
-    logits = reference_math.output_layer(weights, "cls/squad/", sequence)
-    outputs = model.outputs(tensors(batch))
-    np.testing.assert_allclose(outputs["start_logits"], logits[..., 0], atol=2e-5)
-    np.testing.assert_allclose(outputs["end_logits"], logits[..., 1], atol=2e-5)
-    # Over all positions, padding too: the reference does not leave it out.
-    start = reference_math.picked(reference_math.log_softmax(logits[..., 0]), batch["start_positions"])
-    end = reference_math.picked(reference_math.log_softmax(logits[..., 1]), batch["end_positions"])
-    assert float(total_loss(model, batch)) == pytest.approx((start.mean() + end.mean()) / 2, abs=1e-5)
-
-
-def test_tagging_equals_numpy_and_leaves_unlabeled_tokens_out(monkeypatch):
-    monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
-    model, batch = small_model("tagging"), batch_for("tagging")
-    weights, sequence, _ = numpy_encoder(model, batch)
-    log_probs = reference_math.log_softmax(reference_math.output_layer(weights, "", sequence))
-    labeled = batch["label_ids"] >= 0
-    losses = reference_math.picked(log_probs, np.maximum(batch["label_ids"], 0))[labeled]
-    assert 0 < labeled.sum() < labeled.size
-    assert model(batch).shape == (4, LENGTH, LABELS)
-    assert float(total_loss(model, batch)) == pytest.approx(losses.sum() / (len(losses) + 1e-5), abs=1e-5)
-    np.testing.assert_array_equal(model.outputs(tensors(batch))["predictions"], log_probs.argmax(-1))
-
-
-# Dropout on top of the encoder.
-
-
-@pytest.mark.parametrize("kind", ["classifier", "tagging"])
-def test_what_the_head_reads_is_dropped_in_training_whatever_the_config_says(kind):
-    model, batch = small_model(kind), batch_for(kind)
-    still = model(batch)
-    first, again = (model(batch, training=True, dropout_seed=SEED) for _ in range(2))
-    other = model(batch, training=True, dropout_seed=SEED + 1)
+    model.output_layer.output_weights.assign(np.eye(labels))
+    model.output_layer.output_bias.assign(np.zeros(labels))
+    still = model(batch).numpy()
+    first, again, other = (model(batch, training=True, dropout_seed=seed).numpy() for seed in (SEED, SEED, SEED + 1))
     np.testing.assert_array_equal(first, again)
-    assert np.abs(first - still).max() > 1e-2
-    assert np.abs(first - other).max() > 1e-2
-
-
-@pytest.mark.parametrize("kind", ["pretraining", "span"])
-def test_the_other_heads_drop_nothing_of_their_own(kind):
-    model, batch = small_model(kind), batch_for(kind)
-    np.testing.assert_array_equal(model(batch, training=True, dropout_seed=SEED), model(batch))
+    assert 0.1 < ((first == 0) != (other == 0)).mean() < 0.26  # of independent masks 0.18
+    assert 0.08 < (first == 0).mean() < 0.12
+    np.testing.assert_allclose(first[first != 0], still[first != 0] / 0.9, rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", MAKERS)
@@ -222,7 +179,42 @@ def test_every_trained_variable_gets_a_gradient_and_no_other(kind):
     model, batch = small_model(kind), batch_for(kind)
     variables = checkpoint.tf1_variables(model)
     with tf.GradientTape() as tape:
-        loss = total_loss(model, batch)
+        loss = tf.add_n([*loss_values(model, batch).values()])
     gradients = dict(zip(variables, tape.gradient(loss, list(variables.values())), strict=True))
     with_gradient = {name for name, gradient in gradients.items() if gradient is not None}
     assert with_gradient == set(checkpoint.trained_variables(model))
+
+
+# Features of another shape
+
+NEEDED = {
+    "pretraining": ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights", "next_sentence_labels"),
+    "masked_words": ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"),
+    "classifier": ("label_ids",),
+    "span": ("start_positions", "end_positions"),
+    "tagging": ("label_ids",),
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_features_of_another_shape_or_missing(kind):
+    model, batch = small_model(kind), batch_for(kind)
+    model.head_dropout = 0.0
+
+    def refusal(changed) -> str:
+        with pytest.raises(shapes.ShapeError) as caught:
+            model.loss_terms(changed, dropout_seed=SEED)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    for name in ("input_mask", "segment_ids", *NEEDED[kind]):
+        letters = {2: r"\[B, F\]", 1: r"\[B\]"}[batch[name].ndim] if "masked_lm" not in name else r"\[B, P\]"
+        short = batch[name][:-1]
+        assert re.match(rf"{name}: shape \[3.*\], wanted {letters} = \[4", refusal({**batch, name: short}))
+        assert refusal({**batch, name: batch[name][..., None, None]}).startswith(f"{name}: shape ")
+        if name in NEEDED[kind]:
+            rest = {each: value for each, value in batch.items() if each != name}
+            assert re.match(rf"{name}: missing, wanted \[B.*input_mask", refusal(rest))
+        if kind in ("classifier", "span") and name in NEEDED[kind]:  # labels may be a column
+            assert loss_values(model, {**batch, name: batch[name][:, None]}) == loss_values(model, batch)
+    model({each: batch[each] for each in ("input_ids", "masked_lm_positions")})  # no more is needed

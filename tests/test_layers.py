@@ -1,13 +1,73 @@
-"""Dropout, and the products of the output layers, at every precision."""
+"""The building blocks: activations, LayerNorm, dropout, output layers, and gradients that are sums over many tokens."""
+
+from __future__ import annotations
 
 import numpy as np
 import pytest
+import reference_math
 import tensorflow as tf
+from small_models import small_config
 
-from bert_tf2 import layers
+from bert_tf2 import layers, modeling
+from bert_tf2.config import ACTIVATIONS
+from bert_tf2.fast import kernels
 
 SEED = tf.constant([3, 4])
 DTYPES = [tf.float32, tf.bfloat16, tf.float16]
+
+
+def exact(x) -> np.ndarray:
+    return tf.cast(x, tf.float64).numpy()
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_equal_numpy(name):
+    x = np.linspace(-6, 6, 241)
+    activation, wanted = modeling.get_activation(name.upper()), reference_math.ACTIVATIONS[name](x)
+    for dtype, near in ((tf.float64, 1e-7 if name == "gelu_erf" else 1e-12), (tf.float32, 1e-6), (tf.bfloat16, 0.02)):
+        found = activation(tf.constant(x, dtype))
+        assert found.dtype == dtype
+        np.testing.assert_allclose(exact(found), wanted, atol=near, rtol=near)
+
+
+def test_what_is_no_name_of_an_activation():
+    assert modeling.get_activation(tf.nn.relu) is tf.nn.relu and modeling.get_activation(None) is None
+    with pytest.raises(ValueError, match="swish"):
+        modeling.get_activation("swish")
+
+
+def test_layer_norm_has_the_epsilon_of_the_configuration():
+    layer = modeling.LayerNorm(2, epsilon=0.75)
+    np.testing.assert_allclose(layer(tf.constant([[1.0, 2.0]])), [[-0.5, 0.5]])  # 0.5 / sqrt(0.25 + 0.75)
+    model = modeling.BertModel(small_config(layer_norm_eps=0.1))
+    norms = [model.embeddings.layer_norm, model.blocks[0].attention_norm, model.blocks[1].output_norm]
+    assert [norm.epsilon for norm in norms] == [0.1] * 3
+
+
+# The reference's helpers for shapes
+
+
+def test_shapes_and_matrices():
+    @tf.function(input_signature=[tf.TensorSpec([None, 3])])
+    def sizes(x):
+        first, second = modeling.get_shape_list(x)
+        assert isinstance(first, tf.Tensor) and second == 3
+        return first
+
+    assert sizes(tf.zeros([5, 3])) == 5
+    x = tf.reshape(tf.range(24), [2, 3, 4])
+    rows = modeling.reshape_to_matrix(x)
+    assert rows.shape == (6, 4) and tf.reduce_all(modeling.reshape_to_matrix(rows) == rows)
+    assert tf.reduce_all(modeling.reshape_from_matrix(rows, modeling.get_shape_list(x, [2, 3])) == x)
+    assert modeling.reshape_from_matrix(rows[:, :2], [2, 3, 4]).shape == (2, 3, 2)
+    modeling.assert_rank(x, 3)
+    with pytest.raises(ValueError, match=r"states .*rank 3.* 1 or 2"):
+        modeling.get_shape_list(x, [1, 2], name="states")
+    with pytest.raises(ValueError, match="rows"):
+        modeling.reshape_to_matrix(x[0, 0])
+
+
+# Dropout
 
 
 def drop(x, rate, seed=SEED):
@@ -15,57 +75,62 @@ def drop(x, rate, seed=SEED):
         return layers.dropout(x, rate)
 
 
-@pytest.mark.parametrize("seed", [[3, 4], [-5, 3], [2**40 + 17, -(2**35)]])
-def test_xla_draws_the_same_numbers_of_every_seed(seed):
-    seed = tf.constant(seed, tf.int64)
-
+def test_xla_draws_the_same_numbers_of_every_seed():
     def draw(seed):
         inner = layers.fold_in(seed, tf.constant(7))
         return layers.random_bits([1001], inner, tf.uint32, 0), layers.random_bits([1001], inner, tf.uint32, 5)
 
-    (one, other), compiled = (tf.function(draw, jit_compile=jit_compile)(seed) for jit_compile in (False, True))
-    np.testing.assert_array_equal([one, other], compiled)
-    assert not np.isin(one, other).any()
+    row = [tf.TensorSpec([2], tf.int64)]
+    plain, compiled = (tf.function(draw, row, jit_compile=jit_compile) for jit_compile in (False, True))
+    for seed in ([3, 4], [-5, 3], [2**40 + 17, -(2**35)]):
+        one, other = plain(tf.constant(seed, tf.int64))
+        np.testing.assert_array_equal([one, other], compiled(tf.constant(seed, tf.int64)))
+        assert not np.isin(one, other).any()
 
 
 @pytest.mark.parametrize(
-    ("dtype", "rate"), [*((dtype, rate) for dtype in DTYPES for rate in (0.1, 0.5)), (tf.float32, 0.003)]
+    ("dtype", "rate"), [(tf.float32, 0.1), (tf.float32, 0.003), (tf.bfloat16, 0.1), (tf.float16, 0.5)]
 )
 def test_dropout_has_the_rate_and_keeps_the_mean(dtype, rate):
-    values = np.random.default_rng(1).normal(1.0, 0.2, [1000, 1001])  # an odd number of values
-    x = tf.cast(values, dtype)
+    x = tf.cast(np.random.default_rng(1).normal(1.0, 0.2, [1000, 1001]), dtype)  # an odd number of values
     dropped = drop(x, rate)
     assert dropped.dtype == dtype and dropped.shape == x.shape
-    found = tf.cast(dropped, tf.float64).numpy()
-    deviation = np.sqrt(rate * (1 - rate) / x.numpy().size)
+    found, given = exact(dropped), exact(x)
+    deviation = np.sqrt(rate * (1 - rate) / given.size)
     assert abs((found == 0).mean() - rate) < 5 * deviation + 1 / 65536
-    mean = tf.cast(x, tf.float64).numpy().mean()
-    assert abs(found.mean() / mean - 1) < 6 * deviation / (1 - rate) + 1e-4
-    kept = found != 0
-    np.testing.assert_allclose(found[kept], tf.cast(x, tf.float64).numpy()[kept] / (1 - rate), rtol=5e-3)
+    assert abs(found.mean() / given.mean() - 1) < 6 * deviation / (1 - rate) + 1e-4
+    np.testing.assert_allclose(found[found != 0], given[found != 0] / (1 - rate), rtol=5e-3)
+    assert layers.dropout(x, rate) is x and drop(x, 0.0) is x and drop(x, None) is x
 
 
 def test_every_place_is_dropped_alike_and_the_gradient_has_the_same_mask():
-    counts = np.zeros([50, 7])
-    for number in range(400):
+    def mask(number):
         x = tf.ones([50, 7])
         with tf.GradientTape() as tape:
             tape.watch(x)
-            y = drop(x, 0.3, tf.constant([number, 0]))
-        np.testing.assert_array_equal(tape.gradient(y, x), y)  # of ones, the scaled mask itself
-        counts += y.numpy() == 0
-    assert abs(counts / 400 - 0.3).max() < 5 * np.sqrt(0.3 * 0.7 / 400)
+            y = drop(x, 0.3, tf.stack([number, 0]))
+        return y, tape.gradient(y, x)  # of ones, the scaled mask itself
+
+    y, gradient = tf.function(lambda: tf.map_fn(mask, tf.range(400), fn_output_signature=(tf.float32, tf.float32)))()
+    np.testing.assert_array_equal(gradient, y)
+    assert abs((y.numpy() == 0).mean(0) - 0.3).max() < 5 * np.sqrt(0.3 * 0.7 / 400)
 
 
-def test_the_two_numbers_of_a_word_are_independent_and_every_shape_has_its_own(monkeypatch):
+def test_the_numbers_of_a_step_are_independent_and_the_same_for_every_device_and_shape(monkeypatch):
+    with layers.dropout_from(layers.DropoutSeeds(SEED)):
+        first, second = (layers.dropout(tf.ones([1000]), 0.5).numpy() > 0 for _ in range(2))
+    assert 0.4 < (first == second).mean() < 0.6
     kept = drop(tf.ones([2001, 64]), 0.5).numpy() > 0
-    assert 0.49 < (kept[:1000] == kept[1001:]).mean() < 0.51
-    for shape in ([], [7], [3, 5], [2, 3, 5], [0, 5]):
-        assert drop(tf.ones(shape), 0.5).shape == shape
-    monkeypatch.setattr(layers, "built_for", lambda: "GPU")
-    np.testing.assert_array_equal(drop(tf.ones([2001, 64]), 0.5) > 0, kept)
+    assert 0.49 < (kept[:1000] == kept[1001:]).mean() < 0.51  # the two halves of a random word
     unknown = tf.function(lambda x: drop(x, 0.5), input_signature=[tf.TensorSpec([None, 64])])
     np.testing.assert_array_equal(unknown(tf.ones([2001, 64])) > 0, kept)
+    for shape in ([], [7], [3, 5], [2, 3, 5], [0, 5]):
+        assert drop(tf.ones(shape), 0.5).shape == shape
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [f"a {kind}"])  # another way to the same mask
+    np.testing.assert_array_equal(drop(tf.ones([2001, 64]), 0.5) > 0, kept)
+
+
+# Sums in narrow types
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
@@ -78,9 +143,90 @@ def test_class_scores_are_those_of_float32(dtype):
         tape.watch([states, weights])
         logits = layers.class_scores(states, weights)
     of_states, of_weights = tape.gradient(logits, [states, weights], upstream)
-    exact = tf.cast(states, tf.float64).numpy()
-    np.testing.assert_allclose(logits, exact @ weights.numpy().T, rtol=1e-5, atol=2e-5)
+    np.testing.assert_allclose(logits, exact(states) @ weights.numpy().T, rtol=1e-5, atol=2e-5)
     assert (logits.dtype, of_states.dtype, of_weights.dtype) == (tf.float32, dtype, tf.float32)
     coarse = {"rtol": 1e-5, "atol": 2e-5} if dtype == tf.float32 else {"rtol": 0.02, "atol": 0.1}
-    np.testing.assert_allclose(tf.cast(of_states, tf.float32), upstream @ weights, **coarse)
-    np.testing.assert_allclose(of_weights, upstream.numpy().T @ exact, **coarse)
+    np.testing.assert_allclose(exact(of_states), upstream @ weights, **coarse)
+    np.testing.assert_allclose(of_weights, upstream.numpy().T @ exact(states), **coarse)
+
+
+TOKENS, WIDTH = 16_384, 8
+
+
+def upstream_of(dtype) -> tf.Tensor:
+    """Numbers of one sign, whose sum in a narrow type would stop growing."""
+    return tf.cast(np.random.default_rng(1).uniform(0.5, 1.5, [TOKENS, WIDTH]), dtype)
+
+
+def check_sum(found, rows: np.ndarray) -> None:
+    """Of 16,384 rows, within 0.1 % of the sum of the absolute numbers."""
+    found = tf.convert_to_tensor(found)
+    assert found.dtype == tf.float32
+    np.testing.assert_allclose(found, rows.sum(0), rtol=0, atol=1e-3 * np.abs(rows).sum(0).max())
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+def test_gradients_of_what_is_added_to_every_token(policy):
+    """Of Dense, LayerNorm and its other form in `fast`, and the three tables of the embeddings."""
+    dense = layers.Dense(4, WIDTH, 0.02, dtype=policy)
+    above = upstream_of(dense.compute_dtype)
+    x = tf.cast(np.random.default_rng(2).normal(size=[TOKENS, 4]), dense.compute_dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = dense(x)
+    of_bias, of_x = tape.gradient(y, [dense.bias.value, x], above)
+    check_sum(of_bias, exact(above))
+    np.testing.assert_array_equal(of_x, tf.matmul(above, tf.cast(dense.kernel.value, above.dtype), transpose_b=True))
+
+    norm = layers.LayerNorm(WIDTH, dtype=policy)
+    x = tf.cast(np.random.default_rng(3).normal(size=[TOKENS, WIDTH]), norm.compute_dtype)
+    normal = exact(x) - exact(x).mean(1, keepdims=True)
+    normal /= np.sqrt((normal**2).mean(1, keepdims=True) + 1e-12)
+    signed = tf.cast(exact(above) * np.sign(normal), above.dtype)
+    for compute in (norm, kernels.norm(norm)):
+        with tf.GradientTape() as tape:
+            y = compute(x)
+        of_gamma, of_beta = tape.gradient(y, [norm.gamma.value, norm.beta.value], signed)
+        check_sum(of_gamma, exact(signed) * normal)
+        check_sum(of_beta, exact(signed))
+
+    embeddings = modeling.Embeddings(small_config(hidden_size=WIDTH), dtype=policy)
+    ids = tf.ones([TOKENS], tf.int32)
+    tables = [embeddings.word_embeddings, embeddings.token_type_embeddings, embeddings.position_embeddings]
+    with tf.GradientTape() as tape:
+        y = embeddings.add_up(ids, tf.zeros_like(ids), 3 * ids)
+    found = tape.gradient(y, [table.value for table in tables], above)
+    for gradient, row in zip(found, (1, 0, 3), strict=True):
+        check_sum(tf.convert_to_tensor(gradient)[row], exact(above))
+
+
+@pytest.mark.parametrize(
+    ("policy", "with_xla"),
+    [
+        pytest.param("mixed_bfloat16", True, marks=pytest.mark.compiled),
+        pytest.param("float32", True, marks=[pytest.mark.compiled, pytest.mark.slow]),
+        pytest.param("mixed_float16", False, marks=pytest.mark.slow),
+    ],
+)
+def test_gradients_of_biases_that_the_next_loop_adds(policy, with_xla):
+    """Each is the sum over the gradients of its rows; see fast.kernels."""
+    norm = layers.AddAndNorm(WIDTH, dtype=policy)
+    dense = layers.Dense(WIDTH, WIDTH, 0.02, dtype=policy)
+    add, bias = kernels.add_and_norm(dense, norm)[1], tf.constant(0.1, shape=[WIDTH])
+    x = tf.cast(np.random.default_rng(5).normal(size=[TOKENS, WIDTH]), norm.compute_dtype)
+
+    @tf.function
+    def found(x, above):
+        results = []
+        for compute, added in (
+            (kernels.biased_gelu, bias),
+            (lambda x, _: add(tf.ones_like(x), x), dense.bias.value),
+        ):
+            with tf.GradientTape() as tape:
+                tape.watch([x, added])
+                y = compute(x, added)
+            results.append(tape.gradient(y, [x, added], above))
+        return results
+
+    for of_rows, of_bias in found(x, upstream_of(norm.compute_dtype)):
+        check_sum(of_bias, exact(of_rows))
