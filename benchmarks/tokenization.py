@@ -33,7 +33,7 @@ class BenchmarkOptions(Options):
 
 
 # The rules of google-research/bert, one after the other. What is a blank, dropped, Chinese or punctuation is decided
-# for each character on its own. tests/test_random_texts.py compares with them, too.
+# for each character on its own. tests/test_tokenization.py compares with them, too.
 
 
 def is_blank(char: str) -> bool:
