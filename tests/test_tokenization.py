@@ -64,7 +64,10 @@ def test_every_code_point(name, plane):
 
 # Random texts
 
-CHANGING = "Σ\u03c3ς\u0391ΌİI\u0131ßﬀǅÅé\u1e9b\u0345\u03d2\u212b\u2126\u1fef\u037e\u2260한각\u1112\u1161\u11a8กำ\u0e4d\u3099かガｶ"
+CHANGING = (
+    "Σ\u03c3ς\u0391ΌİI\u0131ßﬀǅÅé\u1e9b\u0345\u03d2\u212b"
+    "\u2126\u1fef\u037e\u2260한각\u1112\u1161\u11a8กำ\u0e4d\u3099かガｶ"
+)
 EMOJI = "👩👨👧🏽🏿🙂❤🏳🇩🇪1#*\u200d\ufe0f\ufe0e\u20e3\U000e0067\U000e007f"
 EDGES = (0x3400, 0x4DC0, 0x4E00, 0xA000, 0xF900, 0xFB00, 0x20000, 0x2A6E0, 0x2A700, 0x2CEB0, 0x2F800, 0x2FA20)
 CHINESE = "".join(chr(edge + place) for edge in EDGES for place in range(-2, 3))

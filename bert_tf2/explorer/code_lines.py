@@ -1,7 +1,7 @@
 """From a picture to the code that computes it: the file, the line, and the lines of the function around it.
 
 The place is found by searching the source of a function for an expression, so it moves with the code. An expression
-that is no longer there is an error, which `tests/explorer/test_code_lines.py` finds for every key.
+that is no longer there is an error, which `tests/explorer/test_server.py` finds for every key.
 """
 
 from __future__ import annotations

@@ -6,33 +6,60 @@ skipped where they are not installed, except where BERT_TF2_TEST_BROWSER=1 asks 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pathlib
+import shutil
+import threading
+from collections.abc import Iterator
 
 import pytest
 from browser_pages import Browser
-from explorer_model import SIZES, save, serving
+from command_lines import ROOT
 from small_models import randomize, small_config
 
 from bert_tf2 import heads
+from bert_tf2.explorer import server
 from bert_tf2.explorer.model import Explorer
 from bert_tf2.explorer.options import ExplorerOptions
+from bert_tf2.weights import checkpoint
+
+# Of the model. It has 2 blocks with 2 heads each.
+SIZES = {"vocab_size": 888, "hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 48}
+
+
+def saved(folder: pathlib.Path, model, seed: int) -> str:
+    """Writes a checkpoint of a model with its configuration and the vocabulary; returns the folder."""
+    folder.mkdir()
+    randomize(model, seed=seed)
+    checkpoint.save(str(folder / "model.ckpt-7"), checkpoint.tf1_variables(model), 7)
+    (folder / "bert_config.json").write_text(model.config.to_json_string())
+    shutil.copy(ROOT / "bert_tf2" / "demo" / "vocab.txt", folder)
+    return str(folder)
+
+
+@contextlib.contextmanager
+def serving(explorer: Explorer) -> Iterator[str]:
+    """The address of a server with an Explorer, http://127.0.0.1:PORT."""
+    with server.listen(0) as listening:
+        served = server.serve(explorer, listening)
+        thread = threading.Thread(target=served.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://{server.HOST}:{listening.getsockname()[1]}"
+        served.shutdown()
+        thread.join()
 
 
 @pytest.fixture(scope="session")
 def weights(tmp_path_factory) -> str:
     """The folder of a PretrainingModel with bert_config.json and vocab.txt."""
-    folder = tmp_path_factory.mktemp("explorer") / "pretrained"
-    model = heads.PretrainingModel(small_config(**SIZES))
-    randomize(model, seed=3)
-    return save(folder, model)
+    return saved(tmp_path_factory.mktemp("explorer") / "pretrained", heads.PretrainingModel(small_config(**SIZES)), 3)
 
 
 @pytest.fixture(scope="session")
 def classifier(tmp_path_factory) -> str:
     """The folder of a classifier, which has no masked-LM head."""
-    model = heads.ClassifierModel(small_config(**SIZES), 2)
-    randomize(model, seed=4)
-    return save(tmp_path_factory.mktemp("explorer") / "classifier", model)
+    return saved(tmp_path_factory.mktemp("explorer") / "classifier", heads.ClassifierModel(small_config(**SIZES), 2), 4)
 
 
 @pytest.fixture(scope="session")
@@ -46,22 +73,18 @@ def address(explorer):
         yield started
 
 
-@pytest.hookimpl(tryfirst=True)  # before the choice by -m
-def pytest_collection_modifyitems(items):
-    """Tests in Chromium take seconds each: they are among the slow ones."""
-    for item in items:
-        if "browser" in item.fixturenames:
-            item.add_marker(pytest.mark.slow)
+@pytest.fixture(scope="session")
+def classifier_address(classifier):
+    with serving(Explorer(ExplorerOptions(model=classifier))) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")
 def browser():
     """Chromium, started once."""
-    missing = Browser.missing()
-    if missing and os.environ.get("BERT_TF2_TEST_BROWSER") == "1":
-        pytest.fail(f"BERT_TF2_TEST_BROWSER=1 asks for the browser tests, but {missing}")
-    if missing:
-        pytest.skip(missing)
+    if missing := Browser.missing():
+        asked = os.environ.get("BERT_TF2_TEST_BROWSER") == "1"
+        (pytest.fail if asked else pytest.skip)(missing)
     with Browser() as started:
         yield started
 
@@ -75,10 +98,4 @@ def open_page(browser, address):
     pages = browser.pages(address)
     yield pages.open
     pages.close()
-    assert not pages.problems
-
-
-@pytest.fixture
-def page(open_page):
-    """The first view, on a desktop."""
-    return open_page()
+    assert pages.problems == []

@@ -1,211 +1,192 @@
-"""The server: what it answers, to whom, and how it says no."""
+"""The server: what it answers, to whom, and how it says no; and the page as one file (explore.py --write)."""
 
 from __future__ import annotations
 
-import http.client
+import base64
 import json
+import os
 import pathlib
 import re
 import signal
 import socket
 import subprocess
 import sys
-import urllib.parse
+import urllib.request
 
+import numpy as np
 import pytest
 from command_lines import ROOT
-from explorer_model import unpack
 from refused import message_of
 from werkzeug.test import Client
 
-from bert_tf2.explorer import server
+from bert_tf2.explorer import code_lines, server
 from bert_tf2.explorer.model import Explorer
 from bert_tf2.explorer.options import ExplorerOptions
-from bert_tf2.support.errors import UserError
 
 TEXT = {"text": "Paris is the [MASK] of France.", "text_b": "It rains"}
+HOST = {"Host": "127.0.0.1:8600"}
+JSON = {**HOST, "Content-Type": "application/json"}
 
 
-@pytest.fixture
-def ask(address):
-    """ask("GET", "/path", body, headers) -> (status, headers, bytes)."""
-    place = urllib.parse.urlsplit(address)
-
-    def asked(method: str, path: str, body: bytes | None = None, **headers: str):
-        connection = http.client.HTTPConnection(place.hostname, place.port, timeout=60)
-        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
-        response = connection.getresponse()
-        content = response.read()
-        connection.close()
-        return response.status, response.headers, content
-
-    return asked
+@pytest.fixture(scope="module")
+def client(explorer) -> Client:
+    return Client(server.Application(server.handlers(explorer), 8600))
 
 
-@pytest.fixture
-def post(ask):
+@pytest.fixture(scope="module")
+def post(client):
     """post("/api/x", name=value) -> (status, answer)."""
 
     def posted(path: str, **arguments):
-        status, _, content = ask("POST", path, json.dumps(arguments).encode(), Content_Type="application/json")
-        return status, json.loads(content)
+        response = client.post(path, data=json.dumps(arguments).encode(), headers=JSON)
+        return response.status_code, response.json
 
     return posted
 
 
-def test_the_files_of_the_page(ask):
+def unpack(packed) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(packed["float32"]), "<f4").reshape(packed["shape"])
+
+
+def test_the_files_of_the_page(client):
     for path in server.PAGE.iterdir():
-        status, headers, content = ask("GET", f"/{path.name}")
-        assert (status, content) == (200, path.read_bytes())
-        assert headers["Content-Type"].endswith("; charset=utf-8") and headers["Cache-Control"] == "no-store"
-        assert headers["Content-Security-Policy"].startswith("default-src 'self';")
-    assert ask("GET", "/")[2] == (server.PAGE / "index.html").read_bytes()
-    assert ask("GET", "/app.js")[1]["Content-Type"].startswith("text/javascript")
+        response = client.get(f"/{path.name}", headers=HOST)
+        assert (response.status_code, response.data) == (200, path.read_bytes())
+        assert response.headers["Content-Type"].endswith("; charset=utf-8")
+        assert response.headers["Cache-Control"] == "no-store"
+        assert response.headers["Content-Security-Policy"].startswith("default-src 'self';")
+    assert client.get("/", headers=HOST).data == (server.PAGE / "index.html").read_bytes()
+    assert client.get("/app.js", headers=HOST).headers["Content-Type"].startswith("text/javascript")
+    for path in ("/none.js", "/" + "a" * 300, "/../server.py", "/%2e%2e/server.py", "/page/app.js", "/..%5cserver.py"):
+        response = client.get(path, headers=HOST)
+        assert response.status_code == 404 and "no file" in response.json["error"]
 
 
-@pytest.mark.parametrize(
-    "path", ["/none.js", "/" + "a" * 300, "/../server.py", "/%2e%2e/server.py", "/page/app.js", "/..%5cserver.py"]
-)
-def test_nothing_else_is_a_file(ask, path):
-    status, _, content = ask("GET", path)
-    assert status == 404 and "there is no file" in json.loads(content)["error"]
-
-
-def test_the_page_names_no_other_place():
-    """No address at all but the names of XML, and nothing that the policy of the page would block."""
+def test_the_page_names_no_other_place_and_only_code_that_exists():
+    """No address but the names of XML, and nothing that the policy of the page would block."""
+    asked = set()
     for path in server.PAGE.iterdir():
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         assert not re.findall(r"(?:https?:)?//[a-z0-9]+\.[a-z]", text.replace("http://www.w3.org/2000/svg", "")), path
-        assert not re.search(r"innerHTML|\beval\(|[\"']style[\"'],|<[^>]+ (style|on[a-z]+)=", text), path
-    assert "<script>" not in (server.PAGE / "index.html").read_text()
+        assert not re.search(r"innerHTML|\beval\(|[\"']style[\"'],|<[^>]+ (style|on[a-z]+)=|<script>", text), path
+        asked |= {*re.findall(r'(?:codeLink\(|vector\(\s*"\w+",)\s*"([\w.]+)"', text)}
+        if path.suffix != ".svg":  # the form of `npx prettier --print-width 120 --object-wrap=collapse`
+            assert text.count("\n") <= 400 and max(map(len, text.splitlines())) <= 120, path.name
+    assert len(asked) > 15 and asked <= {*code_lines.PLACES}
+
+
+@pytest.mark.parametrize("key", code_lines.PLACES)
+def test_every_link_leads_to_the_line_that_computes_it(key, post):
+    found = post("/api/source", key=key)[1]
+    text = (ROOT / found["file"]).read_text().splitlines()
+    line = text[found["line"] - 1]
+    assert code_lines.PLACES[key].expression in line and not line.strip().startswith("#")
+    assert found["lines"][found["line"] - found["first"]].strip() == line.strip()
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1:1", "localhost", ""])
-def test_another_name_is_refused(ask, host):
+def test_another_name_is_refused(client, host):
     for path in ("/", "/api/model"):
-        status, _, content = ask("GET", path, Host=host)
-        assert status == 403 and b"answers only to 127.0.0.1:" in content
+        response = client.get(path, headers={"Host": host})
+        assert response.status_code == 403 and b"127.0.0.1:8600" in response.data
 
 
 @pytest.mark.parametrize(
-    ("method", "headers", "body", "expected"),
+    ("headers", "body", "expected"),
     [
-        ("POST", {}, b"{}", 415),
-        ("POST", {"Content_Type": "text/plain"}, b"{}", 415),
-        ("POST", {"Content_Type": "application/json"}, b"{", 400),
-        ("POST", {"Content_Type": "application/json"}, b"[1]", 400),
-        ("POST", {"Content_Type": "application/json"}, b" " * (1 << 20) + b"{}", 413),
-        *(
-            ("POST", {"Content_Type": "application/json"}, body, 400)
-            for body in (
-                b"[" * 200_000,
-                b'{"text": ' * 50_000,
-                b'{"text": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-                b'{"token": ' + b"1" * 5000 + b"}",
-                b'{"text": "\xff"}',
-            )
-        ),
+        (HOST, b"{}", 415),
+        ({**HOST, "Content-Type": "text/plain"}, b"{}", 415),
+        (JSON, b" " * (1 << 20) + b"{}", 413),
+        *((JSON, body, 400) for body in (b"{", b"[1]", b"[" * 200_000, b'{"text": ' * 50_000, b'{"text": "\xff"}')),
+        (JSON, b'{"text": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 400),
+        (JSON, b'{"token": ' + b"1" * 5000 + b"}", 400),
     ],
+    ids=lambda value: str(value)[:20],
 )
-def test_what_is_no_request(ask, method, headers, body, expected):
-    status, _, content = ask(method, "/api/model", body, **headers)
-    assert status == expected and json.loads(content)["error"]
+def test_what_is_no_request(client, headers, body, expected):
+    response = client.post("/api/model", data=body, headers=headers)
+    assert response.status_code == expected and response.json["error"]
 
 
-def test_the_model(post, ask, explorer):
+def test_the_model_and_its_sentence(client, post, explorer):
     status, model = post("/api/model")
     assert status == 200 and model["config"]["vocab_size"] == 888 and model["heads"] == ["masked_lm", "next_sentence"]
-    assert model["path"] == explorer.bert.path
-    assert json.loads(ask("GET", "/api/model")[2]) == model
+    assert model["path"] == explorer.bert.path and client.get("/api/model", headers=HOST).json == model
     assert post("/api/nothing") == (404, {"error": "there is no /api/nothing"})
-
-
-def test_a_sentence(post):
     status, answer = post("/api/sentence", **TEXT, padding=2)
-    assert status == 200 and answer["masks"] == [4] and answer["tokens"][1:5] == ["paris", "is", "the", "[MASK]"]
+    assert status == 200 and answer["tokens"][1:5] == ["paris", "is", "the", "[MASK]"] and answer["masks"] == [4]
+    assert answer["tokens"][-3:] == ["[SEP]", "[PAD]", "[PAD]"] and answer["input_mask"] == [1] * 13 + [0, 0]
+    assert answer["segment_ids"] == [0] * 9 + [1] * 4 + [0, 0] and answer["input_ids"][-2:] == [0, 0]
     assert answer["words"] == [["paris", "is", "the", "[MASK]", "of", "france", "."], ["it", "rains"]]
+    found = post("/api/words", text=TEXT["text"], token=4)[1]["words"]
+    (mask,) = explorer.bert.fill_mask(TEXT["text"], top_k=10).masks
+    assert [word["token"] for word in found] == [prediction.token for prediction in mask.predictions]
+    shares = [prediction.probability for prediction in mask.predictions]
+    assert [word["probability"] for word in found] == pytest.approx(shares, rel=1e-4)
 
 
-def test_the_first_look_is_at_the_head_that_looks_most_at_a_word(post, explorer):
+def test_the_first_look_is_at_the_head_that_looks_most_at_a_word(post):
     answer = post("/api/sentence", **TEXT)[1]
     (mask,) = answer["masks"]
     words = [place for place, token in enumerate(answer["tokens"]) if token[0].isalnum() and abs(place - mask) > 1]
     most = {}
-    for layer in range(explorer.bert.config.num_hidden_layers):
-        for head in range(explorer.bert.config.num_attention_heads):
-            row = unpack(post("/api/attention", **TEXT, layer=layer, head=head)[1]["probabilities"])[mask]
-            most[layer, head] = row[words].max()
+    for layer, head in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        row = unpack(post("/api/attention", **TEXT, layer=layer, head=head)[1]["probabilities"])[mask]
+        most[layer, head] = row[words].max()
     assert (answer["layer"], answer["head"]) == max(most, key=most.get)
     for text in ("paris is a city", "a [MASK] city", "[MASK]"):
         without = post("/api/sentence", text=text, text_b="")[1]
         assert (without["layer"], without["head"]) == (0, 0)
 
 
-def test_the_words_are_those_of_predict_masked(post, explorer):
-    found = post("/api/words", **{**TEXT, "text_b": ""}, token=4)[1]["words"]
-    (mask,) = explorer.bert.fill_mask(TEXT["text"], top_k=10).masks
-    assert [word["token"] for word in found] == [prediction.token for prediction in mask.predictions]
-    for word, prediction in zip(found, mask.predictions, strict=True):
-        assert word["probability"] == pytest.approx(prediction.probability, rel=1e-4)
-        assert unpack(word["row"]).shape == (16,)
-
-
-SENTENCES = [f"/api/{name}" for name in "sentence maps attention embeddings block words outputs".split()]
-
-
 def nested(depth: int) -> list:
-    found: list = []
-    for _ in range(depth):
-        found = [found]
-    return found
+    return [nested(depth - 1)] if depth else []
 
 
 @pytest.mark.parametrize(
     ("path", "arguments", "problem"),
     [
-        ("/api/sentence", {"text": 5}, "text must be a text, not 5"),
-        ("/api/sentence", {"text": "a " * 40, "padding": 8}, "The sentence has 50 tokens"),
-        ("/api/sentence", {"text": "a", "text_b": "a [Mask]"}, r"The second sentence holds [Mask]; a blank is written"),
-        ("/api/sentence", {"text": "a", "padding": 9}, "padding must be a whole number from 0 to 8"),
-        ("/api/embeddings", {"text": "the"}, "token must be a whole number from 0 to 2, not None"),
-        ("/api/attention", {"text": "the", "layer": 2, "head": 0}, "layer must be a whole number from 0 to 1, not 2"),
-        ("/api/attention", {"text": "the", "layer": 0, "head": True}, "head must be"),
-        ("/api/words", {"text": "the", "token": -1}, "token must be"),
-        ("/api/source", {"key": "x"}, "there is no code for 'x'"),
+        ("sentence", {"text": 5}, "text must be a text"),
+        ("sentence", {"text": " "}, "empty"),
+        ("sentence", {"text": "a " * 40, "padding": 8}, "50 tokens"),
+        ("sentence", {"text": "a", "text_b": "a [Mask]"}, "[MASK]"),
+        ("sentence", {"text": "a", "padding": 9}, "padding must be a whole number from 0 to 8"),
+        ("embeddings", {"text": "the"}, "token must be a whole number from 0 to 2"),
+        ("attention", {"text": "the", "layer": 2, "head": 0}, "layer must be a whole number from 0 to 1"),
+        ("attention", {"text": "the", "layer": 0, "head": True}, "head must be"),
+        ("words", {"text": "the", "token": -1}, "token must be"),
+        ("source", {"key": "x"}, "no code for 'x'"),
+        ("pair", {"text": "a", "other_text": ""}, "other sentence is empty"),
         # Half a character, of which a browser may send one, and a value that is nested as deep as it can be parsed.
-        *((path, {"text": "a \ud83d b"}, "text holds half a character") for path in SENTENCES),
-        ("/api/sentence", {"text": "a", "text_b": "\udc00"}, "text_b holds half a character"),
-        ("/api/pair", {"text": "a", "other_text": "\udfff"}, "other_text holds half a character"),
-        ("/api/source", {"key": "\ud83d"}, "key holds half a character"),
-        ("/api/sentence", {"text": nested(300)}, "text must be a text"),
-        ("/api/sentence", {"text": "a", "padding": nested(300)}, "padding must be a whole number"),
+        *((path, {"text": "a \ud83d b"}, "text holds half") for path in ("sentence", "maps", "block", "outputs")),
+        ("sentence", {"text": "a", "text_b": "\udc00"}, "text_b holds half a character"),
+        ("pair", {"text": "a", "other_text": "\udfff"}, "other_text holds half a character"),
+        ("source", {"key": "\ud83d"}, "key holds half a character"),
+        ("sentence", {"text": nested(300)}, "text must be a text"),
+        ("sentence", {"text": "a", "padding": nested(300)}, "padding must be a whole number"),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(post, path, arguments, problem):
-    status, answer = post(path, **arguments)
+    status, answer = post(f"/api/{path}", **arguments)
     assert status == 400 and problem in answer["error"] and "\n" not in answer["error"]
-
-
-def test_a_text_of_the_command_line_that_is_no_text(weights):
-    """As Python reads an argument that is not UTF-8."""
-    assert "--text_b" in message_of(Explorer, ExplorerOptions(model=str(weights), text="a", text_b="caf\udce9"))
 
 
 def test_a_fault_is_one_sentence_and_a_log_line(log_lines):
     application = server.Application({"/api/fault": lambda arguments: 1 // 0}, 8600)
-    response = Client(application).get("/api/fault", headers={"Host": "127.0.0.1:8600"})
-    assert response.status_code == 500
-    assert response.json["error"] == "a fault of this program: ZeroDivisionError; its log has the details"
+    response = Client(application).get("/api/fault", headers=HOST)
+    assert response.status_code == 500 and "ZeroDivisionError" in response.json["error"]
     assert any("/api/fault failed" in line for line in log_lines)
 
 
-def test_a_port_that_is_taken():
+def test_mistakes_of_the_command_line(weights):
+    """A text as Python reads an argument that is not UTF-8, and a port that is taken."""
+    assert "--text_b" in message_of(Explorer, ExplorerOptions(model=str(weights), text="a", text_b="caf\udce9"))
     with socket.socket() as other:
         other.bind((server.HOST, 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(UserError, match=rf"--port={port}: .*; give another one, or --port=0"):
-            server.listen(port)
+        message = message_of(server.listen, port)
+        assert f"--port={port}: " in message and "--port=0" in message
 
 
 @pytest.mark.slow
@@ -213,11 +194,23 @@ def test_the_script_ends_with_one_line(weights, tmp_path):
     command = [sys.executable, str(ROOT / "explore.py"), f"--model={weights}", "--port=0", "--verbosity=-1"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     line = process.stdout.readline()
-    port = int(re.fullmatch(r"Open http://127\.0\.0\.1:(\d+) in a browser; Ctrl-C ends\.\n", line)[1])
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    connection.request("GET", "/api/model")
-    assert connection.getresponse().status == 200
+    address = re.fullmatch(r"Open (http://127\.0\.0\.1:\d+) in a browser; Ctrl-C ends\.\n", line)[1]
+    assert urllib.request.urlopen(f"{address}/api/model", timeout=30).status == 200
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (0, "Ended.\n")
     assert "Traceback" not in err and not [*pathlib.Path(tmp_path).iterdir()]
+
+
+def test_a_page_in_one_file(weights, classifier, tmp_path):
+    """It tells nobody where the weights lie; a pipe is written to and not read. test_walks opens one."""
+    os.mkfifo(tmp_path / "page.html")
+    options = ExplorerOptions(model=weights, text="Paris is in </script> [MASK].", write=str(tmp_path / "page.html"))
+    with open(tmp_path / "copy.html", "wb") as copy, subprocess.Popen(["cat", tmp_path / "page.html"], stdout=copy):
+        server.run(options)
+    text = (tmp_path / "copy.html").read_text(encoding="utf-8")
+    assert text.lower().startswith("<!doctype html>") and weights not in text and text.count("</script>") == 3
+    answers = json.loads(re.search(r'id="answers">(.*?)</script>', text)[1])
+    assert answers["/api/model {}"]["path"] == "model.ckpt-7"
+    server.write_page(str(tmp_path / "other.html"), Explorer(ExplorerOptions(model=classifier)))
+    assert "The capital of France is Paris." in (tmp_path / "other.html").read_text()

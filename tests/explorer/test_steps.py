@@ -1,0 +1,176 @@
+"""The steps that the page shows are the model's own: put together, they give its output and its words."""
+
+from __future__ import annotations
+
+import base64
+
+import numpy as np
+import pytest
+import reference_math
+import scipy.spatial
+import tensorflow as tf
+from small_models import MAKERS, VOCAB, randomize, small_config
+
+from bert_tf2 import heads, modeling
+from bert_tf2.explorer import code_lines, model, sentence, trace
+from bert_tf2.explorer.trace import Sentence
+from bert_tf2.weights import checkpoint, names
+
+SENTENCE = Sentence(
+    tokens=("[CLS]", "a", "b", "[SEP]", "c", "[SEP]", "[PAD]", "[PAD]"),
+    input_ids=(1, 9, 10, 2, 11, 2, 0, 0),
+    segment_ids=(0, 0, 0, 0, 1, 1, 0, 0),
+    input_mask=(1, 1, 1, 1, 1, 1, 0, 0),
+)
+QKV = ("query", "key", "value")
+CLOSE = {"rtol": 1e-5, "atol": 2e-6}
+
+
+def dense(states, layer) -> np.ndarray:
+    return states.astype(np.float64) @ layer.kernel.numpy() + layer.bias.numpy()
+
+
+def normalized(rows: np.ndarray, norm) -> np.ndarray:
+    weights = {"x/LayerNorm/gamma": norm.gamma.numpy(), "x/LayerNorm/beta": norm.beta.numpy()}
+    return reference_math.layer_norm(rows.astype(np.float64), weights, "x")
+
+
+@pytest.mark.parametrize("hidden_act", ["gelu", pytest.param("relu", marks=pytest.mark.slow)])
+def test_every_step_of_the_encoder(hidden_act):
+    """Against numpy in float64, each step from the one before it; the last ones are the model's outputs."""
+    encoder = modeling.BertModel(small_config(hidden_act=hidden_act))
+    randomize(encoder)
+    inputs = (SENTENCE.input_ids, SENTENCE.input_mask, SENTENCE.segment_ids)
+    output = encoder(*(tf.constant([values]) for values in inputs))
+    found = trace.runner(encoder)(SENTENCE)
+    for states, theirs in zip(found.states, [output.embedding_output, *output.all_encoder_layers], strict=True):
+        np.testing.assert_allclose(states, theirs, **CLOSE)
+
+    steps, tables = trace.embedding_steps(encoder, found), encoder.embeddings
+    np.testing.assert_array_equal(steps.words, tf.gather(tables.word_embeddings, SENTENCE.input_ids))
+    np.testing.assert_array_equal(steps.segments[4], tables.token_type_embeddings[1])
+    np.testing.assert_array_equal(steps.positions[4], tables.position_embeddings[4])
+    np.testing.assert_allclose(steps.sum, steps.words + steps.segments + steps.positions, **CLOSE)
+    np.testing.assert_allclose(steps.norm, output.embedding_output[0], **CLOSE)
+
+    for layer, block in enumerate(encoder.blocks):
+        steps, attention = trace.block_steps(block, found.states[layer], found.mask_scores), block.attention
+        powers = np.exp(steps.masked_scores.astype(np.float64) - steps.masked_scores.max(axis=-1, keepdims=True))
+        wanted = {
+            "states": found.states[layer][0],
+            **{name: dense(steps.states, getattr(attention, name)).reshape(8, 2, 4).swapaxes(0, 1) for name in QKV},
+            "scores": steps.query.astype(np.float64) @ steps.key.swapaxes(1, 2) / np.sqrt(steps.query.shape[-1]),
+            "probabilities": powers / powers.sum(axis=-1, keepdims=True),
+            "context": steps.probabilities @ steps.value,
+            "attention_output": dense(steps.context.swapaxes(0, 1).reshape(8, -1), block.attention_output),
+            "attention_sum": steps.states + steps.attention_output,
+            "attention_norm": normalized(steps.attention_sum, block.attention_norm),
+            "intermediate": dense(steps.attention_norm, block.intermediate),
+            "activated": reference_math.ACTIVATIONS[hidden_act](steps.intermediate),
+            "output": dense(steps.activated, block.output_dense),
+            "output_sum": steps.attention_norm + steps.output,
+            "output_norm": normalized(steps.output_sum, block.output_norm),
+        }
+        assert {*wanted, "masked_scores"} == {*steps._fields}
+        for name, values in wanted.items():
+            np.testing.assert_allclose(getattr(steps, name), values, err_msg=name, **CLOSE)
+        np.testing.assert_allclose(steps.masked_scores[:, :, :6], steps.scores[:, :, :6], **CLOSE)
+        assert (steps.masked_scores[:, :, 6:] < -9000).all()
+        np.testing.assert_allclose(steps.output_norm, output.all_encoder_layers[layer][0], **CLOSE)
+
+
+def test_the_way_of_a_state_to_the_words():
+    made = heads.MaskedLMModel(small_config())
+    randomize(made, seed=2)
+    head, table = made.masked_lm, made.get_output_table().numpy()
+    states = tf.constant([np.zeros(8), np.random.default_rng(3).normal(size=8)], tf.float32)
+    steps = trace.word_steps(made, states[1])
+    logits = head(states[1:], made.get_output_table())[0]
+    for found, wanted in (
+        (steps.dense, dense(steps.state, head.transform)),
+        (steps.transformed, reference_math.ACTIVATIONS["gelu"](steps.dense)),
+        (steps.norm, normalized(steps.transformed, head.layer_norm)),
+        (steps.products, table @ steps.norm),
+        (steps.products + steps.bias, logits),
+        (steps.logits, logits),
+        (steps.probabilities, reference_math.softmax(steps.logits)),
+    ):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    order = np.argsort(-steps.logits)
+    words = trace.best_words(made, steps, 4, also=int(order[-1]))
+    assert [word["token_id"] for word in words] == [*order[:4], order[-1]]
+    for word in words:
+        assert word["logit"] == pytest.approx(word["product"] + word["bias"], rel=1e-5)
+        np.testing.assert_array_equal(word["row"], table[word["token_id"]])
+        cosine = 1 - scipy.spatial.distance.cosine(word["row"], steps.norm)
+        assert word["cosine"] == pytest.approx(cosine, rel=1e-4)
+        assert word["product"] == pytest.approx(float(word["row"] @ steps.norm), rel=1e-4)
+    assert len(trace.best_words(made, steps, 4, also=words[0]["token_id"])) == 4
+    assert len(trace.best_words(made, steps, VOCAB)) == VOCAB
+    nothing, found = trace.guesses(made, states, 3)  # of several states at once
+    assert [token_id for token_id, _ in found] == [word["token_id"] for word in words[:3]] and nothing != found
+    np.testing.assert_allclose([share for _, share in found], [word["probability"] for word in words[:3]], rtol=1e-5)
+    assert len(trace.guesses(made, states, VOCAB + 5)[0]) == VOCAB
+
+
+def test_where_heads_look():
+    """Two heads over three tokens and padding: one looks at the token before, one at all alike."""
+    short = Sentence(("[CLS]", "a", "[SEP]", "[PAD]"), (1, 5, 2, 0), (0,) * 4, (1, 1, 1, 0))
+    before = np.array([[1, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]], np.float32)
+    alike = np.tile(np.array([1 / 3, 1 / 3, 1 / 3, 0], np.float32), (4, 1))
+    first, second = trace.summarize_heads(np.stack([before, alike]), short)
+    assert first == pytest.approx((1 / 3, 2 / 3, 0, 2 / 3, 0, 1), rel=1e-5)
+    assert second == pytest.approx((1 / 3, 2 / 9, 2 / 9, 1 / 3, 1 / 3, 3), rel=1e-5)
+
+
+def test_two_sentences_side_by_side():
+    for first, other, expected in (
+        ("a b c", "a x c", [(0, 0), (1, 1), (2, 2)]),
+        ("a b c", "a x y c", [(0, 0), (2, 3)]),
+        ("a b b c", "a b c", [(0, 0), (1, 1), (3, 2)]),  # the second "b" was added
+        ("a", "x y", []),
+        ("a a", "a a a", [(0, 0), (1, 1)]),
+    ):
+        assert sentence.align(first.split(), other.split()) == expected
+        assert sentence.align(other.split(), first.split()) == [(b, a) for a, b in expected]
+    states = np.array([[1.0, 0.0], [1.0, 0.0], [2.0, 0.0], [0.0, 0.0]])
+    others = np.array([[0.0, 3.0], [-1.0, 0.0], [5.0, 0.0], [1.0, 0.0]])
+    np.testing.assert_allclose(sentence.state_distances(states, others), [1, 2, 0, 1])
+    ours = np.array([[[1.0, 0.0], [0.5, 0.5]], [[0.25, 0.75], [1.0, 0.0]]])  # [N, M, M]
+    theirs = np.array([[[0.0, 1.0], [0.5, 0.5]], [[0.25, 0.75], [1.0, 0.0]]])
+    np.testing.assert_allclose(sentence.attention_changes(ours, theirs), [0.5, 0])
+
+
+def test_the_figures_of_every_variable(explorer):
+    facts, source = explorer.inventory(), checkpoint.open_weights(explorer.bert.path)
+    assert [row["name"] for row in facts["variables"]] == [*names.tf1_variables(explorer.bert.model)]
+    for row in facts["variables"]:
+        values = source.get(row["name"])
+        assert row["shape"] == [*values.shape] and row["parameters"] == values.size and row["in_file"]
+        expected = [np.linalg.norm(values), values.mean(), values.std()]
+        assert [row["norm"], row["mean"], row["deviation"]] == pytest.approx(expected, abs=1e-5)
+    kernel = next(row for row in facts["variables"] if row["name"] == "bert/encoder/layer_1/output/dense/kernel")
+    assert kernel["huggingface"] == "bert.encoder.layer.1.output.dense.weight" and kernel["transposed"]
+    assert kernel["model_garden"] == "transformer/layer_1/output/kernel" and kernel["part"] == "block 1"
+    parts = ["embeddings", "block 0", "block 1", "pooler", "masked lm", "next sentence"]
+    assert [part["name"] for part in facts["parts"]] == parts and (facts["unused"], facts["optimizer"]) == ([], 1)
+    assert sum(part["parameters"] for part in facts["parts"]) == facts["parameters"]
+    assert sum(part["variables"] for part in facts["parts"]) == len(facts["variables"])
+    assert model.statistics(np.array([1.0, np.nan], np.float32))["norm"] is None
+
+
+@pytest.mark.parametrize(("count", "step"), [(40, 1), (300, 2)])
+def test_cosines_of_positions_are_scipy_s(count, step):
+    table = np.random.default_rng(0).normal(0.0, 0.5, (count, 24)).astype(np.float32)
+    table[0] = 0
+    found = model.cosines(table)
+    wanted = np.nan_to_num(1 - scipy.spatial.distance.cdist(table[::step], table[::step], "cosine"))
+    assert found["shown"] == [*range(0, count, step)] and found["cosines"]["shape"] == [*wanted.shape]
+    values = np.frombuffer(base64.b64decode(found["cosines"]["float32"]), "<f4")
+    np.testing.assert_allclose(values, wanted.ravel(), atol=1e-6)
+
+
+def test_the_code_of_every_variable_and_place_is_there():
+    for kind in MAKERS:
+        for name in names.tf1_variables(MAKERS[kind](small_config())):
+            assert model.code_of(name) in code_lines.PLACES, name
