@@ -1,14 +1,16 @@
-"""Runs command lines of the scripts in forks of one process that has loaded TensorFlow, which saves the start time.
+"""Runs command lines of the scripts: in this process, or in forks of one process that has loaded what they import.
 
-    def test_x(command_lines, tmp_path):  # the fixture of conftest.py
+    command_lines.call("run_squad.py", "--do_train", ...)           # raises what the script would report
+    def test_x(command_lines, tmp_path):                            # a fixture of conftest.py; so is quick_lines
         done = command_lines.run("run_squad.py", "--do_train", cwd=tmp_path)
 
-The parent process has parsed no flags and used no device, so the forks behave almost like new processes. Only
+The parent of the forks has parsed no flags and used no device, so the forks behave almost like new processes. Only
 TensorFlow's own messages about devices appear at another time; they are removed from the standard error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -19,7 +21,8 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SCRIPTS = sorted(path.name for path in ROOT.glob("*.py") if path.name != "setup.py")
@@ -76,6 +79,21 @@ def described(script: str) -> dict:
     return _all_described()[script]
 
 
+def call(script: str, *flags: str) -> Any:
+    """Runs a command line in this process; returns the result of the script. The last flag of a name counts."""
+    from bert_tf2 import commands
+    from bert_tf2.support import settings
+
+    name, given = script.removesuffix(".py"), {}
+    stated = settings.settings_of(commands.find(commands.COMMANDS[name].options))
+    for flag in flags:
+        setting, _, text = flag.removeprefix("--").partition("=")
+        kind = stated[setting][1]
+        given[setting] = text != "false" if kind is bool else kind(text) if kind in (int, float) else text
+    result = commands.call(name, **given)
+    return "\n".join(result) if isinstance(result, Iterator) else result
+
+
 class Done(NamedTuple):
     status: int
     stdout: str
@@ -83,9 +101,14 @@ class Done(NamedTuple):
 
 
 class CommandLines:
+    """A context with the parent of the forks. If `quick`, TensorFlow cannot be imported there."""
+
+    def __init__(self, quick: bool = False):
+        self._quick = quick
+
     def __enter__(self) -> CommandLines:
         self._server = subprocess.Popen(
-            [sys.executable, __file__],
+            [sys.executable, __file__, *(["quick"] if self._quick else [])],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
             env=environment(TF_CPP_MIN_LOG_LEVEL="2"),
         )  # fmt: skip
@@ -96,25 +119,36 @@ class CommandLines:
         self._server.wait(timeout=60)
         self._server.stdout.close()
 
-    def run(self, script: str, *arguments: str, cwd: pathlib.Path) -> Done:
-        print(json.dumps([script, list(arguments), str(cwd)]), file=self._server.stdin, flush=True)
+    def run(self, script: str, *arguments: str, cwd: pathlib.Path = ROOT, columns: int = 80) -> Done:
+        """The end of a script in a fork, on a terminal with so many `columns`."""
+        print(json.dumps([script, list(arguments), str(cwd), columns]), file=self._server.stdin, flush=True)
         status, stdout, stderr = json.loads(self._server.stdout.readline())
         return Done(status, stdout, without_tensorflow(stderr))
 
 
-def _serve() -> None:
+def _serve(quick: bool) -> None:
     # What the scripts import late and what takes long, so that the forks need not.
-    import keras, scipy.stats, sklearn.metrics, tensorflow  # noqa: E401, F401, I001
-
     from bert_tf2 import commands
 
-    for command in commands.COMMANDS.values():
-        commands.find(command.module)
+    if quick:
+        sys.modules["tensorflow"] = sys.modules["keras"] = None
+        for command in commands.COMMANDS.values():
+            commands.find(command.options)
+        for name in ("support.console", "data.records", "weights.sources", "weights.text_rules", "finetuning.tables"):
+            with contextlib.suppress(ImportError):
+                commands.find(name)
+        del sys.modules["keras"]  # it may be there, but cannot be imported
+    else:
+        import keras, scipy.stats, sklearn.metrics, tensorflow  # noqa: E401, F401, I001
+
+        for command in commands.COMMANDS.values():
+            commands.find(command.module)
     for line in sys.stdin:
-        script, arguments, cwd = json.loads(line)
+        script, arguments, cwd, columns = json.loads(line)
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             child = os.fork()
             if not child:
+                os.environ["COLUMNS"] = str(columns)
                 _become(script, arguments, cwd, out, err)
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             texts = [stream.seek(0) or stream.read().decode() for stream in (out, err)]
@@ -141,4 +175,4 @@ def _become(script: str, arguments: list[str], cwd: str, out, err) -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(quick="quick" in sys.argv)

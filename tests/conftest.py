@@ -96,6 +96,23 @@ def command_lines():
         yield started
 
 
+@pytest.fixture(scope="session")
+def quick_lines():
+    """Runs the scripts where TensorFlow cannot be imported: a command line that needs it fails with a traceback."""
+    with CommandLines(quick=True) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def bad_files(tmp_path_factory):
+    """A folder with valid and damaged files of every kind, which no test changes."""
+    import bad_calls
+
+    path = tmp_path_factory.mktemp("files")
+    bad_calls.write_files(path)
+    return path
+
+
 class _Messages(logging.Handler):
     def __init__(self):
         super().__init__()

@@ -1,8 +1,4 @@
-"""Damaged and invented contents of files, for property tests: what reads them may refuse, and must not fail otherwise.
-
-@given(damaged(valid))       # bytes
-@given(altered(valid))       # a JSON object with other types, keys and values
-"""
+"""Damaged and invented contents of files, for property tests: their readers may refuse them, and must not crash."""
 
 from __future__ import annotations
 
@@ -26,17 +22,15 @@ SOAK = [pytest.mark.slow, pytest.mark.soak]
 
 def lengths(short: int, long: int) -> pytest.MarkDecorator:
     """Runs a test with few examples in `make test`, and with many in `make soak`."""
-    return pytest.mark.parametrize(
-        "examples", [pytest.param(short, id="short"), pytest.param(long, id="long", marks=SOAK)]
-    )
+    long_one = pytest.param(long, id="long", marks=SOAK)
+    return pytest.mark.parametrize("examples", [pytest.param(short, id="short"), long_one])
 
 
 def refuses_or_reads(content: st.SearchStrategy, read: Callable[[Any], object], examples: int) -> None:
-    """Checks that `read` returns, or raises the error of this project, in one line, for so many contents."""
+    """Checks that `read` returns, or raises the error of this project, for so many contents."""
+    how = {"derandomize": True, "database": None, "deadline": None, "suppress_health_check": [*HealthCheck]}
 
-    @settings(
-        max_examples=examples, derandomize=True, database=None, deadline=None, suppress_health_check=[*HealthCheck]
-    )
+    @settings(max_examples=examples, **how)
     @given(content)
     def holds(drawn):
         with contextlib.suppress(UserError):
@@ -59,9 +53,7 @@ def _edge(data: bytes, at: int, n: int, number: int) -> bytes:
 
 # Each changes up to `n` bytes at a place; what else is chosen depends on `k`. The first flips bits.
 _CHANGES = (
-    lambda data, at, n, k: (
-        data[:at] + bytes(byte ^ (1 << k % 8) for byte in data[at : at + n]) + data[at + n :]
-    ),  # flips
+    lambda data, at, n, k: data[:at] + bytes(byte ^ (1 << k % 8) for byte in data[at : at + n]) + data[at + n :],
     lambda data, at, n, k: data[:at] + data[at + n :],  # cuts out
     lambda data, at, n, k: data[:at],
     lambda data, at, n, k: data[:at] + bytes((k * place + n) % 256 for place in range(n)) + data[at:],
@@ -78,9 +70,8 @@ def damaged(draw, valid: bytes) -> bytes:
     data = valid
     for _ in range(draw(st.integers(1, 3))):
         change = draw(st.sampled_from(_CHANGES))
-        data = change(
-            data, draw(st.integers(0, max(len(data) - 1, 0))), draw(st.integers(1, 24)), draw(st.integers(0, 255))
-        )
+        at, n, k = draw(st.integers(0, max(len(data) - 1, 0))), draw(st.integers(1, 24)), draw(st.integers(0, 255))
+        data = change(data, at, n, k)
     return data
 
 
@@ -116,13 +107,9 @@ def altered(draw, valid: Any) -> Any:
     return whole[0]
 
 
-def json_bytes(content: Any) -> bytes:
-    return json.dumps(content).encode()
-
-
 def damaged_json(valid: Any) -> st.SearchStrategy[bytes]:
     """The bytes of a JSON file: other content, or a damaged text."""
-    return altered(valid).map(json_bytes) | damaged(json_bytes(valid))
+    return altered(valid).map(lambda content: json.dumps(content).encode()) | damaged(json.dumps(valid).encode())
 
 
 # Records
@@ -140,8 +127,7 @@ def framed(*contents: bytes) -> bytes:
 
 def damaged_records(valid: bytes) -> st.SearchStrategy[bytes]:
     """A file of records: damaged, or with right checksums around damaged content."""
-    whole = framed(valid, valid, valid)
-    return damaged(whole) | damaged(valid).map(lambda content: framed(valid, content, valid))
+    return damaged(framed(valid, valid, valid)) | damaged(valid).map(lambda content: framed(valid, content, valid))
 
 
 def record_of(length: int) -> bytes:

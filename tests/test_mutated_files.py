@@ -1,4 +1,4 @@
-"""Damaged and invented text, JSON and records, at the readers of what users bring: all read, or refused in one line."""
+"""Damaged and invented files at every reader of what users bring: read as a whole, or refused by a UserError."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import contextlib
 import gzip
 import json
 import lzma
+import pathlib
+import resource
+import shutil
+import time
 from collections.abc import Callable
-from typing import NamedTuple
 
+import garden_models
 import pytest
 import toy_data
-from bad_calls import LABELS
-from huggingface_folders import CONFIG
+from huggingface_folders import CONFIG, make_folder
 from hypothesis import strategies as st
-from mutations import damaged, damaged_json, damaged_records, lengths, refuses_or_reads
+from mutations import damaged, damaged_json, damaged_records, framed, lengths, record_of, refuses_or_reads
+from refused import message_of
+from small_models import MAKERS, randomize, tiny_config
 
 from bert_tf2 import exporting
 from bert_tf2.config import BertConfig
@@ -26,7 +31,7 @@ from bert_tf2.pretraining import sentences
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.forward import explained
-from bert_tf2.weights import huggingface, task_file, text_rules
+from bert_tf2.weights import checkpoint, convert, huggingface, keras_files, sources, task_file, text_rules
 
 VOCABULARY = "".join(f"{word}\n" for word in toy_data.VOCAB).encode()
 TEXT = b"one film was good .\na book ||| the play\n\nit lives in Oslo now . Is it ?\n"
@@ -42,152 +47,189 @@ TOKENIZER_CONFIG = {
 }
 
 
-def _tables(path) -> None:
+def _tables(path: pathlib.Path) -> None:
+    shutil.copy(path, path.with_name("dev.tsv"))
     layout = tasks.TsvLayout(text_a="text", label="answer", id="name")
     for task, tsv in (("tsv", layout), ("tsv", tasks.TsvLayout(text_a="2", label="3")), ("mrpc", None), ("xnli", None)):
         processor = classification.get_processor(task, tsv=tsv)
         for read in (processor.get_train_examples, processor.get_dev_examples, processor.get_test_examples):
-            try:
+            with contextlib.suppress(UserError):
                 read(str(path.parent))
-            except UserError:
-                continue
 
 
-def _questions(path) -> None:
+def _questions(path: pathlib.Path) -> None:
     for training, version_2 in ((True, False), (True, True), (False, False)):
-        try:
-            read = squad.read_squad_examples(str(path), training, version_2)
-        except UserError:
-            continue
-        for example in read:
-            json.dumps([example.qas_id, example.question_text, example.doc_tokens]).encode()
+        with contextlib.suppress(UserError):
+            for example in squad.read_squad_examples(str(path), training, version_2):
+                json.dumps([example.qas_id, example.question_text, example.doc_tokens]).encode()
 
 
-def _config(path) -> None:
+def _config(path: pathlib.Path) -> None:
     config = BertConfig.from_json_file(str(path))
     assert BertConfig.from_dict(json.loads(config.to_json_string())) == config
     huggingface.config_content("BertModel", config)
     hash(config)
 
 
-def _corpus(path) -> None:
+def _corpus(path: pathlib.Path) -> None:
     for input_format in ("lines", "text", "jsonl"):
-        try:
+        with contextlib.suppress(UserError):
             for sentence in sentences.read([str(path)], PretrainingDataOptions(input_format=input_format)):
                 sentence.encode()
-        except UserError:
-            continue
 
 
-def _tokenizer(path) -> None:
-    folder = str(path.parent)
+def _tokenizer(path: pathlib.Path) -> None:
     with contextlib.suppress(UserError):
-        text_rules.vocabulary(folder)
+        text_rules.vocabulary(str(path.parent))
     text_rules.stated_text(None, str(path.parent / "vocab.txt"))
 
 
-class Reader(NamedTuple):
-    """The name of a file, what it may hold, and what reads it, given its path."""
-
-    name: str
-    content: st.SearchStrategy[bytes]
-    read: Callable
+def _label_map(path: pathlib.Path) -> None:
+    task_file.read_label_map(str(path)).describe().encode()
 
 
-READERS = {
-    "vocabulary": Reader("vocab.txt", damaged(VOCABULARY), lambda path: text_rules.load_tokenizer(str(path), True, 40)),
-    "bert_config": Reader("bert_config.json", damaged_json(toy_data.config().to_dict()), _config),
-    "huggingface_config": Reader("config.json", damaged_json(CONFIG), _config),
-    "table": Reader("train.tsv", damaged(TABLE), _tables),
-    "squad": Reader("squad.json", damaged_json(toy_data.squad(3, 1, impossible=True)), _questions),
-    "conll": Reader(
-        "words.txt", damaged(toy_data.conll(2, 1).encode()), lambda path: ner.tags_of(ner.read_conll(str(path)))
-    ),
-    "label_map": Reader(
-        "label_map.json",
-        damaged_json({"task": LABELS.task, "labels": [*LABELS.labels], "regression": False, "multi_label": False}),
-        lambda path: task_file.read_label_map(str(path)).describe().encode(),
-    ),
-    "tokenizer": Reader("tokenizer.json", damaged_json(TOKENIZER), _tokenizer),
-    "tokenizer_config": Reader("tokenizer_config.json", damaged_json(TOKENIZER_CONFIG), _tokenizer),
-    "tokenization": Reader(
-        "tokenization.json",
-        damaged_json({"do_lower_case": True, "never_split": ["[E1]"], "strip_accents": False}),
-        _tokenizer,
-    ),
-    "corpus": Reader("text.txt", damaged(TEXT), _corpus),
-    "corpus_json": Reader("text.jsonl", damaged_json({"text": "one film . A book .", "id": 7}), _corpus),
-    "corpus_gzip": Reader("text.gz", damaged(gzip.compress(TEXT, mtime=0)), _corpus),
-    "corpus_bzip2": Reader("text.bz2", damaged(bz2.compress(TEXT)), _corpus),
-    "corpus_xz": Reader("text.xz", damaged(lzma.compress(TEXT)), _corpus),
-    "export": Reader(
-        "model_info.json",
-        damaged_json({"text_signatures": True, "signatures": {"serving_text": {"inputs": {"text": {}}}}}),
-        lambda path: exporting.load(str(path.parent)),
-    ),
-}
+LABELS = {"task": "tsv", "labels": ["maybe", "no", "yes"], "regression": False, "multi_label": False}
+RULES = {"do_lower_case": True, "never_split": ["[E1]"], "strip_accents": False}
+INFO = {"text_signatures": True, "signatures": {"serving_text": {"inputs": {"text": {}}}}}
+# The name of a file, what it may hold, and what reads it.
+READERS: list[tuple[str, st.SearchStrategy[bytes], Callable[[pathlib.Path], object]]] = [
+    ("vocab.txt", damaged(VOCABULARY), lambda path: text_rules.load_tokenizer(str(path), True, 40)),
+    ("bert_config.json", damaged_json(toy_data.config().to_dict()), _config),
+    ("config.json", damaged_json(CONFIG), _config),
+    ("train.tsv", damaged(TABLE), _tables),
+    ("squad.json", damaged_json(toy_data.squad(3, 1, impossible=True)), _questions),
+    ("words.txt", damaged(toy_data.conll(2, 1).encode()), lambda path: ner.tags_of(ner.read_conll(str(path)))),
+    ("label_map.json", damaged_json(LABELS), _label_map),
+    ("tokenizer.json", damaged_json(TOKENIZER), _tokenizer),
+    ("tokenizer_config.json", damaged_json(TOKENIZER_CONFIG), _tokenizer),
+    ("tokenization.json", damaged_json(RULES), _tokenizer),
+    ("text.txt", damaged(TEXT), _corpus),
+    ("text.jsonl", damaged_json({"text": "one film . A book .", "id": 7}), _corpus),
+    ("text.gz", damaged(gzip.compress(TEXT, mtime=0)), _corpus),
+    ("text.bz2", damaged(bz2.compress(TEXT)), _corpus),
+    ("text.xz", damaged(lzma.compress(TEXT)), _corpus),
+    ("model_info.json", damaged_json(INFO), lambda path: exporting.load(str(path.parent))),
+]
 
 
-@lengths(25, 2000)
-@pytest.mark.parametrize("name", READERS)
-def test_a_text_is_read_or_refused(name, examples, tmp_path):
-    reader = READERS[name]
-    path = tmp_path / reader.name
-    path.parent.mkdir(exist_ok=True)
+@lengths(20, 2000)
+@pytest.mark.parametrize(("name", "content", "read"), READERS, ids=[name for name, *_ in READERS])
+def test_a_text_is_read_or_refused(name, content, read, examples, tmp_path):
+    def write_and_read(data: bytes) -> None:
+        (tmp_path / name).write_bytes(data)
+        read(tmp_path / name)
 
-    def read(content: bytes) -> None:
-        for left in (other for other in tmp_path.rglob("*") if other.is_file()):
-            left.unlink()
-        path.write_bytes(content)
-        if name == "table":
-            (tmp_path / "dev.tsv").write_bytes(content)
-        reader.read(path)
+    refuses_or_reads(content, write_and_read, examples)
 
-    refuses_or_reads(reader.content, read, examples)
+
+# Weights
+
+
+def _read_all(path: str) -> None:
+    source = sources.open_weights(path)
+    for name, shape in source.shapes.items():
+        assert list(source.get(name).shape) == shape
+    assert source.global_step >= 0
+    task_file.label_map_of(source)
+    source.vocabulary()
+    sources.stated_config(source)
+    "\n".join(convert.listing(path)).encode()
+
+
+@pytest.fixture(scope="module")
+def valid(tmp_path_factory) -> pathlib.Path:
+    """A folder for each kind of weights."""
+    path = tmp_path_factory.mktemp("valid")
+    model = MAKERS["classifier"](tiny_config())
+    randomize(model)
+    checkpoint.save(str(path / "tf1" / "model.ckpt"), checkpoint.tf1_variables(model), 7)
+    (path / "keras").mkdir()
+    keras_files.write(str(path / "keras" / "model.keras"), model)
+    (path / "garden").mkdir()
+    prefix = garden_models.save(path / "garden", garden_models.random_arrays(garden_models.ENCODER))
+    for old in (path / "garden").glob("ckpt*"):
+        old.rename(path / "garden" / f"model.ckpt{old.name.removeprefix(pathlib.Path(prefix).name)}")
+    (path / "garden" / "checkpoint").unlink()
+    make_folder(path / "safetensors")
+    return path
+
+
+@lengths(20, 1000)
+@pytest.mark.parametrize(
+    ("folder", "file"),
+    [
+        *((folder, f"model.ckpt.{part}") for folder in ("tf1", "garden") for part in ("index", "data-00000-of-00001")),
+        *(("safetensors", "model.safetensors"), ("safetensors", "config.json"), ("keras", "model.keras")),
+    ],
+)
+def test_weights_are_read_or_refused(folder, file, examples, valid, tmp_path):
+    copy = shutil.copytree(valid / folder, tmp_path / "it")
+    path = str(copy / file if folder == "keras" else copy)
+    _read_all(path)  # otherwise the rest would show little
+
+    def write_and_read(data: bytes) -> None:
+        (copy / file).write_bytes(data)
+        _read_all(path)
+
+    content = damaged_json(CONFIG) if file == "config.json" else damaged((copy / file).read_bytes())
+    refuses_or_reads(content, write_and_read, examples)
 
 
 # Records
 
 SIZES = {"max_seq_length": 4, "max_predictions_per_seq": 2, "vocab_size": 37, "type_vocab_size": 2, "num_labels": 3}
 TOKENS = {"input_ids": [2, 5, 3, 0], "input_mask": [1, 1, 1, 0], "segment_ids": [0] * 4}
+MASKED = {"masked_lm_positions": [1, 0], "masked_lm_ids": [7, 0], "masked_lm_weights": [1.0, 0.0]}
+UNMASKED = {"input_ids": [2, 5, 3], "segment_lengths": [3], "next_sentence_labels": [0]}
 ROWS = {
-    "pretraining": (
-        records.PRETRAINING,
-        {
-            **TOKENS,
-            "masked_lm_positions": [1, 0],
-            "masked_lm_ids": [7, 0],
-            "masked_lm_weights": [1.0, 0.0],
-            "next_sentence_labels": [1],
-        },
-    ),
-    "unmasked": (
-        records.UNMASKED,
-        {"input_ids": [2, 5, 3], "segment_lengths": [3], "next_sentence_labels": [0]},
-    ),
-    "classification": (records.CLASSIFICATION, {**TOKENS, "label_ids": [2], "is_real_example": [1]}),
+    "pretraining": (records.PRETRAINING, {**TOKENS, **MASKED, "next_sentence_labels": [1]}),
+    "unmasked": (records.UNMASKED, UNMASKED),
     "regression": (records.REGRESSION, {**TOKENS, "label_ids": [2.5], "is_real_example": [1]}),
-    "tagging": (records.TOKEN_TAGGING, {**TOKENS, "label_ids": [-1, 2, -1, 0]}),
 }
 
 
-def _read_to_the_end(path: str, kind: records.RecordKind) -> None:
-    """What TensorFlow refuses, find_fault explains; otherwise every record is read."""
-    with explained(lambda: records.find_fault([path], kind, SIZES)):
-        count = sum(batch["input_ids"].shape[0] for batch in record_order.read_records([path], kind, SIZES, 2))
-    assert count == record_index.read_index([path]).total
-
-
-@lengths(6, 300)
+@lengths(4, 500)
 @pytest.mark.parametrize("name", ROWS)
 def test_records_are_read_or_refused(name, examples, tmp_path):
+    """Which TensorFlow refuses, `find_fault` explains."""
     kind, row = ROWS[name]
     path = str(tmp_path / "records")
 
-    def read(content: bytes) -> None:
+    def write_and_read(content: bytes) -> None:
         (tmp_path / "records").write_bytes(content)
         with contextlib.suppress(UserError):  # inspect_records.py, which needs no TensorFlow
             assert sum(1 for _ in records.read_all([path], 37)) == record_index.read_index([path]).total
-        _read_to_the_end(path, kind)
+        with explained(lambda: records.find_fault([path], kind, SIZES)):
+            count = sum(batch["input_ids"].shape[0] for batch in record_order.read_records([path], kind, SIZES, 2))
+        assert count == record_index.read_index([path]).total
 
-    refuses_or_reads(damaged_records(records.encode(kind, row)), read, examples)
+    refuses_or_reads(damaged_records(records.encode(kind, row)), write_and_read, examples)
+
+
+@contextlib.contextmanager
+def bounded(megabytes: int):
+    """Allows so much more memory than there is now, beyond which there is a MemoryError; and five seconds."""
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
+    before, begun = resource.getrlimit(resource.RLIMIT_AS), time.process_time()
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + megabytes * 2**20, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    assert time.process_time() - begun < 5.0
+
+
+@pytest.mark.parametrize("length", [2**60, 2**64 - 1, 2**31 - 1, 2**27])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_record_that_claims_to_be_huge_needs_no_memory(length, pack, tmp_path):
+    """TensorFlow's reader would end the process."""
+    with pytest.raises(MemoryError), bounded(100):  # the bound is one
+        bytearray(300 * 2**20)
+    path = tmp_path / ("records.gz" if pack is gzip.compress else "records")
+    path.write_bytes(pack(framed(b"good") + record_of(length)))
+    with bounded(300):
+        assert message_of(record_index.read_index, [str(path)]).startswith(f"{path}, record 2: ")
+    path.write_bytes(pack(record_of(length)))
+    with bounded(300):
+        found = message_of(record_order.read_records, [str(path)], records.PRETRAINING, {}, 2)
+        assert found == str(records.find_fault([str(path)], records.PRETRAINING, {})) and "record 1: " in found

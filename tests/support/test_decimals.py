@@ -29,9 +29,7 @@ def test_rows_by_python(row):
 
 def test_many_rows_stay_in_order():
     random = np.random.default_rng(1)
-    values = random.normal(size=(300, 40)) * 10.0 ** random.integers(-3, 3, (300, 40))
-    values = values.astype(np.float32)
+    values = (random.normal(size=(300, 40)) * 10.0 ** random.integers(-3, 3, (300, 40))).astype(np.float32)
     values[7, 3] = 0.0  # rows that are not simple, between those that are
     values[250] *= 1e6
-    assert json_lists(values) == by_python(values)
-    assert json_lists(values[:0]) == []
+    assert json_lists(values) == by_python(values) and json_lists(values[:0]) == []

@@ -1,17 +1,26 @@
-"""Reading as the reference reads, and files that are complete or absent."""
+"""Reading as the reference reads, files of the wrong kind, and files that are complete or absent."""
 
+import gzip
+import json
 import os
 import pathlib
 import subprocess
 import sys
 
 import pytest
+from refused import message_of
 
-from bert_tf2.support import files
+from bert_tf2 import tokenization
+from bert_tf2.config import BertConfig
+from bert_tf2.data import records
+from bert_tf2.finetuning import ner, squad
+from bert_tf2.support import environment, files
 from bert_tf2.support.errors import UserError
+from bert_tf2.weights import sources
+from bert_tf2.weights.task_file import load_label_map, read_label_map
 
 
-def write(path, data: bytes) -> str:
+def write(path: pathlib.Path, data: bytes) -> str:
     path.write_bytes(data)
     return str(path)
 
@@ -21,88 +30,73 @@ def write(path, data: bytes) -> str:
     [
         (b"", []),
         (b"one\ntwo\n", ["one", "two"]),
-        (b"one\ntwo", ["one", "two"]),
-        (b"one\r\ntwo\r\n", ["one", "two"]),
+        (b"one\r\ntwo", ["one", "two"]),
         (b"mid\rdle\n\n", ["middle", ""]),
         ("a\u2028b\x0cc\x85d\x0be\n".encode(), ["a\u2028b\x0cc\x85d\x0be"]),
         (b"end\n\r", ["end"]),
         (b"\xef\xbb\xbfbom\n", ["\ufeffbom"]),
+        (b"PK and BZh are letters\n", ["PK and BZh are letters"]),
     ],
 )
 def test_lines_end_at_lf_only_and_lose_every_cr(tmp_path, data, lines):
-    assert list(files.read_lines(write(tmp_path / "text", data))) == lines
+    path = write(tmp_path / "text", data)
+    assert list(files.read_lines(path)) == lines and files.read_text(path) == data.decode()
 
 
 def test_bytes_that_are_not_utf8_name_file_and_line(tmp_path):
     path = write(tmp_path / "text", b"good\nb\xe4d\n")
-    message = rf"^{path}, line 2: not UTF-8 text \(byte 0xe4\)"
-    with pytest.raises(UserError, match=message):
-        files.read_text(path)
     lines = files.read_lines(path)
     assert next(lines) == "good"
-    with pytest.raises(UserError, match=message):
-        next(lines)
+    for read in (lambda: next(lines), lambda: files.read_text(path)):
+        assert message_of(read).startswith(f"{path}, line 2: not UTF-8 text (byte 0xe4)")
 
 
-def test_text_is_written_and_read_with_its_line_ends(tmp_path):
-    path = str(tmp_path / "text")
-    files.write_text(path, "ä\r\nb")
-    assert (tmp_path / "text").read_bytes() == b"\xc3\xa4\r\nb" and files.read_text(path) == "ä\r\nb"
-
-
-def test_matches_come_in_the_order_of_the_list_and_globs_sorted(tmp_path):
-    for name in ("c1", "a", "c0", "c10"):
+def test_names_and_patterns(tmp_path, log_lines):
+    for name in ("c1", "a", "c0", "c10", "part[1].txt"):
         write(tmp_path / name, b"")
-    names = f"{tmp_path}/c*, {tmp_path}/a,{tmp_path}/a"
-    assert files.match_files(names) == [str(tmp_path / name) for name in ("c0", "c1", "c10", "a", "a")]
+    found = files.match_files(f"{tmp_path}/c*, {tmp_path}/a,{tmp_path}/a,{tmp_path}/part[1].txt")
+    assert [os.path.basename(path) for path in found] == ["c0", "c1", "c10", "a", "a", "part[1].txt"]
+    for names, word in (
+        ("{}/b*", "pattern"),
+        ("{0}/a,{0}/b", "holds: a, c0"),
+        ("{}/gone/b", "no folder"),
+        ("{}", "is a folder"),
+        (" , ", "no file"),
+    ):
+        assert word in message_of(files.match_files, names.format(tmp_path))
+    assert files.match_files(f"{tmp_path}/b,{found[0]}", skip_unmatched=True) == [found[0]]
+    assert [line for line in log_lines if f"{tmp_path}/b" in line] == log_lines and len(log_lines) == 1
+    message_of(lambda: files.match_files(f"{tmp_path}/b", skip_unmatched=True))  # nothing at all is left
+    assert files.list_directory(str(tmp_path)) == ["a", "c0", "c1", "c10", "part[1].txt"]
+    assert files.list_directory(f"{tmp_path}/none") == []
 
 
-def test_a_name_with_the_characters_of_a_pattern_is_found_as_a_name(tmp_path):
-    path = write(tmp_path / "part[1].txt", b"")
-    assert files.match_files(path) == [path]
-
-
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        ("{}/b*", "no file matches this pattern"),
-        ("{0}/a,{0}/b", r"b: no such file \(.* holds: a"),
-        ("{}/gone/b", "there is no folder .*gone either"),
-        ("{}", "is a folder, a file is needed"),
-        (" , ", "no file is named in ' , '"),
-    ],
-)
-def test_names_that_match_nothing(tmp_path, names, message):
-    write(tmp_path / "a", b"")
-    with pytest.raises(UserError, match=message):
-        files.match_files(names.format(tmp_path))
-
-
-def test_unmatched_names_can_be_skipped(tmp_path, log_lines):
-    path = write(tmp_path / "a", b"")
-    assert files.match_files(f"{tmp_path}/b,{path}", skip_unmatched=True) == [path]
-    assert len(log_lines) == 1 and log_lines[0].startswith(f"left out {tmp_path}/b: no such file")
-    with pytest.raises(UserError, match="no such file"):  # nothing at all is left
-        files.match_files(f"{tmp_path}/b", skip_unmatched=True)
-
-
-def test_files_appear_together_and_nothing_is_left_beside(tmp_path):
+def test_files_appear_together_or_stay_as_they_were(tmp_path):
     one, two = tmp_path / "new" / "one", tmp_path / "new" / "two"
     with files.complete_or_absent(str(one), str(two)) as beside:
         for name in beside:
             pathlib.Path(name).write_text("done")
         assert not one.exists() and not two.exists()
-    assert sorted(os.listdir(tmp_path / "new")) == ["one", "two"]
-    assert one.read_text() == two.read_text() == "done"
-
-
-def test_a_failure_leaves_the_old_file_and_no_rest(tmp_path):
-    write(tmp_path / "one", b"old")
-    with pytest.raises(ZeroDivisionError), files.complete_or_absent(str(tmp_path / "one")) as (beside,):
-        pathlib.Path(beside).write_text("half")
+        assert environment.final_name(beside[0]) == str(one) and f".{os.getpid()}." in beside[0]
+    assert sorted(os.listdir(tmp_path / "new")) == ["one", "two"] and one.read_text() == two.read_text() == "done"
+    with pytest.raises(ZeroDivisionError), files.complete_or_absent(str(one)) as (name,):
+        pathlib.Path(name).write_text("half")
         raise ZeroDivisionError
-    assert os.listdir(tmp_path) == ["one"]
-    assert (tmp_path / "one").read_bytes() == b"old"
+    assert sorted(os.listdir(tmp_path / "new")) == ["one", "two"] and one.read_text() == "done"
+    files.write_text(str(one), "ä\r\nb", durable=True)
+    assert one.read_bytes() == b"\xc3\xa4\r\nb" and files.read_text(str(one)) == "ä\r\nb"
+    assert str(one) in message_of(files.write_text, str(one), "half \ud83d")
+
+
+def test_what_is_in_the_way(tmp_path):
+    write(tmp_path / "vocab.txt", b"")
+    write(tmp_path / ".hidden", b"")
+    found = message_of(files.open_binary, f"{tmp_path}/vocab.tx")
+    assert found == f"{tmp_path}/vocab.tx: no such file ({tmp_path} holds: vocab.txt)"
+    assert "Is a directory" in message_of(files.read_text, str(tmp_path))
+    assert "vocab.txt/below" in message_of(files.make_directory, f"{tmp_path}/vocab.txt/below")
+    (tmp_path / "link").symlink_to("gone")
+    assert "link to gone" in message_of(files.read_text, f"{tmp_path}/link")
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd/1"), reason="no /proc here")
@@ -115,50 +109,115 @@ def test_the_standard_output_is_written_to_and_not_replaced(tmp_path):
     assert os.path.islink(tmp_path / "stdout")
 
 
-def test_a_missing_file_shows_what_is_there(tmp_path):
-    write(tmp_path / "vocab.txt", b"")
-    write(tmp_path / ".hidden", b"")
-    with pytest.raises(UserError) as caught:
-        files.open_binary(str(tmp_path / "vocab.tx"))
-    assert str(caught.value) == f"{tmp_path}/vocab.tx: no such file ({tmp_path} holds: vocab.txt)"
-
-
-def test_a_folder_in_the_way_of_a_file_and_a_file_in_the_way_of_a_folder(tmp_path):
-    with pytest.raises(UserError, match="Is a directory"):
-        files.read_text(str(tmp_path))
-    write(tmp_path / "file", b"")
-    with pytest.raises(UserError, match=r"cannot make the folder .*file/below"):
-        files.make_directory(str(tmp_path / "file" / "below"))
-
-
-def test_list_directory_is_sorted_and_empty_where_there_is_none(tmp_path):
-    for name in "ba":
-        write(tmp_path / name, b"")
-    assert files.list_directory(str(tmp_path)) == ["a", "b"]
-    assert files.list_directory(str(tmp_path / "none")) == []
-
-
 def test_a_path_with_a_scheme_goes_through_tensorflow(tmp_path):
     path = f"file://{tmp_path}/deep/text"
     files.make_directory(f"file://{tmp_path}/deep")
     files.write_text(path, "one\ntwo\n")
     assert (tmp_path / "deep" / "text").read_text() == "one\ntwo\n"
-    assert list(files.read_lines(path)) == ["one", "two"]
+    assert list(files.read_lines(path)) == ["one", "two"] and files.size(path) == 8
     assert files.match_files(f"file://{tmp_path}/deep/t*") == [path]
-    with pytest.raises(UserError, match="no such file"):
-        files.read_text(path + "s")
-    for name in (path + "s", "nosuch://folder/x"):
-        with pytest.raises(UserError, match=rf"^{name}: cannot be reached: .*\Z"):
-            files.size(name)
+    assert files.list_directory(f"file://{tmp_path}/deep") == ["text"]
+    with files.open_binary(path, "wb") as stream:
+        stream.write(memoryview(b"text"))
+    assert (tmp_path / "deep" / "text").read_bytes() == b"text"
+    assert "no such file" in message_of(files.read_text, f"{path}s")
+    for name in (f"{path}s", "nosuch://folder/x"):
+        assert message_of(files.size, name).startswith(f"{name}: cannot be reached: ")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
-def test_a_remote_file_that_cannot_be_written(tmp_path):
+def test_a_remote_file_that_cannot_be_written():
     """An object store writes all of the file when it is closed, and says only then what is wrong."""
     stream = files.open_binary("file:///dev/full", "wb")
-    with pytest.raises(UserError, match=r"^file:///dev/full: cannot be written: .*No space left"), stream:
+    with pytest.raises(UserError, match=r"^file:///dev/full: .*No space left"), stream:
         stream.write(b"text")
-    path = f"file://{tmp_path}/x"
-    with files.open_binary(path, "wb") as stream:
-        stream.write(memoryview(b"text"))
-    assert (tmp_path / "x").read_bytes() == b"text"
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="no /proc here")
+@pytest.mark.parametrize("read", [files.read_text, lambda path: [*files.read_lines(path)], files.count_lines])
+def test_an_error_of_reading_names_the_file(read):
+    with pytest.raises(OSError) as caught:
+        read("/proc/self/mem")
+    assert environment.explain(caught.value).startswith("/proc/self/mem: Input/output error")
+
+
+# Files of another kind
+
+TEXT = "".join(f"word{number} another\n" for number in range(50)).encode()
+KINDS = {  # how one begins, and what the message tells to do with it
+    "gzip": (gzip.compress(TEXT), "gunzip -c < {path} > {path}.unpacked"),
+    "UTF-16": (TEXT.decode().encode("utf-16"), "iconv -f UTF-16 -t UTF-8 {path} > {path}.utf8"),
+    "UTF-16 big": (b"\xfe\xff" + TEXT.decode().encode("utf-16-be"), "iconv -f UTF-16 "),
+    "Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "git lfs pull"),
+    "HTML": (b"<!DOCTYPE html><html>sign in</html>", "HTML"),
+    "text": (TEXT, "is text"),
+}
+READERS = {
+    "text": files.read_text,
+    "lines": lambda path: list(files.read_lines(path)),
+    "vocabulary": tokenization.load_vocab,
+    "configuration": BertConfig.from_json_file,
+    "SQuAD": lambda path: squad.read_squad_examples(path, True),
+    "CoNLL": ner.read_conll,
+    "labels": read_label_map,
+    "weights": sources.open_weights,
+}
+
+
+@pytest.mark.parametrize("kind", ["gzip", "UTF-16", "UTF-16 big", "Git LFS"])
+def test_a_file_of_another_kind_is_called_by_its_name(kind, tmp_path):
+    data, cure = KINDS[kind]
+    path = write(tmp_path / "file", data)
+    for read in READERS.values():
+        found = message_of(read, path)
+        assert found.startswith(f"{path}: is ") and cure.format(path=path) in found
+    found = str(records.find_fault([path], records.CLASSIFICATION, {}))
+    assert found.startswith(f"{path}: is ") and ("is text" if kind == "gzip" else cure.format(path=path)) in found
+    quoted = write(tmp_path / "my file", data)
+    assert cure.format(path=f"'{quoted}'") in message_of(files.read_text, quoted)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "m.keras", "x.ckpt.index"])
+@pytest.mark.parametrize("kind", ["gzip", "Git LFS", "HTML", "text"])
+def test_weights_that_are_something_else(name, kind, tmp_path):
+    data, cure = KINDS[kind]
+    (tmp_path / "config.json").write_text("{}")
+    path = write(tmp_path / name, data)
+    found = message_of(sources.open_weights, path)
+    if "configuration" not in found:  # which is looked at first
+        assert found.startswith(f"{path}: is ") and cure.format(path=path) in found
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        (" \n", "empty"),
+        ("{", ", line 1, column 2: "),
+        ('{"a": 1,\n "b": }', ", line 2, column 7: "),
+        ("[" * 100000, "nested"),
+        ('{\n"vocab_size": ' + "1" * 5000 + "}", "number"),
+        ("[1]", "an object"),
+        ("<html><body>404</body></html>", "HTML"),
+        ('{"a": "\x01"}', "JSON"),
+    ],
+)
+def test_json_that_cannot_be_read(text, word, tmp_path):
+    path = write(tmp_path / "file.json", text.encode())
+    found = message_of(files.read_json, path)
+    assert found.startswith(path) and word in found
+
+
+def test_a_byte_order_mark_goes_everywhere_but_in_running_text(tmp_path):
+    def marked(name: str, text: str) -> str:
+        return write(tmp_path / name, f"\ufeff{text}".encode())
+
+    assert tokenization.load_vocab(marked("vocab.txt", "[PAD]\n[UNK]\n")) == {"[PAD]": 0, "[UNK]": 1}
+    config = BertConfig(2, hidden_size=2, num_hidden_layers=2, num_attention_heads=2, intermediate_size=4)
+    assert BertConfig.from_json_file(marked("config.json", config.to_json_string())) == config
+    questions = {"data": [{"paragraphs": [{"context": "a", "qas": [{"id": 1, "question": "q"}]}]}]}
+    assert squad.read_squad_examples(marked("squad.json", json.dumps(questions)), False)[0].qas_id == "1"
+    words = marked("conll.txt", "EU B-ORG\n")
+    assert ner.read_conll(words)[0].words == ["EU"] and next(files.read_lines(words)) == "\ufeffEU B-ORG"
+    marked("label_map.json", json.dumps({"task": "tsv", "labels": ["a", "b"], "regression": False}))
+    assert load_label_map(str(tmp_path)).labels == ("a", "b")
+    assert files.read_text(words, drop_bom=True) == "EU B-ORG\n"

@@ -1,8 +1,6 @@
 """Every script's flags against the reference's, how a wrong command line is answered, and what --help shows."""
 
-import functools
 import json
-import os
 import re
 import subprocess
 import sys
@@ -15,93 +13,73 @@ import bert_tf2
 from bert_tf2.commands import COMMANDS, find
 
 _TYPES = {"string": "string", "int": "integer", "float": "float", "bool": "bool"}
+FLAGS = json.loads((REFERENCE / "flags.json").read_text())
 
 
-@functools.cache
-def run(script: str, *arguments: str, columns: int = 80) -> subprocess.CompletedProcess:
-    """A command line that must end before any work: TensorFlow is out of reach."""
-    program = f"import runpy, sys; sys.modules['tensorflow'] = None; runpy.run_path({script!r}, run_name='__main__')"
-    command = [sys.executable, "-c", f"import sys; sys.argv = [{script!r}, *sys.argv[1:]]; {program}", *arguments]
-    environment = {**os.environ, "COLUMNS": str(columns)}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
-
-
-def refused(script: str, *arguments: str, status: int = 2) -> str:
+@pytest.fixture
+def refused(quick_lines):
     """The line of a command line that is wrong."""
-    done = run(script, *arguments)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1), done
-    assert done.stderr.startswith(f"{script}: error: ")
-    return done.stderr
+
+    def run(script: str, *arguments: str) -> str:
+        done = quick_lines.run(script, *arguments)
+        assert (done.status, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
+        assert done.stderr.startswith(f"{script}: error: ")
+        return done.stderr
+
+    return run
 
 
-def reference() -> dict[str, list[dict]]:
-    return json.loads((REFERENCE / "flags.json").read_text())
+@pytest.fixture
+def screen(quick_lines):
+    """What a flag shows that ends a script."""
 
+    def run(script: str, flag: str = "--help", columns: int = 80) -> str:
+        done = quick_lines.run(script, flag, columns=columns)
+        assert (done.status, done.stderr) == (0, "")
+        return done.stdout
 
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_flags_have_the_reference_s_names_types_and_defaults(script):
-    ours = described(script)["flags"]
-    wanted = reference().get(script)
-    if wanted is None:
-        pytest.skip("the reference has no such script")
-    for flag in wanted:
-        assert flag["name"] in ours, f"--{flag['name']} is missing"
-        found = ours[flag["name"]]
-        assert (_TYPES[found["type"]], found["default"]) == (flag["type"], flag["default"]), flag["name"]
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_missing_flags_are_named_in_one_line(script):
-    text = refused(script)
-    named = re.search(r"((--\w+( and )?)+) must be given|give at least one of (--\w+(, )?)+", text)
-    assert named, text
-    if script in reference():
-        required = {f"--{flag['name']}" for flag in reference()[script] if flag["required"]}
-        assert {*named[1].split(" and ")} == required
+    return run
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_no_script_loads_tensorflow_to_read_its_flags_and_every_flag_is_explained(script):
+def test_flags_have_the_reference_s_names_types_and_defaults(script, refused):
     found = described(script)
-    assert not found["tensorflow"]
-    assert found["flags"]
+    assert not found["tensorflow"] and found["flags"]
     assert all(len(flag["help"]) > 10 for flag in found["flags"].values())
-
-
-NEEDED = ("--input_file=a", "--bert_config_file=b", "--output_dir=c")
+    for flag in FLAGS.get(script, ()):
+        ours = found["flags"][flag["name"]]
+        assert (_TYPES[ours["type"]], ours["default"]) == (flag["type"], flag["default"]), flag["name"]
+    named = re.search(r"((--\w+( and )?)+) must be given|give at least one of (--\w+(, )?)+", refused(script))
+    if script in FLAGS:
+        assert {*named[1].split(" and ")} == {f"--{flag['name']}" for flag in FLAGS[script] if flag["required"]}
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([*NEEDED, "--lerning_rate=1"], ["no flag --lerning_rate; did you mean --learning_rate?"]),
-        ([*NEEDED, "--do_lower=False"], ["no flag --do_lower; did you mean --do_lower_case?"]),
-        ([*NEEDED, "--batch_size=8"], ["did you mean --eval_batch_size or --train_batch_size?"]),
-        ([*NEEDED, "--train-batch-size=8"], ["did you mean --train_batch_size?"]),
-        ([*NEEDED, "--no_cuda"], ["there is no flag --no_cuda (--help"]),
-        ([*NEEDED, "--max_len=9"], ["did you mean --max_seq_length?"]),
-        (
-            [*NEEDED, "--do_lower_case", "False"],
-            ["unexpected argument 'False': every setting is a flag, --name=value, also --switch=False"],
-        ),
-        ([*NEEDED, "\u2013do_train=true"], ["unexpected argument '\u2013do_train=true': every setting is a flag"]),
-        ([*NEEDED, "--do_train=yes"], ["error: flag --do_train=yes: ('Non-boolean argument"]),
-        ([*NEEDED, "--noxla=false"], ["error: --noxla=false does not take an argument (--help"]),
-        ([*NEEDED, "--max_eval_steps=1_0"], ["error: flag --max_eval_steps=1_0: a whole number is needed (--help"]),
-        ([*NEEDED, "--learning_rate=1_0"], ["error: flag --learning_rate=1_0: a number is needed (--help"]),
-        ([*NEEDED, "--max_eval_steps=1.5"], ["error: flag --max_eval_steps=1.5: a whole number is needed (--help"]),
-        ([*NEEDED, "--learning_rate=1,5"], ["error: flag --learning_rate=1,5: a number is needed (--help"]),
-        ([*NEEDED, "--stderrthreshold=bad"], ["--stderrthreshold must be one of"]),
-        ([*NEEDED, f"--flagfile={sys.executable}"], ["'utf-8' codec can't decode"]),
-        ([*NEEDED, "--do_train\r"], ["error: '--do_train\\r': holds a carriage return: the shell script has Windows'"]),
-        ([*NEEDED, "\r"], ["'\\r': holds a carriage return"]),
-        ([*NEEDED, "--flagfile=gone"], ["Unable to open flagfile: [Errno 2] No such file or directory: 'gone'"]),
-        ([*NEEDED, "--do_train", "train.tfrecord"], ["unexpected argument 'train.tfrecord'"]),
+        (["--lerning_rate=1"], "no flag --lerning_rate; did you mean --learning_rate?"),
+        (["--do_lower=False"], "did you mean --do_lower_case?"),
+        (["--batch_size=8"], "did you mean --eval_batch_size or --train_batch_size?"),
+        (["--train-batch-size=8"], "did you mean --train_batch_size?"),
+        (["--no_cuda"], "there is no flag --no_cuda (--help"),
+        (["--do_lower_case", "False"], "unexpected argument 'False'"),
+        (["\u2013do_train=true"], "unexpected argument '\u2013do_train=true'"),
+        (["--do_train=yes"], "--do_train=yes"),
+        (["--noxla=false"], "--noxla=false"),
+        (["--max_eval_steps=1_0"], "--max_eval_steps=1_0: a whole number"),
+        (["--max_eval_steps=1.5"], "--max_eval_steps=1.5: a whole number"),
+        (["--learning_rate=1,5"], "--learning_rate=1,5: a number"),
+        (["--precision=float8"], "--precision=float8"),
+        (["--stderrthreshold=bad"], "--stderrthreshold"),
+        ([f"--flagfile={sys.executable}"], "decode"),
+        (["--flagfile=gone"], "'gone'"),
+        (["--do_train\r"], "'--do_train\\r': holds a carriage return"),
+        (["\r"], "'\\r': holds a carriage return"),
     ],
 )
-def test_a_wrong_command_line_is_answered_in_one_line(arguments, words):
-    text = refused("run_pretraining.py", *arguments)
-    assert all(word in text for word in words), text
+def test_a_wrong_command_line_is_answered_in_one_line(arguments, words, refused):
+    text = refused("run_pretraining.py", "--input_file=a", "--bert_config_file=b", "--output_dir=c", *arguments)
+    assert words in text
 
 
 def test_a_pipe_that_is_read_once_is_read(tmp_path):
@@ -121,12 +99,6 @@ def test_the_version(start):
 # What --help shows
 
 
-def screen(script: str, flag: str = "--help", columns: int = 80) -> str:
-    done = run(script, flag, columns=columns)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
-
-
 def entries(text: str) -> list[tuple[str, str, str]]:
     """(group, flag, the words of its entry) of a help screen."""
     found = []
@@ -141,48 +113,30 @@ def entries(text: str) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_every_flag_is_shown_once_with_its_default(script):
-    shown = entries(screen(script))
-    names = [name for _, name, _ in shown]
-    flags = described(script)["flags"]
-    assert sorted(names) == sorted({*flags, "verbosity"})
+def test_the_help_of_a_script(script, screen):
+    """Every flag once with its default; an example with flags of the script and all required ones; the width."""
+    text, flags = screen(script), described(script)["flags"]
+    shown = entries(text)
+    assert sorted(name for _, name, _ in shown) == sorted({*flags, "verbosity"})
     for _, name, words in shown:
         if name in flags and flags[name]["default"] is not None:
             assert f"default: {flags[name]['default']}" in words, words
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_the_example_has_flags_of_the_script_and_all_required_ones(script):
-    text = screen(script)
-    examples = re.sub(r" \\\n +", " ", text)
-    commands = re.findall(rf"^  python {script} .*", examples, re.MULTILINE)
+    commands = re.findall(rf"^  python {script} .*", re.sub(r" \\\n +", " ", text), re.MULTILINE)
+    words = find(COMMANDS[script.removesuffix(".py")].options).words  # need no flag
+    required = {name for group, name, _ in shown if group == "Required"} - {words}
     assert commands
-    known = {name for _, name, _ in entries(text)}
     for command in commands:
-        used = {*re.findall(r"--(\w+)", command)}
-        assert used <= known
-        words = find(COMMANDS[script.removesuffix(".py")].options).words  # need no flag
-        assert used >= {name for group, name, _ in entries(text) if group == "Required"} - {words}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_no_line_is_wider_than_the_terminal(script):
-    """Examples stay as they are, for a terminal of 120 columns."""
+        assert required <= {*re.findall(r"--(\w+)", command)} <= {name for _, name, _ in shown}
     assert max(map(len, screen(script, columns=120).splitlines())) < 120
-    assert max(map(len, screen(script).partition(":\n  --")[2].splitlines())) < 80
+    assert max(map(len, text.partition(":\n  --")[2].splitlines())) < 80  # examples stay as they are
 
 
-def test_all_names_of_the_flag_answer():
+def test_all_names_of_the_flag_answer(screen, refused):
     wanted = screen("build_vocab.py")
     flags = ("-h", "-help", "--helpshort", "-?", "--help=1", "--helpshort=True")
     assert all(screen("build_vocab.py", flag) == wanted for flag in flags)
     assert "must be given" in refused("build_vocab.py", "--help=false")
-    assert "absl.logging:" in run("build_vocab.py", "--helpfull").stdout
     assert screen("build_vocab.py", "--version=1") == f"bert_tf2 {bert_tf2.__version__}\n"
-
-
-def test_what_an_entry_tells():
     shown = {name: words for _, name, words in entries(screen("run_squad.py"))}
     assert shown["predict_file"].startswith("--predict_file=FILE ")
     assert "(needed with --do_predict or --do_eval or --eval_steps)" in shown["predict_file"]

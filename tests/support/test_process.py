@@ -1,46 +1,49 @@
-"""The standard streams of a script in any locale, signals while libraries load, and Keras on another backend."""
+"""How a script starts, what it logs, and how it ends: streams in any locale, signals, children, one line for errors."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 import types
 
 import pytest
-from command_lines import ROOT, environment
+from bad_calls import flags
+from command_lines import ROOT, environment, without_tensorflow
+from refused import message_of
 
 import bert_tf2
-from bert_tf2.support import process
-from bert_tf2.support.errors import UserError
+from bert_tf2.support import console, process
+
+
+def python(program: str, **variables: str) -> subprocess.CompletedProcess:
+    """The end of a program in a process of its own."""
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, env=environment(**variables), capture_output=True, text=True, timeout=180)
+
 
 _ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
-def python(program: str, **variables: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-c", program], env=environment(**variables), capture_output=True, timeout=60
-    )
-
-
-@pytest.mark.parametrize("variables", [{"PYTHONIOENCODING": "ascii"}, _ASCII, {"PYTHONIOENCODING": "latin-1"}])
+@pytest.mark.parametrize("variables", [_ASCII, {"PYTHONIOENCODING": "latin-1"}])
 def test_what_is_printed_is_utf_8_in_any_locale_and_cannot_fail(variables):
-    done = python(
-        "from bert_tf2.support import process; process.begin(); print('\\xe9\\u5317 \\udcff \\ud83d')", **variables
-    )
-    assert (done.stdout, done.stderr) == ("\xe9\u5317 \\udcff \\ud83d\n".encode(), b"")
+    program = "from bert_tf2.support import process; process.begin(); print('\\xe9\\u5317 \\udcff \\ud83d')"
+    done = python(program, **variables)
+    assert (done.stdout, done.stderr) == ("\xe9\u5317 \\udcff \\ud83d\n", "")
 
 
 WHILE_TENSORFLOW_LOADS = """
 import subprocess, sys, threading
 import bert_tf2
+from bert_tf2.support import process; process.begin()
 ended, started = threading.Event(), []
 def start_children():
     while not ended.wait(0.02):
         started.append(subprocess.run(["sh", "-c", "echo written by a child >&2; ls -l /proc/self/fd/2"],
                                       stdout=subprocess.PIPE, text=True).stdout.split()[-1])
-{how}
 terminal = sys.stderr
 other = threading.Thread(target=start_children)
 other.start()
@@ -49,29 +52,109 @@ ended.set()
 other.join()
 import tensorflow as tf
 tf.get_logger().warning("of TensorFlow's logger")
-print(len(started), len({{*started}}), sys.stderr is terminal)
+print(len(started), len({*started}), sys.stderr is terminal)
 """
 
 
-@pytest.mark.parametrize("how", ["", "from bert_tf2.support import process; process.begin()"])
-def test_standard_error_stays_while_tensorflow_loads(how):
+@pytest.mark.slow
+def test_standard_error_stays_while_tensorflow_loads():
     """For Python, for TensorFlow's logger, and for the children that another thread starts."""
-    done = python(WHILE_TENSORFLOW_LOADS.format(how=how))
+    done = python(WHILE_TENSORFLOW_LOADS)
     count, destinations, same = done.stdout.split()
-    assert int(count) > 5 and (destinations, same) == (b"1", b"True")
-    errors = done.stderr.decode()
-    assert errors.count("written by a child") == int(count)
-    assert "of TensorFlow's logger" in errors and "Logging error" not in errors and "Traceback" not in errors
+    assert int(count) > 5 and (destinations, same) == ("1", "True")
+    assert done.stderr.count("written by a child") == int(count)
+    assert "of TensorFlow's logger" in done.stderr and "Logging error" not in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_tensorflow_loads_gets_its_line(number, tmp_path):
-    loads = f"import os, time\nos.kill(os.getpid(), {int(number)})\ntime.sleep(20)"
-    (tmp_path / "tensorflow.py").write_text(loads)
-    program = "from bert_tf2.support import process; process.begin(); process.load_tensorflow()"
-    done = python(program, **environment(tmp_path, ROOT, TF_CPP_MIN_LOG_LEVEL="2"))
-    words = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM"}[number]
-    assert (done.returncode, done.stderr.decode()) == (128 + number, f"-c: error: {words}\n")
+def test_keras_on_another_backend_is_refused_in_a_line(monkeypatch):
+    other = types.SimpleNamespace(config=types.SimpleNamespace(backend=lambda: "jax"))
+    monkeypatch.setitem(sys.modules, "keras", other)
+    found = message_of(lambda: bert_tf2.load("folder"))
+    assert "jax" in found and "KERAS_BACKEND=tensorflow" in found
+    monkeypatch.delitem(sys.modules, "keras")
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    assert "torch" in message_of(process.check_backend)
+    monkeypatch.setenv("KERAS_BACKEND", "")  # as if it were not set
+    process.check_backend()
+
+
+# How a script ends
+
+SCRIPT = """
+import logging as python_logging, os, signal, sys, time
+from absl import logging
+from bert_tf2.support import flags
+from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import Options
+sys.argv = ["script.py"]
+def main(given):
+    {}
+flags.run(Options, main)
+"""
+# Python drops what is raised in a destructor, and the script would go on to its end.
+LATE = "type('Late', (), {'__del__': lambda self: os.kill(os.getpid(), signal.SIGTERM)})(); time.sleep(20)"
+KILL = "os.kill(os.getpid(), signal.{}); time.sleep(20)"
+
+
+@pytest.mark.parametrize(
+    ("does", "status", "line"),
+    [
+        ("raise UserError('text.txt, line 3: wrong')", 1, "text.txt, line 3: wrong"),
+        ("raise KeyboardInterrupt('stopped, and saved')", 130, "stopped, and saved"),
+        ("import numpy; numpy.zeros([2**22, 2**22])", 1, "out of memory"),
+        pytest.param("import tensorflow as tf; tf.zeros([2**22, 2**22])", 1, "out of memory", marks=pytest.mark.slow),
+        ("open('/gone/gone', 'w')", 1, "/gone/gone: No such file"),
+        ("raise OSError(5, 'x', 'd/.f.json.host.12.partial')", 1, "d/f.json: Input/output error"),
+        (r"'n\udce9'.encode()", 1, r"'n\udce9': is not UTF-8"),
+        (KILL.format("SIGTERM"), 143, "stopped by SIGTERM"),
+        (KILL.format("SIGHUP"), 129, "stopped"),
+        (KILL.format("SIGINT"), 130, "interrupted"),
+        (LATE, 143, "stopped by SIGTERM"),
+        ("sys.path.insert(0, os.environ['LOADS']); import tensorflow", 143, "stopped by SIGTERM"),
+    ],
+)  # fmt: skip
+def test_how_a_script_ends(does, status, line, tmp_path):
+    (tmp_path / "tensorflow.py").write_text(f"import os, signal, time\n{KILL.format('SIGTERM')}\n")
+    done = python(SCRIPT.format(does), LOADS=str(tmp_path))
+    found = without_tensorflow(done.stderr).splitlines()
+    assert (done.returncode, len(found)) == (status, 1) and found[0].startswith(f"script.py: error: {line}"), done
+
+
+def test_a_bug_keeps_its_traceback_and_the_log_has_times_and_levels():
+    done = python(
+        SCRIPT.format("""
+    logging.info("some %s", "words")
+    logging.error("bad")
+    python_logging.getLogger("other").info("chatter")
+    python_logging.getLogger("other").warning("worry")
+    1 / 0""")
+    )
+    times, lines = zip(*(line.split(" ", 1) for line in done.stderr.splitlines()[:3]), strict=True)
+    assert lines == ("some words", "ERROR: bad", "WARNING: worry")
+    assert all(re.fullmatch(r"\d\d:\d\d:\d\d", time) for time in times)
+    assert done.returncode == 1 and "Traceback" in done.stderr and "chatter" not in done.stderr
+
+
+def test_signals_that_are_ignored_stay_ignored():
+    """`nohup` and `command &` count on it."""
+    program = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+    done = python(program + SCRIPT.format("os.kill(os.getpid(), signal.SIGHUP); print('goes on')"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "goes on\n", "")
+
+
+def test_a_signal_while_a_script_starts_gets_one_line():
+    """The first lines of a script, before absl and the rest are there: that import sends the signal here."""
+    program = (
+        "import builtins, os, runpy, signal, sys\n"
+        "real = builtins.__import__\n"
+        "def load(name, *rest):\n"
+        "    if name.startswith('absl'): os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return real(name, *rest)\n"
+        f"builtins.__import__ = load; sys.argv = [{str(ROOT / 'run_squad.py')!r}]\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    done = python(program)
+    assert (done.returncode, done.stderr) == (130, "run_squad.py: error: interrupted\n")
 
 
 def test_child_processes_end_before_a_script_that_is_stopped(tmp_path):
@@ -83,7 +166,6 @@ def test_child_processes_end_before_a_script_that_is_stopped(tmp_path):
         "def work(handler, name):\n"
         "    signal.signal(signal.SIGTERM, handler); pathlib.Path(name).touch(); time.sleep(60)\n"
         "if __name__ == '__main__':\n"
-        "    process.SECONDS_TO_END = 1.0\n"
         "    process.tidying.append(lambda: print('tidied', flush=True))\n"
         "    process.begin()\n"
         "    for call in ('work(tidily, \"partial\")', 'work(signal.SIG_IGN, \"deaf\")'):\n"
@@ -91,24 +173,40 @@ def test_child_processes_end_before_a_script_that_is_stopped(tmp_path):
         "    while not (os.path.exists('partial') and os.path.exists('deaf')): time.sleep(0.01)\n"
         "    print(process.children[1].pid, flush=True); os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "children.py"],
-        cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True, timeout=60,
-    )  # fmt: skip
+    command, how = [sys.executable, "children.py"], {"cwd": tmp_path, "env": environment(), "timeout": 60}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, **how)
     deaf, tidied = done.stdout.split()
     assert done.returncode == 143 and tidied == "tidied" and not (tmp_path / "partial").exists()
     with pytest.raises(ProcessLookupError):
         os.kill(int(deaf), 0)
 
 
-def test_keras_on_another_backend_is_refused_in_a_line(monkeypatch):
-    other = types.SimpleNamespace(config=types.SimpleNamespace(backend=lambda: "jax"))
-    monkeypatch.setitem(sys.modules, "keras", other)
-    with pytest.raises(UserError, match=r"^Keras runs on jax, .*: set KERAS_BACKEND=tensorflow before Keras"):
-        bert_tf2.load("folder")
-    monkeypatch.delitem(sys.modules, "keras")
-    monkeypatch.setenv("KERAS_BACKEND", "torch")
-    with pytest.raises(UserError, match=r"^Keras runs on torch"):
-        process.check_backend()
-    monkeypatch.setenv("KERAS_BACKEND", "")  # as if it were not set
-    process.check_backend()
+@pytest.mark.slow
+def test_signals_while_a_file_is_written_leave_nothing(bad_files, tmp_path):
+    (tmp_path / "text.txt").write_text((bad_files / "text.txt").read_text() * 5000)
+    given = flags("extract_features.py", f"--input_file={tmp_path}/text.txt", tmp_path / "out")
+    command = [sys.executable, str(ROOT / "extract_features.py"), *given]
+    with subprocess.Popen(command, cwd=bad_files, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            while not list(tmp_path.glob("out/.features.json.*.partial")):
+                assert running.poll() is None
+                time.sleep(0.05)
+            running.send_signal(signal.SIGINT)
+            running.send_signal(signal.SIGINT)  # as `timeout` does
+            stderr = running.communicate(timeout=60)[1]
+        finally:
+            running.kill()
+    assert running.returncode == 130 and "Traceback" not in stderr
+    assert stderr.splitlines()[-1].startswith("extract_features.py: error: ")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+# What it tells at the end
+
+
+def test_tables_are_aligned_and_cut(log_lines):
+    title, first, last = console.table("Title:", {"a": "word " * 1000, "name": 3}).splitlines()
+    assert (title, last) == ("Title:", "  name  3")
+    assert first.startswith("  a     word word") and first.endswith("word ...") and len(first) < 620
+    console.summary(["out/a", "out/b"], {"f1": 0.5})
+    assert log_lines[-1].splitlines()[1:] == ["  wrote    out/a, out/b", "  results  f1 0.5000"]

@@ -11,7 +11,7 @@ import termios
 
 import pytest
 import tqdm.std
-from command_lines import ROOT, environment
+from command_lines import environment
 
 from bert_tf2.support import progress
 
@@ -41,37 +41,32 @@ def test_the_first_step_tells_nothing_of_the_time_left(clock, log_lines):
     assert log_lines[40:] == ["Training: 40 steps, loss 1.0, took 10:57:30"]
 
 
-def test_a_line_every_ten_seconds(clock, log_lines):
-    for _ in progress.track(iter(range(100)), "Reading", unit="lines", total=100):
-        clock[0] += 1
-    assert log_lines[0] == "Reading: 11 of 100 lines, 1.00 lines/s, 01:29 left"
-    assert log_lines[-1] == "Reading: 100 lines, took 01:40"
-    assert len(log_lines) == 10
-    for _ in progress.track(iter(range(30)), "Reading", unit="lines"):
-        clock[0] += 1
-    assert log_lines[11] == "Reading: 21 lines, 1.00 lines/s"
-
-
-def test_short_or_failing_work_says_nothing(clock, log_lines):
+def test_a_line_every_ten_seconds_and_none_of_short_or_failing_work(clock, log_lines):
     assert list(progress.track("abc", "Reading")) == ["a", "b", "c"]
     with pytest.raises(ValueError), progress.Progress("Reading", 3) as work:
         work.advance()
         clock[0] += 100
         raise ValueError
     assert not log_lines
+    for _ in progress.track(iter(range(100)), "Reading", unit="lines", total=100):
+        clock[0] += 1
+    assert log_lines[0] == "Reading: 11 of 100 lines, 1.00 lines/s, 01:29 left"
+    assert log_lines[-1] == "Reading: 100 lines, took 01:40" and len(log_lines) == 10
+    for _ in progress.track(iter(range(30)), "Reading", unit="lines"):
+        clock[0] += 1
+    assert log_lines[11] == "Reading: 21 lines, 1.00 lines/s"
 
 
 _WORK = """
 import sys, time
-from absl import flags as absl_flags
 from absl import logging
 from bert_tf2.support import flags, progress
-from bert_tf2.support.settings import Options
 from bert_tf2.support.errors import UserError
-progress._SECONDS_BETWEEN_DRAWINGS = 0
+from bert_tf2.support.settings import Options
 sys.argv = ["script.py"]
 def main(argv):
     for number in progress.track(range(5), "Reading", unit="lines"):
+        time.sleep(0.15)
         if number == 2:
             logging.warning("a warning")
         if number == 4:
@@ -85,40 +80,29 @@ def on_a_terminal(program: str) -> str:
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     command, variables = [sys.executable, "-c", program], environment(TERM="xterm")
-    process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=its, stderr=its)
-    os.close(its)
-    found = b""
-    try:
-        while part := os.read(ours, 10000):
-            found += part
-    except OSError:  # the other end is closed
-        pass
-    process.wait(timeout=60)
+    with subprocess.Popen(command, env=variables, stdout=its, stderr=its) as process:
+        os.close(its)
+        found = b""
+        try:
+            while part := os.read(ours, 10000):
+                found += part
+        except OSError:  # the other end is closed
+            pass
+        process.wait(timeout=60)
     os.close(ours)
     return found.decode()
 
 
-def screen(written: str) -> list[str]:
-    """The lines that stay, for text with carriage returns."""
-    lines = []
+def test_a_terminal_keeps_the_log_and_not_the_line_and_a_file_gets_no_line():
+    written = on_a_terminal(_WORK)
+    assert "Reading: 3 of 5 lines" in written
+    screen = []
     for line in written.replace("\r\n", "\n").split("\n"):
         cells: list[str] = []
         for part in line.split("\r"):
             cells[: len(part)] = part
-        lines.append("".join(cells).rstrip())
-    return [line for line in lines if line]
-
-
-def test_a_terminal_keeps_the_log_and_not_the_line():
-    written = on_a_terminal(_WORK)
-    assert "Reading: 3 of 5 lines" in written
-    warning, error = screen(written)
-    assert re.fullmatch(r"\d\d:\d\d:\d\d WARNING: a warning", warning)
-    assert error == "script.py: error: text.txt, line 3: wrong"
-
-
-def test_a_file_does_not_get_the_line():
-    done = subprocess.run([sys.executable, "-c", _WORK], cwd=ROOT, capture_output=True, text=True)
-    assert re.fullmatch(
-        r"\d\d:\d\d:\d\d WARNING: a warning\nscript.py: error: text.txt, line 3: wrong\n", done.stderr
-    ), done.stderr
+        screen.append("".join(cells).rstrip())
+    done = subprocess.run([sys.executable, "-c", _WORK], env=environment(), capture_output=True, text=True)
+    for warning, error in ([line for line in screen if line], done.stderr.splitlines()):
+        assert re.fullmatch(r"\d\d:\d\d:\d\d WARNING: a warning", warning)
+        assert error == "script.py: error: text.txt, line 3: wrong"
