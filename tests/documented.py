@@ -14,16 +14,22 @@ def section(document: str, title: str) -> str:
     return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
+def shell_lines(text: str) -> list[list[str]]:
+    """The lines of the shell blocks of a text, split into words; variables are not expanded."""
+    blocks = re.findall(r"(?ms)^```(?:shell|bash)?\n(.*?)^```$", text)
+    lines = (line for block in blocks for line in block.replace("\\\n", " ").splitlines())
+    lines = (line for line in lines if re.match(r"\s*(python|echo)\s", line))
+    return [shlex.split(line, comments=True) for line in lines]
+
+
 def commands_in(text: str) -> list[tuple[str, dict[str, str]]]:
     """The name of the script and the flags of each command line `python SCRIPT.py` in the shell blocks of a text."""
-    blocks = re.findall(r"(?ms)^```(?:shell|bash)\n(.*?)^```$", text)
-    lines = (line for block in blocks for line in block.replace("\\\n", " ").splitlines())
     found = []
-    for words in (shlex.split(line, comments=True) for line in lines if re.match(r"python \w+\.py ", line)):
-        flags = (word.removeprefix("--").partition("=") for word in words[2:])
-        found.append(
-            (words[1].removesuffix(".py"), {name: value if is_given else "true" for name, is_given, value in flags})
-        )
+    for words in shell_lines(text):
+        if words[0] == "python" and re.fullmatch(r"\w+\.py", words[1]):
+            flags = (word.removeprefix("--").partition("=") for word in words[2:])
+            given = {name: value if is_given else "true" for name, is_given, value in flags}
+            found.append((words[1].removesuffix(".py"), given))
     return found
 
 

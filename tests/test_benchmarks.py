@@ -17,6 +17,7 @@ from bert_tf2 import heads
 from bert_tf2.config import BertConfig
 from bert_tf2.weights import checkpoint
 
+pytestmark = pytest.mark.slow  # nothing here is of the package
 BENCHMARKS = ROOT / "benchmarks"
 FOLDERS = ("benchmarks", "bert_tf2", "docs", "examples", "serving", "tests")
 PROGRAMS = sorted(p.stem for p in BENCHMARKS.glob("*.py") if "flags.run(" in p.read_text(encoding="utf-8"))
@@ -27,6 +28,11 @@ def as_run_as_a_script(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
+def run(name: str, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *flags]
+    return subprocess.run(command, env=environment(**variables), capture_output=True, text=True)
+
+
 def test_the_programs_check_their_flags_without_tensorflow():
     code = (
         "import importlib, sys; from bert_tf2.support.settings import settings_of\n"
@@ -35,8 +41,11 @@ def test_the_programs_check_their_flags_without_tensorflow():
     )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment(ROOT, BENCHMARKS), capture_output=True, text=True)
-    assert done.stdout.strip() == "False", done.stderr
-    assert len(PROGRAMS) > 8
+    assert done.stdout.strip() == "False" and len(PROGRAMS) > 8, done.stderr
+    for program, wrong in (("against_peers", {"cases": "9x9"}), ("training_flags", {"runs": ""})):
+        assert "is none of" in message_of(importlib.import_module(program).BenchmarkOptions, **wrong)
+    done = run("training_flags", "--runs=huge")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) <= 2 and "is none of" in done.stderr
 
 
 def test_processes_keep_the_folders_of_python_path(monkeypatch):
@@ -52,68 +61,37 @@ def test_processes_keep_the_folders_of_python_path(monkeypatch):
     assert not [path for path in programs if '"PYTHONPATH":' in path.read_text(encoding="utf-8")]
 
 
-def test_a_wrong_name_is_one_line():
-    for program, wrong in (("against_peers", {"cases": "9x9"}), ("training_flags", {"runs": ""})):
-        assert "is none of" in message_of(importlib.import_module(program).BenchmarkOptions, **wrong)
-    command = [sys.executable, str(BENCHMARKS / "training_flags.py"), "--runs=huge"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 2 and len(done.stderr.splitlines()) <= 2 and "is none of" in done.stderr
-
-
-@pytest.fixture
-def sizes(tmp_path) -> str:
-    path = tmp_path / "config.json"
-    path.write_text(tiny_config(num_hidden_layers=2, max_position_embeddings=128).to_json_string())
-    return str(path)
-
-
-def test_what_the_replicas_of_a_step_sum(two, sizes):
+def test_steps_of_a_gpu_are_compared_with_the_cpu_and_what_its_replicas_sum(two, tmp_path):
     """All gradients and the square of their norm, and before them the weights of the two losses."""
-    import all_reduce
-
+    sizes = str(tmp_path / "config.json")
+    pathlib.Path(sizes).write_text(tiny_config(num_hidden_layers=2, max_position_embeddings=128).to_json_string())
+    all_reduce = importlib.import_module("all_reduce")
     options = all_reduce.BenchmarkOptions(bert_config_file=sizes, operations=True)
     model = heads.PretrainingModel(BertConfig.from_json_file(sizes))
     count = sum(variable.shape.num_elements() for variable in checkpoint.trained_variables(model).values())
     for dtype, wanted in {"float32": [(2, 4), (count + 1, 4)], "bfloat16": [(2, 4), (1, 4), (count, 2)]}.items():
         found = all_reduce.sums_of_a_step(options, dtype)
         assert [(tensor.shape.num_elements(), tensor.dtype.size) for tensor in found] == wanted
-
-
-@pytest.mark.slow
-def test_steps_of_a_gpu_are_compared_with_the_cpu(sizes):
-    command = [sys.executable, str(BENCHMARKS / "gpu_check.py"), f"--bert_config_file={sizes}"]
-    on_the_cpu = [*command, "--on=CPU", "--precisions=float32,bfloat16"]
-    done = subprocess.run(on_the_cpu, env=environment(), capture_output=True, text=True)
+    done = run("gpu_check", f"--bert_config_file={sizes}", "--on=CPU", "--precisions=float32,bfloat16")
     assert done.returncode == 0, done.stderr
     _, exact, narrow = done.stdout.splitlines()
     assert "losses differ by 0.0e+00" in exact and "examples/s" in exact and "TFLOP/s" in exact
     assert "losses differ by 0.0e+00" not in narrow
-    done = subprocess.run(command, env=environment(CUDA_VISIBLE_DEVICES="-1"), capture_output=True, text=True)
+    done = run("gpu_check", f"--bert_config_file={sizes}", CUDA_VISIBLE_DEVICES="-1")
     assert done.returncode == 1 and "TensorFlow sees no GPU" in done.stderr.splitlines()[-1]
 
 
-def test_the_operations_of_a_step():
-    import steps
-
-    from bert_tf2.config import BertConfig
-
+def test_what_is_computed_of_results():
     config = BertConfig(vocab_size=10, hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
     # One row of 3 tokens: four 4 x 4 products, two 4 x 8, scores and context of 3 x 3; the head; the pooler.
     forward = 3 * 2 * (4 * 16 + 2 * 32) + 2 * 2 * 3 * 3 * 4 + 2 * (2 * (16 + 40)) + 2 * 16
-    assert steps.step_flops(config, [3], 2) == 3 * forward
-
-
-def test_rows_of_accelerators_and_the_largest_batches(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    assert importlib.import_module("steps").step_flops(config, [3], 2) == 3 * forward
     accelerators = importlib.import_module("accelerators")
     step = {"model": "span", "max_seq_length": 128, "precision": "float32", "target": "TPU v5e", "devices": 1}
     step |= {"flops": 197e9, "moved": 1.64e9, "sums": 0, "seconds": 7.4}
     small, large = ({**step, "batch_size": batch, "peak": batch * 2**30 // 8} for batch in (8, 32))
-    assert (
-        accelerators.row(small) == "| span, 8 x 128, float32 | TPU v5e | 7 | 197 | 1.64 | 1.07 of 16 | 2.00 (bytes) |"
-    )
+    row = "| span, 8 x 128, float32 | TPU v5e | 7 | 197 | 1.64 | 1.07 of 16 | 2.00 (bytes) |"
+    assert accelerators.row(small) == row
     assert accelerators.row({**small, "failed": "no"}) == "| span, 8 x 128, float32 | TPU v5e | | 197 | | no | |"
-    assert accelerators.largest_batches([large, small]) == [
-        "span, 128 tokens, float32, TPU v5e: about 128 examples fit"
-    ]
-    assert accelerators.largest_batches([small]) == []
+    fits = ["span, 128 tokens, float32, TPU v5e: about 128 examples fit"]
+    assert accelerators.largest_batches([large, small]) == fits and accelerators.largest_batches([small]) == []

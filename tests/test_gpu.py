@@ -114,29 +114,18 @@ def test_deterministic_trainings_write_the_same_bytes(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", SLOW_ON_CPU)
-def test_an_export_answers_ids_as_on_the_cpu(kind, tmp_path):
-    need(kind)
-    made = export_cases.export(tmp_path, "features", text_signatures=False)
-    found = []
-    for device in ("CPU", kind):
-        with computing_on(device):
-            loaded = dataclasses.replace(made)  # which has loaded nothing yet
-            found.append(loaded.ask("serving_default", **export_cases.rows())["pooled_output"])
-    np.testing.assert_allclose(found[1], found[0], atol=1e-4)
-
-
-@pytest.mark.parametrize("kind", SLOW_ON_CPU)
-def test_an_export_answers_texts_as_on_the_cpu(kind, tmp_path):
+def test_an_export_answers_ids_and_texts_as_on_the_cpu(kind, tmp_path):
     need(kind)
     text_operations.need()
     made = export_cases.export(tmp_path, "features")
-    texts = ["the film was good", "ann lives in paris now"]
-    found = []
+    texts, found = ["the film was good", "ann lives in paris now"], []
     for device in ("CPU", kind):
         with computing_on(device):
-            found.append(exports.load(made.folder)(texts))
-    for on_cpu, there in zip(*found, strict=True):
-        np.testing.assert_allclose(there["pooled_output"], on_cpu["pooled_output"], atol=1e-4)
+            loaded = dataclasses.replace(made)  # which has loaded nothing yet
+            ids = loaded.ask("serving_default", **export_cases.rows())["pooled_output"]
+            found.append([ids, *(answer["pooled_output"] for answer in exports.load(made.folder)(texts))])
+    for there, on_cpu in zip(found[1], found[0], strict=True):
+        np.testing.assert_allclose(there, on_cpu, atol=1e-4)
 
 
 def test_a_divided_gpu_is_no_error(monkeypatch):

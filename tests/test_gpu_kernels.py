@@ -48,31 +48,29 @@ def without_kernel(graph: graph_pb2.GraphDef, device: str = "GPU") -> set[str]:
     return found
 
 
-CASES = [("span", "float16"), ("pretraining", "bfloat16")]
-CASES += [pytest.param(kind, "float32", marks=pytest.mark.slow) for kind in MAKERS]
+XLA, GROUPS = Plan(), Plan("groups", recompute=True, share_graph=True)
 
 
-def graph_of_a_step(kind: str, precision: str, plan: Plan) -> graph_pb2.GraphDef:
+@pytest.mark.compiled
+@pytest.mark.parametrize(
+    ("kind", "precision", "plan"),
+    [
+        ("pretraining", "bfloat16", XLA),
+        pytest.param("span", "float16", XLA, marks=pytest.mark.slow),
+        pytest.param("span", "float16", GROUPS, marks=pytest.mark.slow),
+        *(pytest.param(kind, "float32", plan, marks=pytest.mark.slow) for kind in MAKERS for plan in (XLA, GROUPS)),
+    ],
+)
+def test_a_training_step_and_its_parts_for_xla(kind, precision, plan):
+    """The usual package does not list XLA's kernels for TPUs; all but a few are the same for all devices."""
+    tf.function(lambda: tf.constant(0.0), jit_compile=True)()  # the first compilation registers them
     config = {"num_hidden_layers": 2, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
     trainer = make_trainer("", kind, config=config, precision=precision, plan=plan)
     batch = {name: tf.constant(value) for name, value in batch_for(kind).items()}
     step = trainer.step.compiled(jit_compile=False).get_concrete_function(batch, tf.constant(3, tf.int64))
-    return step.graph.as_graph_def()
-
-
-@pytest.mark.parametrize(("kind", "precision"), CASES)
-def test_a_training_step_without_padding(kind, precision):
-    plan = Plan("groups", recompute=True, share_graph=True)
-    assert without_kernel(graph_of_a_step(kind, precision, plan)) == set()
-
-
-@pytest.mark.compiled
-@pytest.mark.parametrize(("kind", "precision"), CASES)
-def test_a_training_step_and_its_parts_for_xla(kind, precision):
-    """The usual package does not list XLA's kernels for TPUs; all but a few are the same for all devices."""
-    tf.function(lambda: tf.constant(0.0), jit_compile=True)()  # the first compilation registers them
-    graph = graph_of_a_step(kind, precision, Plan())
-    assert [without_kernel(graph, device) for device in ("GPU", "XLA_GPU_JIT")] == [set(), set()]
+    graph = step.graph.as_graph_def()
+    devices = ("GPU", "XLA_GPU_JIT") if plan is XLA else ("GPU",)
+    assert [without_kernel(graph, device) for device in devices] == [set()] * len(devices)
 
 
 def test_what_has_no_kernel_is_named():

@@ -13,6 +13,7 @@ import sys
 
 import pytest
 
+pytestmark = [pytest.mark.slow, pytest.mark.extra]
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "benchmarks" / "hlo_on_gpu.py"
 COMPILERS = ROOT / ".venv-accelerators" / "bin" / "python"
@@ -28,17 +29,20 @@ def output_of(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.extra
+def written(folder: pathlib.Path, *flags: str) -> pathlib.Path:
+    """The folder with the HLO of a training step of a small model."""
+    config = folder / "config.json"
+    config.write_text(json.dumps(SIZES))
+    output_of(f"--write={folder / 'hlo'}", "--max_seq_length=16", f"--bert_config_file={config}", *flags)
+    return folder / "hlo"
+
+
 @pytest.mark.parametrize(
     ("model", "precision"), [*(("pretraining", precision) for precision in TOLERANCE), ("span", "float32")]
 )
 def test_jax_computes_what_tensorflow_does(tmp_path, monkeypatch, model, precision):
     pytest.importorskip("jax", reason="JAX is not installed; make interop installs it")
-    config, folder = tmp_path / "config.json", tmp_path / "hlo"
-    config.write_text(json.dumps(SIZES))
-    shape = ["--batch_size=4", "--max_seq_length=16", f"--bert_config_file={config}"]
-    output_of(f"--write={folder}", f"--model={model}", f"--precision={precision}", *shape)
+    folder = written(tmp_path, "--batch_size=4", f"--model={model}", f"--precision={precision}")
     _, step = output_of(f"--run={folder}", "--steps=2").splitlines()
     found = {name: float(value) for name, value in re.findall(r"(\w+) (\d\.\de[+-]\d+)", step)}
     assert {"loss", "gradient_norm", "gradients"} <= found.keys() and max(found.values()) < TOLERANCE[precision], step
@@ -50,15 +54,10 @@ def test_jax_computes_what_tensorflow_does(tmp_path, monkeypatch, model, precisi
     assert mlir.serialize_portable_artifact(text, "1.0.0")
 
 
-@pytest.mark.slow
-@pytest.mark.extra
 @pytest.mark.skipif(not COMPILERS.exists(), reason="no compilers; make .venv-accelerators/installed")
 @pytest.mark.parametrize(("target", "flags"), [("TPU v5e", ["--for_tpu"]), ("H100", [])])
 def test_a_tpus_and_a_gpus_compiler_take_the_step(tmp_path, target, flags):
-    config, folder = tmp_path / "config.json", tmp_path / "hlo"
-    config.write_text(json.dumps(SIZES))
-    shape = ["--batch_size=8", "--max_seq_length=16", f"--bert_config_file={config}", "--precision=bfloat16"]
-    output_of(f"--write={folder}", "--no_answers", *shape, *flags)
+    folder = written(tmp_path, "--batch_size=8", "--no_answers", "--precision=bfloat16", *flags)
     command = [COMPILERS, PROGRAM.with_name("accelerators.py"), folder, f"--targets={target}", "--devices=4", "--json"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
