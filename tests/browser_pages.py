@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.resources
 import importlib.util
-import pathlib
 import shutil
 
 from command_lines import ROOT
@@ -25,13 +24,10 @@ class Browser:
     @staticmethod
     def missing() -> str | None:
         """Why there is no browser, in a sentence; None if there is one."""
-        if not importlib.util.find_spec("playwright"):
-            return "playwright is not installed (pip install playwright)"
-        if not importlib.util.find_spec("axe_playwright_python"):
-            return "axe is not installed (pip install axe-playwright-python)"
-        if not _PROGRAM:
-            return f"Chromium is not installed (none of {', '.join(_PROGRAMS)})"
-        return None
+        for module in ("playwright", "axe_playwright_python"):
+            if not importlib.util.find_spec(module):
+                return f"{module} is not installed"
+        return None if _PROGRAM else f"Chromium is not installed (none of {', '.join(_PROGRAMS)})"
 
     def __enter__(self) -> Browser:
         from playwright.sync_api import sync_playwright  # an extra
@@ -57,8 +53,7 @@ class Pages:
     """
 
     def __init__(self, chromium, address: str):
-        self._chromium = chromium
-        self._address = address
+        self._chromium, self._address = chromium, address
         self._contexts: list = []
         self.problems: list[str] = []
 
@@ -68,26 +63,22 @@ class Pages:
         context = self._chromium.new_context(**look, reduced_motion="reduce")
         self._contexts.append(context)
         context.set_default_timeout(15_000)
-        page = context.new_page()
-        page.on("console", self._on_console)
-        page.on("pageerror", lambda error: self.problems.append(f"script: {error}"))
-        page.on("request", self._on_request)
-        page.on("requestfailed", lambda request: self._on_failure(page, request))
+        page, own = context.new_page(), (f"{self._address}/", "data:", "blob:")
+
+        def note(found: bool, problem: str) -> None:
+            if found:
+                self.problems.append(problem)
+
+        page.on("console", lambda message: note(message.type in ("error", "warning"), f"console: {message.text}"))
+        page.on("pageerror", lambda error: note(True, f"script: {error}"))
+        page.on("request", lambda asked: note(not asked.url.startswith(own), f"asks another server: {asked.url}"))
+        page.on(  # aborted: the page left, or asks anew
+            "requestfailed",
+            lambda asked: note(asked.failure != "net::ERR_ABORTED", f"failed: {asked.url} {asked.failure}"),
+        )
         page.goto(f"{self._address}/{view}")
         page.wait_for_selector("main:not([aria-busy=true])")
         return page
-
-    def _on_console(self, message) -> None:
-        if message.type in ("error", "warning"):
-            self.problems.append(f"console: {message.text}")
-
-    def _on_request(self, request) -> None:
-        if not request.url.startswith((f"{self._address}/", "data:", "blob:")):
-            self.problems.append(f"asks another server: {request.url}")
-
-    def _on_failure(self, page, request) -> None:
-        if request.failure != "net::ERR_ABORTED":  # the page left, or asks anew
-            self.problems.append(f"failed: {request.url} {request.failure}")
 
     def close(self) -> None:
         for context in self._contexts:
@@ -101,12 +92,10 @@ def expect(locator):
     return playwrights(locator)
 
 
-def screenshot(page, name: str) -> pathlib.Path:
+def screenshot(page, name: str) -> None:
     """Saves a picture of the whole page for a person."""
     SCREENSHOTS.mkdir(exist_ok=True)
-    path = SCREENSHOTS / f"{name}.png"
-    page.screenshot(path=path, full_page=True)
-    return path
+    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
 
 
 _CONTROLS = """() => {

@@ -86,16 +86,13 @@ def test_nonsense_is_refused_with_the_file_and_a_reason(tmp_path, change, proble
     assert problem in message and message.startswith(path)
 
 
-def test_a_config_of_transformers(tmp_path):
-    """Its gelu is another function."""
+def test_a_config_of_transformers_and_what_a_model_can_read(tmp_path):
+    """The gelu of transformers is another function."""
     config = BertConfig.from_json_file(write(tmp_path, {**BASE, "model_type": "bert", "pad_token_id": 0}))
     assert config == BertConfig.from_dict({**BASE, "hidden_act": "gelu_erf"})
     assert BertConfig.from_json_file(write(tmp_path, {"model_type": "bert"})) == config  # the same defaults there
-
-
-def test_what_a_model_can_read():
-    config = BertConfig(**{**BASE, "type_vocab_size": 1})
     config.check_sequence_length(512)
+    config.check_pairs("data.txt")
     assert "--max_seq_length=513" in message_of(config.check_sequence_length, 513)
-    assert message_of(config.check_pairs, "data.txt, line 3").startswith("data.txt, line 3: ")
-    BertConfig(**BASE).check_pairs("data.txt")
+    single = BertConfig(**{**BASE, "type_vocab_size": 1})
+    assert message_of(single.check_pairs, "data.txt, line 3").startswith("data.txt, line 3: ")

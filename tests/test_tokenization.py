@@ -73,30 +73,22 @@ EDGES = (0x3400, 0x4DC0, 0x4E00, 0xA000, 0xF900, 0xFB00, 0x20000, 0x2A6E0, 0x2A7
 CHINESE = "".join(chr(edge + place) for edge in EDGES for place in range(-2, 3))
 
 
-def some(*alphabets) -> st.SearchStrategy[str]:
-    return st.one_of(*(st.text(alphabet, min_size=1, max_size=6) for alphabet in alphabets))
-
-
-def having(*categories: str) -> st.SearchStrategy[str]:
-    return st.characters(categories=categories)
-
-
+ALPHABETS = ["abcxyzABC", string.ascii_letters, " \t\n\r\x0b\xa0", CHANGING, EMOJI, CHINESE, st.characters()]
+ALPHABETS += [st.characters(categories=kinds) for kinds in (["M"], ["Cc", "Cf", "Z"], ["P", "S"], ["Cs", "L"])]
+# Words around the lengths at which something may change, too.
+LONG = st.tuples(st.sampled_from(["ab", "aé", "a\u0301", "aΣ"]), st.sampled_from([33, 100, 101, 199, 200, 201, 600]))
 PARTS = st.one_of(
-    some("abcxyzABC", string.ascii_letters, " \t\n\r\x0b\xa0", CHANGING, EMOJI, CHINESE),
-    some(having("M"), having("Cc", "Cf", "Z"), having("P", "S"), st.characters(), having("Cs", "L")),
-    st.sampled_from(["ab", "aé", "a\u0301", "aΣ", "abc"]).flatmap(  # around the lengths at which something may change
-        lambda few: st.sampled_from([33, 100, 101, 199, 200, 201, 600]).map(lambda length: (few * 600)[:length])
-    ),
+    *(st.text(alphabet, min_size=1, max_size=6) for alphabet in ALPHABETS),
+    LONG.map(lambda drawn: (drawn[0] * 600)[: drawn[1]]),
 )
 
 
 @pytest.fixture(scope="module")
 def vocab_file(tmp_path_factory) -> str:
     """Letters, and parts of words as they are after the first steps, cased and uncased."""
-    words = {
-        word for lower in (True, False) for word in words_by_the_rules(" ".join(CHANGING + EMOJI + CHINESE), lower)
-    }
-    words |= {*string.ascii_letters, "ab", "abc", "bca", "xy", "yz", "\u03c3\u03c3", "éa", "Aé", "aé"}
+    words = {*string.ascii_letters, "ab", "abc", "bca", "xy", "yz", "\u03c3\u03c3", "éa", "Aé", "aé"}
+    for lower in (True, False):
+        words |= {*words_by_the_rules(" ".join(CHANGING + EMOJI + CHINESE), lower)}
     entries = sorted(words | {f"##{word}" for word in words})
     return write_vocab(tmp_path_factory.mktemp("vocabulary"), [*SPECIAL, *entries])
 
@@ -165,15 +157,12 @@ def test_a_step_of_the_reference_that_a_subclass_overrides_counts(tmp_path, name
     assert full.tokenize("A_Bé-c北") == words and full.has_own_rules
 
 
-def test_wordpiece_limits_and_names_are_settings():
+def test_wordpiece_limits_names_and_memory(tmp_path):
     vocab = dict.fromkeys(["a", "##a"], 0)
     default = tokenization.WordpieceTokenizer(vocab)
     assert default.tokenize("a" * 200) == ["a"] + ["##a"] * 199 and default.tokenize("a" * 201) == ["[UNK]"]
     other = tokenization.WordpieceTokenizer(vocab, unk_token="<?>", max_input_chars_per_word=3)
     assert other.tokenize("aaa aaaa") == ["a", "##a", "##a", "<?>"]
-
-
-def test_memory_is_bounded_and_not_sent_to_another_process(tmp_path):
     remembered = tokenization.Remembered(len, limit=4, longest=3)
     for number in range(40):
         word = "x" * (number % 6)
@@ -182,7 +171,7 @@ def test_memory_is_bounded_and_not_sent_to_another_process(tmp_path):
     tokenizer.tokenize("ab")
     fresh = len(pickle.dumps(tokenizer))
     tokenizer.tokenize("ab " + " ".join(map(str, range(1000))))
-    data = pickle.dumps(tokenizer)
+    data = pickle.dumps(tokenizer)  # without what it remembers
     assert len(data) == fresh and pickle.loads(data).tokenize("AB") == ["a", "##b"]
 
 
@@ -227,27 +216,28 @@ def test_text_conversions():
     assert tokenization.whitespace_tokenize(" \n") == []
 
 
-@pytest.mark.parametrize(
-    ("model", "fits"),
-    [
-        *(
-            ("uncased_L-12_H-768_A-12", True),
-            ("uncased_L-24_H-1024_A-16", True),
-            ("multilingual_L-12_H-768_A-12", True),
-        ),
-        *(("chinese_L-12_H-768_A-12", True), ("cased_L-12_H-768_A-12", False), ("cased_L-24_H-1024_A-16", False)),
-        *(("multi_cased_L-12_H-768_A-12", False), ("my_uncased", None), ("", None)),
-    ],
+LOWER = (
+    "uncased_L-12_H-768_A-12",
+    "uncased_L-24_H-1024_A-16",
+    "multilingual_L-12_H-768_A-12",
+    "chinese_L-12_H-768_A-12",
 )
-def test_the_case_of_the_released_models_and_no_other(model, fits):
-    for path in (f"/models/{model}/bert_model.ckpt", f"gs://bucket/{model}/bert_model.ckpt", f"/{model}/model.ckpt-5"):
-        for given_case in (True, False):
-            if fits in (None, given_case) or "bert_model" not in path:
-                tokenization.validate_case_matches_checkpoint(given_case, path)
+CASED = ("cased_L-12_H-768_A-12", "cased_L-24_H-1024_A-16", "multi_cased_L-12_H-768_A-12")
+
+
+@pytest.mark.parametrize("case", [True, False])
+def test_the_case_of_the_released_models_and_no_other(case):
+    check = tokenization.validate_case_matches_checkpoint
+    for model in (*LOWER, *CASED):
+        for path in (f"/models/{model}/bert_model.ckpt", f"gs://bucket/{model}/bert_model.ckpt"):
+            if (model in LOWER) == case:
+                check(case, path)
             else:
-                message = message_of(tokenization.validate_case_matches_checkpoint, given_case, path)
-                assert f"--do_lower_case={given_case}" in message and f"--do_lower_case={fits}" in message
-    tokenization.validate_case_matches_checkpoint(True, None)
+                message = message_of(check, case, path)
+                assert f"--do_lower_case={case} " in message and f"--do_lower_case={not case}," in message
+        check(case, f"/{model}/model.ckpt-5")
+    for path in (None, "", "bert_model.ckpt", "/x/my_uncased/bert_model.ckpt"):
+        check(case, path)
 
 
 def test_a_vocabulary_that_seems_wrong_is_told(tmp_path, log_lines):

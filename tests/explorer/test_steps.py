@@ -16,12 +16,8 @@ from bert_tf2.explorer import code_lines, model, sentence, trace
 from bert_tf2.explorer.trace import Sentence
 from bert_tf2.weights import checkpoint, names
 
-SENTENCE = Sentence(
-    tokens=("[CLS]", "a", "b", "[SEP]", "c", "[SEP]", "[PAD]", "[PAD]"),
-    input_ids=(1, 9, 10, 2, 11, 2, 0, 0),
-    segment_ids=(0, 0, 0, 0, 1, 1, 0, 0),
-    input_mask=(1, 1, 1, 1, 1, 1, 0, 0),
-)
+TOKENS = ("[CLS]", "a", "b", "[SEP]", "c", "[SEP]", "[PAD]", "[PAD]")
+SENTENCE = Sentence(TOKENS, (1, 9, 10, 2, 11, 2, 0, 0), (0, 0, 0, 0, 1, 1, 0, 0), (1, 1, 1, 1, 1, 1, 0, 0))
 QKV = ("query", "key", "value")
 CLOSE = {"rtol": 1e-5, "atol": 2e-6}
 
@@ -113,7 +109,7 @@ def test_the_way_of_a_state_to_the_words():
     assert len(trace.guesses(made, states, VOCAB + 5)[0]) == VOCAB
 
 
-def test_where_heads_look():
+def test_where_heads_look_and_how_two_sentences_differ():
     """Two heads over three tokens and padding: one looks at the token before, one at all alike."""
     short = Sentence(("[CLS]", "a", "[SEP]", "[PAD]"), (1, 5, 2, 0), (0,) * 4, (1, 1, 1, 0))
     before = np.array([[1, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]], np.float32)
@@ -121,18 +117,15 @@ def test_where_heads_look():
     first, second = trace.summarize_heads(np.stack([before, alike]), short)
     assert first == pytest.approx((1 / 3, 2 / 3, 0, 2 / 3, 0, 1), rel=1e-5)
     assert second == pytest.approx((1 / 3, 2 / 9, 2 / 9, 1 / 3, 1 / 3, 3), rel=1e-5)
-
-
-def test_two_sentences_side_by_side():
-    for first, other, expected in (
-        ("a b c", "a x c", [(0, 0), (1, 1), (2, 2)]),
-        ("a b c", "a x y c", [(0, 0), (2, 3)]),
-        ("a b b c", "a b c", [(0, 0), (1, 1), (3, 2)]),  # the second "b" was added
-        ("a", "x y", []),
-        ("a a", "a a a", [(0, 0), (1, 1)]),
+    for tokens, other, expected in (
+        ("abc", "axc", [(0, 0), (1, 1), (2, 2)]),
+        ("abc", "axyc", [(0, 0), (2, 3)]),
+        ("abbc", "abc", [(0, 0), (1, 1), (3, 2)]),  # the second "b" was added
+        ("a", "xy", []),
+        ("aa", "aaa", [(0, 0), (1, 1)]),
     ):
-        assert sentence.align(first.split(), other.split()) == expected
-        assert sentence.align(other.split(), first.split()) == [(b, a) for a, b in expected]
+        assert sentence.align(tokens, other) == expected
+        assert sentence.align(other, tokens) == [(b, a) for a, b in expected]
     states = np.array([[1.0, 0.0], [1.0, 0.0], [2.0, 0.0], [0.0, 0.0]])
     others = np.array([[0.0, 3.0], [-1.0, 0.0], [5.0, 0.0], [1.0, 0.0]])
     np.testing.assert_allclose(sentence.state_distances(states, others), [1, 2, 0, 1])
