@@ -1,5 +1,8 @@
-"""Shared by the tests of pretraining: a small corpus, its vocabulary, options, and predefined random numbers."""
+"""Shared by the tests of pretraining: a small corpus, its vocabulary, options, shards in this process, records."""
 
+from __future__ import annotations
+
+from bert_tf2.pretraining import shards
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions
 from bert_tf2.tokenization import SPECIAL_TOKENS
 
@@ -35,27 +38,33 @@ def data_options(folder, output="out", **changes) -> CreatePretrainingDataOption
     return CreatePretrainingDataOptions(**{**named, "output_file": f"{folder}/{output}", **SETTINGS, **changes})
 
 
-class Script:
-    """Replaces random.Random and returns the predefined numbers of a test."""
+class Here:
+    """Makes shards in this process, since a worker process takes a second to start: `sharded.run(options, Here())`.
 
-    def __init__(self, randoms=(), integers=()):
-        self._randoms, self._integers = list(randoms), list(integers)
+    Attributes:
+      made: the numbers of the shards that were made.
+    """
 
-    def random(self):
-        return self._randoms.pop(0)
+    def __init__(self, until: int | None = None, before=lambda: None):
+        """`until`: the number of a shard that is a ZeroDivisionError; `before` is called before each shard."""
+        self.made: list[int] = []
+        self._until, self._before = until, before
 
-    def randint(self, low, high):
-        value = self._integers.pop(0)
-        assert low <= value <= high
-        return value
-
-    def shuffle(self, items):
-        """Leaves them in order."""
-
-    @property
-    def used_up(self):
-        return not self._randoms and not self._integers
+    def __call__(self, wanted, job):
+        for shard in wanted:
+            self._before()
+            if shard.number == self._until:
+                raise ZeroDivisionError
+            yield shard, shards.attempt(shard, job)
+            self.made.append(shard.number)
 
 
-def document(*sentences):
-    return [sentence.split() for sentence in sentences]
+def rows_of(path) -> list[dict[str, list]]:
+    """The features of each record, read by TensorFlow."""
+    import tensorflow as tf
+
+    rows = []
+    for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+        features = sorted(tf.train.Example.FromString(record).features.feature.items())
+        rows.append({name: [*(each.int64_list.value or each.float_list.value)] for name, each in features})
+    return rows

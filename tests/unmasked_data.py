@@ -1,4 +1,6 @@
-"""Shared by the tests of pretraining: records without masks, made of random text, and options to train on them."""
+"""Shared by tests that train on records without masks: the records, made of random text, and options."""
+
+from __future__ import annotations
 
 import random
 
@@ -8,13 +10,6 @@ from bert_tf2.pretraining import example_files
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingOptions
 
 LENGTH, PREDICTIONS = 32, 5
-SIZES = {
-    "max_seq_length": LENGTH,
-    "max_predictions_per_seq": PREDICTIONS,
-    "vocab_size": len(VOCABULARY),
-    "type_vocab_size": 2,
-}
-MASK, CLS, SEP = (VOCABULARY.index(token) for token in ("[MASK]", "[CLS]", "[SEP]"))
 
 
 def text(num_documents, seed=1):
@@ -33,16 +28,12 @@ def make(folder, name="out", num_documents=60, seed=1, **settings) -> str:
     """Writes records; returns their path."""
     (folder / "text.txt").write_text(text(num_documents, seed))
     (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
-    example_files.run(
-        CreatePretrainingDataOptions(
-            input_file=str(folder / "text.txt"), output_file=str(folder / name), vocab_file=str(folder / "vocab.txt"),
-            **{
-                "max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, "do_lower_case": True,
-                "dynamic_masking": True, "dupe_factor": 1, **settings,
-            },
-        )
-    )  # fmt: skip
-    return str(folder / name)
+    files = {"input_file": "text.txt", "output_file": name, "vocab_file": "vocab.txt"}
+    sizes = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, "do_lower_case": True}
+    given = {key: f"{folder}/{file}" for key, file in files.items()}
+    given |= {**sizes, "dynamic_masking": True, "dupe_factor": 1, **settings}
+    example_files.run(CreatePretrainingDataOptions(**given))
+    return f"{folder}/{name}"
 
 
 def training_options(folder, name="run", **changes) -> PretrainingOptions:
@@ -57,17 +48,6 @@ def training_options(folder, name="run", **changes) -> PretrainingOptions:
         "num_warmup_steps": 1, "save_checkpoints_steps": 10,
     }  # fmt: skip
     return PretrainingOptions(**{**settings, **changes})
-
-
-def rows_of(path) -> list[dict[str, list[int]]]:
-    """The features of each record, read by TensorFlow."""
-    import tensorflow as tf
-
-    rows = []
-    for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
-        features = tf.train.Example.FromString(record).features.feature
-        rows.append({name: list(feature.int64_list.value) for name, feature in sorted(features.items())})
-    return rows
 
 
 def write(path, rows) -> str:

@@ -25,8 +25,7 @@ from bert_tf2.support.errors import UserError
 RUN = 1024
 """The records of a run; the last one of a file may have fewer."""
 NAME = ".records-index.json"
-SMALLEST = 100_000_000
-"""Records of fewer bytes are read anew: that takes a second at most, and leaves no file in the user's folder."""
+_SMALLEST = 100_000_000  # bytes
 _READERS = 8
 _STATE_READERS = 32  # a store of objects answers slowly
 _VERSION = 4
@@ -98,6 +97,7 @@ def read(
     *,
     keep: bool,
     check: Callable[[Mapping[str, int], Sequence[str]], None] | None = None,
+    smallest: int = _SMALLEST,
 ) -> tuple[RecordIndex, list[str]]:
     """The index of record files, of which those that are not known are read.
 
@@ -106,6 +106,7 @@ def read(
       keep: whether to write what was read; one worker of several does.
       check: is called before anything is kept, with the number of records of each file that was read, and with one file
         for each form of first records.
+      smallest: records of fewer bytes are read anew: that takes a second at most, and leaves no file in the folder.
 
     Returns the index, equal to that of `read_index`; and the files that were read for it.
     """
@@ -125,17 +126,17 @@ def read(
         unlike = {known[path][1]: path for path in reversed(paths)}
         check({path: known[path][0] for path in fresh}, [*unlike.values()])
     if fresh and keep:
-        _save({path: (states[path], runs) for path, runs in known.items()}, places)
+        _save({path: (states[path], runs) for path, runs in known.items()}, places, smallest)
     return _assemble(paths, known), fresh
 
 
-def keep(known: Mapping[str, Runs]) -> None:
-    """Keeps the index of new records, path -> `runs_of`, if their folder allows it."""
+def keep(known: Mapping[str, Runs], smallest: int = _SMALLEST) -> None:
+    """Keeps the index of new records, path -> `runs_of`, if their folder allows it. `smallest`: see `read`."""
     with contextlib.suppress(*_DAMAGE):
         _assemble([*known], known)  # fails if they make no sense
         states = _states([*known])
         place = os.path.join(os.path.dirname(next(iter(known))), NAME)
-        _save({path: (states[path], runs) for path, runs in known.items()}, [place])
+        _save({path: (states[path], runs) for path, runs in known.items()}, [place], smallest)
 
 
 def runs_of(path: str) -> Runs:
@@ -207,9 +208,9 @@ def _head(rows: bytes) -> bytes:
     return f"{_VERSION} {google_crc32c.value(rows)}\n".encode()
 
 
-def _save(known: dict[str, tuple[_State, Runs]], places: Sequence[str]) -> None:
-    """Adds what is known to the first place that can be written, unless the files are small."""
-    if sum(size for (size, _), _ in known.values()) < SMALLEST:
+def _save(known: dict[str, tuple[_State, Runs]], places: Sequence[str], smallest: int) -> None:
+    """Adds what is known to the first place that can be written, unless the files have fewer bytes than `smallest`."""
+    if sum(size for (size, _), _ in known.values()) < smallest:
         return
     mine = {_key(path): row for path, row in known.items()}
     for place in places:

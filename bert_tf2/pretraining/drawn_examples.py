@@ -24,8 +24,6 @@ from bert_tf2.pretraining.examples import Example, ExampleMaker
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support import environment, files
 
-_MOST = 150_000  # examples in memory, some 30 MB
-_ROWS = 10_000  # written to the file at a time
 _FIELDS = np.dtype(
     [
         *((name, np.int64) for name in ("start_a", "start_b")),
@@ -45,10 +43,18 @@ class DrawnExamples:
       num_masked: the number of masked tokens.
     """
 
-    def __init__(self, most_masked: int, folder: str | None = None):
-        """Examples with at most `most_masked` masked tokens; `folder`: where the temporary file is, unless remote."""
+    def __init__(self, most_masked: int, folder: str | None = None, most: int = 150_000, at_once: int = 10_000):
+        """Holds no examples yet.
+
+        Args:
+          most_masked: the most masked tokens of an example.
+          folder: where the temporary file is, unless remote.
+          most: this many examples are in memory, some 30 MB, before they are moved to the file.
+          at_once: the number of examples that are written to the file at a time.
+        """
         self.order: Sequence[int] = ()
         self.num_tokens = self.num_masked = 0
+        self._most, self._at_once = most, at_once
         self._folder = None if folder is not None and files.is_remote(folder) else folder
         self._file = None
         self._row = np.dtype(
@@ -73,7 +79,7 @@ class DrawnExamples:
         self._ends.append(len(self._masked))
         self.num_tokens += length_a + length_b
         self.num_masked += len(masked)
-        if len(self._ends) >= _MOST:
+        if len(self._ends) >= self._most:
             self._store()
 
     def _store(self) -> None:
@@ -81,8 +87,8 @@ class DrawnExamples:
         with environment.writing(self._folder or tempfile.gettempdir()):
             if self._file is None:
                 self._file = tempfile.TemporaryFile(dir=self._folder or None)  # noqa: SIM115
-            for first in range(0, len(self._ends), _ROWS):
-                numbers = np.arange(first, min(first + _ROWS, len(self._ends)))
+            for first in range(0, len(self._ends), self._at_once):
+                numbers = np.arange(first, min(first + self._at_once, len(self._ends)))
                 self._file.write(self._in_memory(numbers).tobytes())
             self._file.flush()
         self._stored += len(self._ends)

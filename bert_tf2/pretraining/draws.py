@@ -16,7 +16,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_BLOCK = 1 << 16  # words
 _SMALL = 8  # bits that fit into bytes, whose slices are fast
 _SHORT = list(range(1 << 10))  # a part of it is copied in a third of the time of a new list
 
@@ -53,17 +52,19 @@ class Draws:
 class BufferedDraws(Draws):
     """The numbers that a `random.Random` would return next. It is read once, and does not advance."""
 
-    def __init__(self, rng: random.Random):
+    def __init__(self, rng: random.Random, block: int = 1 << 16):
+        """`block`: the least number of words that are made at a time."""
+        self._block = block
         _, (*key, place), _ = rng.getstate()
         self._generator = np.random.MT19937()
         self._generator.state = {"bit_generator": "MT19937", "state": {"key": np.array(key, np.uint32), "pos": place}}
         self._words = np.zeros(0, np.uint32)
         self._place = 0
-        self._refill(_BLOCK)
+        self._refill(block)
 
     def _refill(self, minimum: int) -> None:
         """Makes at least `minimum` words available."""
-        fresh = self._generator.random_raw(max(_BLOCK, minimum)).astype(np.uint32)
+        fresh = self._generator.random_raw(max(self._block, minimum)).astype(np.uint32)
         self._words = words = np.concatenate([self._words[self._place :], fresh])
         self._place = 0
         self._end = len(words) - 1  # a number of `random` needs two words

@@ -31,15 +31,22 @@ from bert_tf2.pretraining.shards import Job, Result, Shard
 from bert_tf2.support import environment, files, output_lock, outputs, packed_files, process, progress
 from bert_tf2.support.errors import UserError
 
+Maker = Callable[[Sequence[Shard], Job], Iterator[tuple[Shard, Result]]]
+"""Makes shards, and yields them in any order; see `make`."""
 
-def run(options: CreatePretrainingDataOptions) -> None:
+
+def run(options: CreatePretrainingDataOptions, maker: Maker | None = None) -> None:
     """Creates TFRecord files from text files: everything that create_pretraining_data.py does.
 
     Beside shards stands `manifest.json`. A run that was stopped continues: finished shards are kept.
+
+    Args:
+      options: the settings.
+      maker: makes the shards; by default worker processes, or the cluster that the options name.
     """
     if options.num_shards is None:
         return example_files.run(options)
-    maker = _maker(options)
+    maker = maker or _maker(options)
     inputs, tokenizer = example_files.prepare(options, [options.output_file])
     folder = os.path.dirname(options.output_file)
     files.make_directory(folder)
@@ -71,8 +78,7 @@ def _remove_partial(output_file: str) -> None:
             files.remove(os.path.join(folder, partial))
 
 
-def _maker(options: CreatePretrainingDataOptions) -> Callable[[Sequence[Shard], Job], Iterator[tuple[Shard, Result]]]:
-    """The function that makes shards, in any order."""
+def _maker(options: CreatePretrainingDataOptions) -> Maker:
     if not options.dask_scheduler:
         return make
     try:
@@ -82,7 +88,7 @@ def _maker(options: CreatePretrainingDataOptions) -> Callable[[Sequence[Shard], 
     return dask_run.make
 
 
-def _make(manifest: Manifest, job: Job, maker: Callable[[Sequence[Shard], Job], Any]) -> None:
+def _make(manifest: Manifest, job: Job, maker: Maker) -> None:
     """Makes the shards that are missing; a RuntimeError has the traceback of a worker."""
     missing = manifest.missing()
     if kept := len(job) - len(missing):

@@ -1,4 +1,4 @@
-"""The kept index of records: equal to one that is read, written once, and read anew for what changed."""
+"""The index of records, and its kept form: equal to one that is read, written once, and read anew for what changed."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ import pathlib
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from refused import message_of
 
 from bert_tf2.data import record_index, tfrecords
-from bert_tf2.support.errors import UserError
 
 COUNTS = (2500, 1, 1024, 3000)
-
-
-@pytest.fixture(autouse=True)
-def _small_files_count(monkeypatch):
-    monkeypatch.setattr(record_index, "SMALLEST", 1)
 
 
 @pytest.fixture
@@ -33,17 +29,14 @@ def paths(tmp_path):
 
 
 @pytest.fixture
-def opened(monkeypatch):
-    """The record files that were read."""
-    found = []
-    read_blocks = tfrecords.read_blocks
+def read(tmp_path):
+    """Reads the index, and keeps it although the files are small."""
+    out = str(tmp_path / "out")
+    return lambda paths, **how: record_index.read(paths, out, **{"keep": True, "smallest": 1, **how})
 
-    def noted(path, *more, **options):
-        found.append(os.path.basename(path))
-        return read_blocks(path, *more, **options)
 
-    monkeypatch.setattr(tfrecords, "read_blocks", noted)
-    return found
+def kept(folder):
+    return [path.parent.name for path in folder.rglob(record_index.NAME) if path.is_file()]
 
 
 def equal(index, expected):
@@ -52,77 +45,80 @@ def equal(index, expected):
     assert index.description == expected.description
 
 
-def test_it_is_the_index_that_is_read_and_opens_no_file_again(paths, tmp_path, opened):
+def test_runs_of_a_file_that_is_not_read_at_once(tmp_path):
+    rng = np.random.default_rng(1)
+    sizes = rng.integers(5000, 15000, 1500)  # three blocks
+    with tf.io.TFRecordWriter(f"{tmp_path}/x") as writer:
+        for size in sizes.tolist():
+            writer.write(bytes(size))
+    index = record_index.read_index([f"{tmp_path}/x"])
+    ends = np.cumsum(sizes + 16)
+    assert index.offsets.tolist() == [0, ends[1023]] and index.starts.tolist() == [0, 1024]
+    assert index.counts.tolist() == [1024, 476] and index.sizes.tolist() == [ends[1023], ends[-1] - ends[1023]]
+
+
+def test_known_files_are_not_opened_and_what_changed_is_read_anew(paths, read):
     expected = record_index.read_index(paths)
-    opened.clear()
-    index, fresh = record_index.read(paths[::-1], str(tmp_path / "out"), keep=True)
+    index, fresh = read(paths[::-1])
     equal(index, expected)
-    assert fresh == paths and sorted(opened) == ["a", "b", "c.gz", "d"]
-    opened.clear()
-    index, fresh = record_index.read(paths, str(tmp_path / "out"), keep=True)
+    assert fresh == paths
+    contents = [*map(pathlib.Path.read_bytes, map(pathlib.Path, paths))]
+    for path, content in zip(paths, contents, strict=True):
+        before = os.stat(path)
+        pathlib.Path(path).write_bytes(b"x" * len(content))
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    index, fresh = read(paths)
     equal(index, expected)
-    assert fresh == [] and opened == []
-
-
-def test_two_sets_of_records_in_a_folder_share_the_kept_index(paths, tmp_path):
-    for some in (paths[:2], paths[2:]) * 2:
-        index, fresh = record_index.read(some, str(tmp_path / "out"), keep=True)
-        equal(index, record_index.read_index(some))
     assert fresh == []
+    pathlib.Path(paths[0]).write_bytes(contents[0] * 2)  # another size, and another time
+    pathlib.Path(paths[3]).write_bytes(contents[3])
+    os.utime(paths[3], ns=(1, 10**18))
+    index, fresh = read(paths)
+    assert fresh == [paths[0], paths[3]] and index.total == sum(COUNTS) + COUNTS[0]
+
+
+def test_two_sets_of_records_in_a_folder_share_the_kept_index(paths, read, tmp_path):
+    for some in (paths[:2], paths[2:]) * 2:
+        index, fresh = read(some)
+        equal(index, record_index.read_index(some))
+    assert fresh == [] and kept(tmp_path) == ["records"]
     os.remove(paths[0])
     os.utime(paths[2], ns=(1, 1))  # so that something is read, and all is kept again
-    record_index.read(paths[2:], str(tmp_path / "out"), keep=True)
-    assert [*record_index._load(str(tmp_path / "records" / record_index.NAME))] == paths[1:]
+    read(paths[2:])
+    content = (tmp_path / "records" / record_index.NAME).read_text()
+    assert [f'"{path}"' in content for path in paths] == [False, True, True, True]
 
 
-@pytest.mark.parametrize(("keep", "smallest"), [(False, 1), (True, 10**9)])
-def test_a_worker_that_keeps_nothing_and_small_records_leave_no_file(paths, tmp_path, monkeypatch, keep, smallest):
-    monkeypatch.setattr(record_index, "SMALLEST", smallest)
-    record_index.read(paths, str(tmp_path / "out"), keep=keep)
-    assert not list(tmp_path.rglob(record_index.NAME))
+@pytest.mark.parametrize("how", [{"keep": False}, {"smallest": 10**9}])
+def test_a_worker_that_keeps_nothing_and_small_records_leave_no_file(paths, read, tmp_path, how):
+    read(paths, **how)
+    assert kept(tmp_path) == []
 
 
-def test_what_changed_is_read_anew(paths, tmp_path, opened):
-    record_index.read(paths, str(tmp_path / "out"), keep=True)
-    content = pathlib.Path(paths[0]).read_bytes()
-    pathlib.Path(paths[0]).write_bytes(content + content)
-    before = os.stat(paths[3])
-    os.utime(paths[3], ns=(before.st_atime_ns, before.st_mtime_ns + 10**6))
-    opened.clear()
-    index, fresh = record_index.read(paths, str(tmp_path / "out"), keep=True)
-    assert sorted(opened) == ["a", "d"] and fresh == [paths[0], paths[3]]
-    equal(index, record_index.read_index(paths))
+def test_nothing_is_kept_of_files_that_are_refused(paths, read, tmp_path):
+    def check(counts, unlike):
+        assert counts == dict(zip(paths, COUNTS, strict=True)) and unlike == paths[:1]
+        raise ZeroDivisionError
 
-
-def test_a_damaged_file_is_named_and_nothing_is_kept(paths, tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        read(paths, check=check)
     content = bytearray(pathlib.Path(paths[3]).read_bytes())
     content[-6] ^= 1
     pathlib.Path(paths[3]).write_bytes(content)
-    with pytest.raises(UserError, match=r"records/d, record 3000"):
-        record_index.read(paths, str(tmp_path / "out"), keep=True)
-    assert not list(tmp_path.rglob(record_index.NAME))
+    assert "records/d, record 3000" in message_of(read, paths)
+    assert kept(tmp_path) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"4 0\n{}", b"4 123\n[1]", None])
-def test_a_damaged_index_is_made_again(paths, tmp_path, content):
-    expected, _ = record_index.read(paths, str(tmp_path / "out"), keep=True)
+def test_a_damaged_index_is_made_again(paths, read, tmp_path, content):
+    expected, _ = read(paths)
     place = tmp_path / "records" / record_index.NAME
     place.write_bytes(place.read_bytes()[:-50] if content is None else content)
-    index, fresh = record_index.read(paths, str(tmp_path / "out"), keep=True)
+    index, fresh = read(paths)
     equal(index, expected)
-    assert fresh == paths
-    assert record_index.read(paths, str(tmp_path / "out"), keep=True)[1] == []
+    assert fresh == paths and read(paths)[1] == []
 
 
-def test_where_the_records_lie_nothing_can_be_written(paths, tmp_path, monkeypatch):
-    complete_or_absent = record_index.files.complete_or_absent
-
-    def refuse(place, **more):
-        if os.path.dirname(place) == os.path.dirname(paths[0]):
-            raise UserError(f"{place}: is read-only")
-        return complete_or_absent(place, **more)
-
-    monkeypatch.setattr(record_index.files, "complete_or_absent", refuse)
-    record_index.read(paths, str(tmp_path / "out"), keep=True)
-    assert [path.parent.name for path in tmp_path.rglob(record_index.NAME)] == ["out"]
-    assert record_index.read(paths, str(tmp_path / "out"), keep=True)[1] == []
+def test_where_the_records_are_nothing_can_be_written(paths, read, tmp_path):
+    (tmp_path / "records" / record_index.NAME).mkdir()
+    assert read(paths)[1] == paths and kept(tmp_path) == ["out"] and read(paths)[1] == []

@@ -1,39 +1,48 @@
-"""The order of training: every record once in an epoch, and the same order from any place on."""
+"""The order of training: every record once in an epoch, and the same from any place on; batches of like length."""
 
+from __future__ import annotations
+
+import itertools
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf2.data import record_index, record_order, tfrecords
+from bert_tf2.data import record_index, record_order
+from bert_tf2.layers import MASKED_SCORE
 
-COUNTS = {"d": 70, "a": 1, "c": 0, "b.gz": 33, "e": 16, "f": 8}
+COUNTS = {"d": 20_000, "a": 1, "c": 0, "b.gz": 9000, "e": 4096, "f": 2048}
 TOTAL = sum(COUNTS.values())
+WINDOW = 16 * 1024
 
 
-@pytest.fixture
-def small(monkeypatch):
-    """Runs of 8 records, windows of 32."""
-    monkeypatch.setattr(record_index, "RUN", 8)
-    monkeypatch.setattr(record_order, "RUN", 8)
-    monkeypatch.setattr(record_order, "WINDOW", 32)
-
-
-@pytest.fixture
-def paths(tmp_path, small) -> list[str]:
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> list[str]:
     """Files of numbered records; those of a later name have larger numbers."""
-    number = 0
+    folder, number = tmp_path_factory.mktemp("records"), 0
     for name in sorted(COUNTS):
-        with tf.io.TFRecordWriter(str(tmp_path / name), "GZIP" if name.endswith(".gz") else "") as writer:
-            for _ in range(COUNTS[name]):
-                writer.write(str(number).encode())
-                number += 1
-    return [str(tmp_path / name) for name in COUNTS]
+        with tf.io.TFRecordWriter(str(folder / name), "GZIP" if name.endswith(".gz") else "") as writer:
+            for number in range(number, number + COUNTS[name]):  # noqa: B020
+                writer.write(f"{number:05d}".encode())
+        number += COUNTS[name] > 0
+    return [str(folder / name) for name in COUNTS]
 
 
-def read(index, count, seed=1, first=0, batch_size=5) -> list[int]:
-    """The numbers of `count` records, after a check of what is said about where they are from."""
+@pytest.fixture(scope="module")
+def index(files):
+    return record_index.read_index(files)
+
+
+@pytest.fixture(scope="module")
+def whole(index):
+    """Three epochs."""
+    return read(index, 3 * TOTAL)
+
+
+def read(index, count, seed=1, first=0, batch_size=512) -> list[int]:
+    """The numbers of `count` records, after a check of the places that they are said to be from."""
     begins = np.cumsum([0, *(COUNTS[name] for name in sorted(COUNTS))])
     found = []
     for data, origin in record_order.shuffled(index, seed, first).rebatch(batch_size):
@@ -47,64 +56,39 @@ def read(index, count, seed=1, first=0, batch_size=5) -> list[int]:
     raise AssertionError("the order has an end")
 
 
-def test_the_index_knows_where_runs_begin(paths):
-    index = record_index.read_index(paths)
-    assert index.paths == tuple(sorted(paths)) and index.total == TOTAL
-    assert index.counts.tolist() == [1, 33, *[8] * 8, 6, 8, 8, 8]  # a, b.gz, d, e, f
-    assert index.starts.tolist() == [0, 0, *range(0, 72, 8), 0, 8, 0]
-    for file, offset, start in zip(index.files, index.offsets, index.starts, strict=True):
-        if not index.paths[file].endswith(".gz"):
-            data = tf.data.Dataset.from_tensors(offset).flat_map(
-                lambda place, path=index.paths[file]: record_order._opened(path, "", place)
-            )
-            assert int(next(iter(data)).numpy()) == sum(COUNTS[name] for name in sorted(COUNTS)[:file]) + start
-
-
-@pytest.mark.parametrize("block_bytes", [1, 64, 100, 1 << 20])
-def test_the_index_does_not_depend_on_how_much_is_read_at_a_time(paths, block_bytes, monkeypatch):
-    expected = record_index.read_index(paths)
-    blocks = tfrecords.read_blocks
-    monkeypatch.setattr(tfrecords, "read_blocks", lambda path: blocks(path, block_bytes))
-    found = record_index.read_index(paths)
-    assert found.description == expected.description
-    np.testing.assert_array_equal(found.offsets, expected.offsets)
-
-
-def test_every_epoch_has_every_record_once_in_its_own_order(paths):
-    index = record_index.read_index(paths)
-    found = read(index, 3 * TOTAL)
-    epochs = [found[start : start + TOTAL] for start in range(0, 3 * TOTAL, TOTAL)]
-    assert all(sorted(epoch) == list(range(TOTAL)) for epoch in epochs)
+def test_every_epoch_has_every_record_once_in_its_own_order(index, whole):
+    assert index.total == TOTAL and index.paths == tuple(sorted(index.paths))
+    assert index.counts.tolist() == [1, 9000, *[1024] * 19, 544, *[1024] * 6]  # an archive is one run
+    epochs = [whole[start : start + TOTAL] for start in range(0, 3 * TOTAL, TOTAL)]
+    assert all(sorted(epoch) == [*range(TOTAL)] for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 3
-    assert read(index, TOTAL) == epochs[0] != read(index, TOTAL, seed=2)
+    assert read(index, 999, seed=2) != whole[:999]
 
 
-def test_reading_goes_on_from_every_place(paths):
-    index = record_index.read_index(paths)
-    whole = read(index, 3 * TOTAL)
-    for first in (1, 31, 32, 50, TOTAL, TOTAL + 63, 2 * TOTAL - 1):
-        assert read(index, 40, first=first) == whole[first : first + 40]
+def test_reading_goes_on_from_every_place(index, whole):
+    for first in (1, WINDOW - 1, WINDOW, TOTAL + 33_000, 2 * TOTAL - 1):
+        assert read(index, 500, first=first) == whole[first : first + 500]
 
 
-def test_neither_the_order_of_the_names_nor_the_batches_matter(paths):
-    expected = read(record_index.read_index(paths), 2 * TOTAL)
-    assert read(record_index.read_index(paths[::-1]), 2 * TOTAL, batch_size=31) == expected
+def test_neither_the_order_of_the_names_nor_the_batches_matter(files, whole):
+    index = record_index.read_index(files[::-1])
+    assert read(index, TOTAL, batch_size=311) == whole[:TOTAL]
+    assert [int(value) for data, _ in record_order.shuffled(index, 1, endless=False) for value in data.numpy()] == (
+        whole[:TOTAL]
+    )
 
 
-def test_a_window_holds_records_of_several_places(paths):
-    """Four runs of 8, and of the long archive as many as there is room for: not the neighbors of a single place."""
-    index = record_index.read_index(paths)
+def test_a_window_holds_records_of_many_places(index, whole):
+    """Sixteen runs, or fewer with the long archive: not the neighbors of a single place."""
     runs = np.searchsorted(np.cumsum(index.counts), np.arange(TOTAL), side="right")
-    for seed in range(5):
-        whole = read(index, TOTAL, seed)
-        windows = [whole[start : start + 32] for start in range(0, TOTAL - 32, 32)]
-        assert max(len({runs[number] for number in window}) for window in windows) >= 4
-        for window in windows:
-            assert window != sorted(window)
+    for start in (0, WINDOW):
+        window = whole[start : start + WINDOW]
+        assert len({runs[number] for number in window}) >= 8 and window != sorted(window)
+        assert len({runs[number] for number in window[:100]}) >= 4
 
 
-def test_two_replicas_read_what_one_reads(paths, two):
-    data = record_order.shuffled(record_index.read_index(paths), 1).rebatch(6, drop_remainder=True).take(40)
+def test_two_replicas_read_what_one_reads(index, two):
+    data = record_order.shuffled(index, 1).rebatch(6, drop_remainder=True).take(20)
     alone = [records.numpy().tolist() for records, _ in data]
     for batch, (parts, _) in zip(alone, two.experimental_distribute_dataset(data), strict=True):
         parts = two.experimental_local_results(parts)
@@ -112,18 +96,8 @@ def test_two_replicas_read_what_one_reads(paths, two):
         assert tf.concat(parts, 0).numpy().tolist() == batch
 
 
-def test_a_description_tells_records_from_others(paths, tmp_path):
-    descriptions = {record_index.read_index(paths).description, record_index.read_index(paths[:-1]).description}
-    with tf.io.TFRecordWriter(str(tmp_path / "a")) as writer:
-        writer.write(b"another length")
-    descriptions.add(record_index.read_index(paths).description)
-    assert len(descriptions) == 3
-    assert any(text.startswith(f"{TOTAL} records in 6 files (") for text in descriptions)
-
-
-def test_the_records_of_a_step_are_named(paths, tmp_path):
+def test_the_records_of_a_step_are_named(index):
     """Counted from 1; those of `shuffled` at the same place, and no more than fit on a screen."""
-    index = record_index.read_index(paths)
     _, origin = next(iter(record_order.shuffled(index, 1, 7).rebatch(3)))
     found = record_order.where(index, 1, 7, 3)
     for file, record in zip(origin["file"].numpy(), origin["record"].numpy(), strict=True):
@@ -131,32 +105,112 @@ def test_the_records_of_a_step_are_named(paths, tmp_path):
     assert " more" in record_order.where(index, 1, 0, 100)
 
 
-def test_other_records_of_the_same_size_are_others(paths):
-    before = record_index.read_index(paths)
-    path = str(pathlib.Path(paths[0]).with_name("f"))
-    with tf.io.TFRecordWriter(path) as writer:
-        for number in range(TOTAL - 8, TOTAL):
-            writer.write(str(number - (number == TOTAL - 1)).encode())
-    after = record_index.read_index(paths)
+@pytest.fixture
+def own(files, tmp_path):
+    """Copies of the files, which a test may change."""
+    return [shutil.copy(path, tmp_path) for path in files]
+
+
+def test_other_records_are_told_from_these(own, index):
+    before = record_index.read_index(own)
+    assert before.description == index.description and f"{TOTAL} records in 6 files" in index.description
+    assert record_index.find_change(before) is None
+    assert record_index.read_index(own[:-1]).description != index.description
+    with tf.io.TFRecordWriter(own[-1]) as writer:
+        for number in range(TOTAL - 2048, TOTAL):
+            writer.write(f"{number - (number == TOTAL - 1):05d}".encode())
+    after = record_index.read_index(own)
     assert after.description != before.description and after.sizes.tolist() == before.sizes.tolist()
-    assert str(record_index.find_change(before)).startswith(f"{path}: changed")
+    assert str(record_index.find_change(before)).startswith(f"{own[-1]}: changed")
 
 
-@pytest.mark.parametrize(
-    "name, size, told",
-    [
-        ("d", 0, ": changed while it was read: 0 records now, 70 when"),
-        ("d", 152, ", record"),
-        ("b.gz", 20, ": the gzip archive is damaged"),
-    ],
-)
-def test_files_that_lose_records_end_the_order_and_are_named(name, size, told, paths):
+@pytest.mark.parametrize(("number", "size", "words"), [(0, 0, " 20000 "), (0, 300, ", record"), (3, 200, "damaged")])
+def test_files_that_lose_records_end_the_order_and_are_named(own, number, size, words):
     """An order without an end would look for their records for ever."""
-    index = record_index.read_index(paths)
-    assert record_index.find_change(index) is None
-    path = str(pathlib.Path(paths[0]).with_name(name))
-    with open(path, "r+b") as stream:
+    index = record_index.read_index(own)
+    with open(own[number], "r+b") as stream:
         stream.truncate(size)
     with pytest.raises((tf.errors.InvalidArgumentError, tf.errors.DataLossError)):
         read(index, 2 * TOTAL)
-    assert str(record_index.find_change(index)).startswith(f"{path}{told}")
+    found = str(record_index.find_change(index))
+    assert found.startswith(own[number]) and words in found
+
+
+def test_a_byte_that_changes_after_the_index_was_kept_is_found_in_reading(own, tmp_path):
+    for _ in range(2):  # kept, then known
+        index, _ = record_index.read(own, str(tmp_path / "out"), keep=True, smallest=1)
+    content = bytearray(pathlib.Path(own[0]).read_bytes())
+    content[-30] ^= 1
+    pathlib.Path(own[0]).write_bytes(content)
+    with pytest.raises(tf.errors.DataLossError):
+        read(index, TOTAL)
+    assert f"{own[0]}, record " in str(record_index.find_change(index))
+
+
+# Batches of like length
+
+BATCH, WIDTH = 4, 32
+
+
+def rows(count: int) -> dict[str, np.ndarray]:
+    """Texts of random length, with a hole in some masks, and one without any token."""
+    drawn = np.random.default_rng(1)
+    lengths = drawn.integers(1, WIDTH + 1, count)
+    mask = (np.arange(WIDTH) < lengths[:, np.newaxis]).astype(np.int32)
+    mask[::5, 0] = 0
+    mask[count // 2] = 0
+    ids = (drawn.integers(1, 100, [count, WIDTH]) * mask).astype(np.int32)
+    return {"input_ids": ids, "input_mask": mask, "label_ids": np.arange(count, dtype=np.int32)}
+
+
+def divided(values: dict[str, np.ndarray], batch_size: int = BATCH) -> list[dict[str, np.ndarray]]:
+    """Each batch as wide as its longest row, as record_order.read_records cuts it."""
+    windows = tf.data.Dataset.from_tensor_slices(values).batch(record_order.rows_of_window(batch_size))
+    batches = record_order.of_like_length(windows, batch_size)
+    wide = ("input_ids", "input_mask")
+    return [*batches.map(lambda batch: record_order.cut_to_longest(batch, wide, 1)).as_numpy_iterator()]
+
+
+# Two windows and a part of one; a part of a batch; a single row.
+@pytest.mark.parametrize(
+    ("count", "batch_size"), [(2 * 128 * BATCH + 13, BATCH), (3, BATCH), (1, BATCH), (20, 2**31 - 1), (20, 10**12)]
+)
+def test_the_order_of_the_file_comes_back(count, batch_size):
+    values = rows(count)
+    found = [*record_order.put_back(divided(values, batch_size), batch_size, MASKED_SCORE)]
+    assert [len(batch["label_ids"]) for batch in found] == [
+        min(batch_size, count - start) for start in range(0, count, batch_size)
+    ]
+    for start, batch in zip(range(0, count, batch_size), found, strict=True):
+        assert batch.keys() == values.keys()
+        for name, array in batch.items():
+            expected = values[name][start : start + batch_size]
+            if name.startswith("input_"):
+                width = array.shape[1]
+                assert not expected[:, width:].any()
+                expected = expected[:, :width]
+            np.testing.assert_array_equal(array, expected)
+
+
+def test_the_batches_are_as_large_as_a_padded_one_and_have_little_padding():
+    values = rows(3 * 128 * BATCH)
+    found = divided(values)
+    sizes = [batch["input_ids"].shape for batch in found]
+    assert all(count * width <= BATCH * WIDTH for count, width in sizes)
+    last_of_window = [a["places"][0, 0] != b["places"][0, 0] for a, b in itertools.pairwise(found)] + [True]
+    assert all(count >= BATCH for (count, _), last in zip(sizes, last_of_window, strict=True) if not last)
+    computed = sum(count * width for count, width in sizes)
+    assert computed < 1.1 * np.sum(np.maximum(values["input_mask"].sum(axis=1), 1))
+    assert len(found) < 0.7 * len(values["input_ids"]) / BATCH
+    windows = {size: record_order.rows_of_window(size) for size in (1, 7, 8, 32, 129, 1000, 16384, 50_000)}
+    assert all(count % size == 0 for size, count in windows.items())  # they fit into memory
+    assert windows.pop(50_000) == 50_000 and max(windows.values()) <= 16384 and windows[8] == 1024
+
+
+def test_a_position_that_was_not_computed_is_no_answer():
+    """Rows of one batch of the file that were computed in batches of different widths."""
+    wide = {"places": np.array([[0, 1]]), "logits": np.array([[1.0, 2.0, 3.0]], "f"), "tags": np.array([[1, 2, 3]])}
+    narrow = {"places": np.array([[0, 0]]), "logits": np.array([[4.0]], "f"), "tags": np.array([[4]])}
+    (batch,) = record_order.put_back([wide, narrow], 2, MASKED_SCORE)
+    assert batch["logits"].tolist() == [[4.0, MASKED_SCORE, MASKED_SCORE], [1.0, 2.0, 3.0]]
+    assert batch["tags"].tolist() == [[4, 0, 0], [1, 2, 3]]

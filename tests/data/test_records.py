@@ -1,12 +1,19 @@
-"""Records: every kind is written, read, and rejected if it does not match."""
+"""Records and TFRecord files: every kind is written, read, and named where it is damaged or does not match."""
 
+from __future__ import annotations
+
+import gzip
 import itertools
+import struct
 
+import google_crc32c
 import numpy as np
 import pytest
 import tensorflow as tf
+from mutations import framed
+from refused import message_of
 
-from bert_tf2.data import record_order, records
+from bert_tf2.data import record_order, records, tfrecords
 from bert_tf2.support.errors import UserError
 
 SIZES = {"max_seq_length": 6, "max_predictions_per_seq": 2, "vocab_size": 30, "type_vocab_size": 2, "num_labels": 3}
@@ -16,7 +23,7 @@ KINDS = {(kind := getattr(records, name)).name: kind for name in _NAMES}
 
 def row_of(kind: records.RecordKind, number: int) -> dict:
     """A row whose first input id is its number."""
-    length = number % SIZES["max_seq_length"] + 1
+    length = min(number + 2, SIZES["max_seq_length"])
     row = {}
     for name, feature in kind.features.items():
         size = SIZES.get(feature.length, feature.length)
@@ -35,137 +42,266 @@ def numbered(path, count, first=0, kind=records.PRETRAINING) -> str:
     return write(path, kind, [row_of(kind, first + i) for i in range(count)])
 
 
-def numbers(dataset) -> list[int]:
-    return [int(number) for batch in dataset for number in batch["input_ids"][:, 0]]
+def numbers(batches) -> list[int]:
+    return [int(number) for batch in batches for number in batch["input_ids"][:, 0]]
 
 
-def read(paths, batch_size=2, kind=records.PRETRAINING, sizes=SIZES, **how):
-    return record_order.read_records(paths, kind, sizes, batch_size, **how)
+def read(paths, batch_size=2, kind=records.PRETRAINING, **how):
+    return record_order.read_records(paths, kind, SIZES, batch_size, **how)
 
 
-def fault(path, kind=records.PRETRAINING, sizes=SIZES) -> str | None:
+def fault(path, kind=records.PRETRAINING) -> str | None:
     """The message of find_fault, after a check that there is one if and only if reading fails."""
     refusal = None
     try:
-        unusable = not list(read([path], kind=kind, sizes=sizes))
+        unusable = not [*read([path], kind=kind)]
     except UserError as error:  # the first record is looked at beforehand
         unusable, refusal = True, str(error)
     except (tf.errors.InvalidArgumentError, tf.errors.DataLossError, UnicodeDecodeError):  # what training expects
         unusable = True
-    found = records.find_fault([path], kind, sizes)
-    assert (found is not None) == unusable
-    if found is None:
-        return None
-    assert isinstance(found, UserError)
-    assert "\n" not in str(found)
-    assert refusal in (None, str(found))
-    return str(found)
+    found = records.find_fault([path], kind, SIZES)
+    assert (found is not None) == unusable and refusal in (None, str(found)) and "\n" not in str(found)
+    return found and str(found)
 
 
-# Round trips.
+# Batches
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_what_is_written_is_read(tmp_path, name):
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_records_are_read_as_they_were_written(tmp_path, name, ending):
     kind = KINDS[name]
     rows = [row_of(kind, number) for number in range(5)]
-    path = str(tmp_path / "deep" / "file.tfrecord")
+    path = f"{tmp_path}/deep/file.tfrecord{ending}"
     assert records.write_records(path, kind, iter(rows)) == 5
-    batches = list(read([path], kind=kind))
+    inspected = [*records.read_all([path], 30)]
+    assert [record[:3] for record in inspected] == [(path, number, kind) for number in range(1, 6)]
+    assert [{name: values.tolist() for name, values in record.values.items()} for record in inspected] == rows
+    if ending and name != "pretraining":
+        return
+    batches = [*read([path], kind=kind)]
     assert [len(batch["input_ids"]) for batch in batches] == [2, 2, 1]
     for feature_name, feature in kind.features.items():
         values = np.concatenate([batch[feature_name] for batch in batches])
         assert values.dtype == (np.int32 if feature.dtype == "int64" else np.float32)
         wanted = np.array([row[feature_name] for row in rows])
         np.testing.assert_array_equal(values, wanted[:, 0] if feature.length == 1 else wanted)
-    assert fault(path, kind) is None
+    assert records.find_fault([path], kind, SIZES) is None
 
 
 def test_a_failure_while_writing_leaves_no_file(tmp_path):
     rows = itertools.chain([row_of(records.PRETRAINING, 0)], (1 / 0 for _ in "x"))
     with pytest.raises(ZeroDivisionError):
         write(tmp_path / "file", records.PRETRAINING, rows)
-    assert list(tmp_path.iterdir()) == []
+    assert [*tmp_path.iterdir()] == []
 
 
-# Order.
-
-
-def test_without_a_seed_the_order_is_that_of_the_files(tmp_path):
-    paths = [numbered(tmp_path / "b", 3), numbered(tmp_path / "a", 4, first=10)]
+def test_the_order_is_that_of_the_files(tmp_path):
+    """Compressed or not, whatever the names are."""
+    paths = [numbered(tmp_path / "b", 3), numbered(tmp_path / "x.gz", 4, first=10)]
+    (tmp_path / "x.gz").rename(tmp_path / "a")
+    (tmp_path / "b").rename(tmp_path / "b.gz")
+    paths = [f"{tmp_path}/b.gz", f"{tmp_path}/a"]
     assert numbers(read(paths)) == [0, 1, 2, 10, 11, 12, 13]
     assert numbers(read(paths, batch_size=3, drop_remainder=True)) == [0, 1, 2, 10, 11, 12]
-
-
-def test_repeated_batches_run_across_the_end(tmp_path):
-    path = numbered(tmp_path / "a", 3)
-    assert numbers(read([path], repeat=True).take(3)) == [0, 1, 2, 0, 1, 2]
-
-
-# Cutting to the longest row.
+    assert numbers(read(paths, batch_size=4, repeat=True).take(3)) == [0, 1, 2, 10, 11, 12, 13, 0, 1, 2, 10, 11]
 
 
 def test_batches_are_cut_to_their_own_longest_row(tmp_path):
-    path = numbered(tmp_path / "a", 5)  # rows of 1, 2, 3, 4, 5 tokens
-    cut, whole = (list(read([path], pad_to_max_length=pad)) for pad in (False, True))
-    assert [batch["input_ids"].shape[1] for batch in cut] == [2, 4, 5]
-    for short, long in zip(cut, whole, strict=True):
-        length = short["input_ids"].shape[1]
-        for name, values in long.items():
-            kept = values[:, :length] if records.PRETRAINING.features[name].length == "max_seq_length" else values
-            np.testing.assert_array_equal(short[name], kept)
+    """The last token counts, not the number of tokens; of few widths, where that is asked for."""
+    masks = [[1, 0, 0, 0, 0, 0], [1, 0, 0, 1, 0, 0], [0] * 6, [0] * 6, [1, 1, 1, 1, 1, 0]]
+    rows = [{**row_of(records.PRETRAINING, number), "input_mask": mask} for number, mask in enumerate(masks)]
+    path = write(tmp_path / "a", records.PRETRAINING, rows)
+    for multiple, widths in ((1, [4, 1, 5]), (4, [4, 4, 6])):
+        cut = [*read([path], pad_to_max_length=False, width_multiple=multiple)]
+        for short, long, width in zip(cut, read([path]), widths, strict=True):
+            for name, values in long.items():
+                wide = records.PRETRAINING.features[name].length == "max_seq_length"
+                np.testing.assert_array_equal(short[name], values[:, :width] if wide else values)
 
 
-def test_batches_of_few_widths(tmp_path):
-    path = numbered(tmp_path / "a", 5)  # of the six columns that a row may have
-    found = read([path], pad_to_max_length=False, width_multiple=4)
-    assert [batch["input_ids"].shape[1] for batch in found] == [4, 4, 6]
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_files_without_records(tmp_path, ending):
+    path = write(tmp_path / f"a{ending}", records.PRETRAINING, [])
+    found = fault(path)
+    assert found.startswith(path) and message_of(lambda: [*records.read_all([path])]) == found
+    for seed in (None, 1):
+        assert message_of(read, [path], repeat=True, shuffle_seed=seed) == found  # tf.data alone would search for ever
+    other = numbered(tmp_path / "b", 2)
+    assert {*numbers(read([path, other], repeat=True, shuffle_seed=1).take(10))} == {0, 1}
 
 
-@pytest.mark.parametrize(("mask", "width"), [([1, 0, 0, 1, 0, 0], 4), ([0] * 6, 1)])
-def test_the_last_token_counts_not_the_number_of_tokens(tmp_path, mask, width):
-    row = {**row_of(records.PRETRAINING, 0), "input_mask": mask}
-    (batch,) = read([write(tmp_path / "a", records.PRETRAINING, [row])], pad_to_max_length=False)
-    assert batch["input_ids"].shape == (1, width)
-
-
-# Faults.
+# What is wrong with a record
 
 
 @pytest.mark.parametrize(
-    ("kind", "change", "message"),
+    ("kind", "change", "words"),
     [
-        ("pretraining", {"masked_lm_positions": [1, 6]}, "holds 6, which is not in 0..5"),
-        ("classification", {"label_ids": [3]}, "holds 3, which is not in 0..2 (num_labels)"),
-        ("SQuAD training", {"end_positions": [6]}, "holds 6, which is not in 0..5 (max_seq_length)"),
-        ("token tagging", {"label_ids": [0, -2, 0, 0, 0, 0]}, "holds -2, which is not in -1..2"),
+        ("pretraining", {"masked_lm_positions": [1, 6]}, "holds 6,"),
+        ("classification", {"label_ids": [3]}, "holds 3,"),
+        ("SQuAD training", {"end_positions": [6]}, "holds 6,"),
+        ("token tagging", {"label_ids": [0, -2, 0, 0, 0, 0]}, "holds -2,"),
+        ("regression", {"label_ids": [-1e30]}, "holds -1"),
+        ("regression", {"label_ids": [float("nan")]}, "holds nan"),
+        ("regression", {"label_ids": [-3.5]}, None),
+        ("pretraining", {"masked_lm_weights": [0.25, 3.0]}, None),
     ],
 )
-def test_values_out_of_range_name_file_and_record(tmp_path, kind, change, message):
+def test_what_training_refuses_is_found(tmp_path, kind, change, words):
     kind = KINDS[kind]
     rows = [row_of(kind, number) for number in range(4)]
     rows[2] |= change
     path = write(tmp_path / "a", kind, rows)
-    assert fault(path, kind).startswith(f"{path}, record 3: {next(iter(change))} {message}")
+    found = fault(path, kind)
+    assert found is None if words is None else f"{path}, record 3: {next(iter(change))} {words}" in found
 
 
-def test_an_empty_file(tmp_path):
-    path = tmp_path / "a"
-    path.touch()
-    assert fault(str(path)) == f"{path}: no records in there; was the corpus empty?"
-    for seed in (None, 1):
-        with pytest.raises(UserError, match="no records in there"):  # tf.data alone would search for ever
-            read([str(path)], repeat=True, shuffle_seed=seed)
-    other = numbered(tmp_path / "b", 2)
-    assert set(numbers(read([str(path), other], repeat=True, shuffle_seed=1).take(10))) == {0, 1}
+TOKENS = {"input_ids": [2, 300, 5, 6, 3, 0, 0, 0], "input_mask": [1, 1, 1, 1, 1, 0, 0, 0], "segment_ids": [0] * 8}
+MASKS = {"masked_lm_positions": [3, 1, 0], "masked_lm_ids": [7, 6, 0], "masked_lm_weights": [1.0, 1.0, 0.0]}
+ROW = {**TOKENS, **MASKS, "next_sentence_labels": [1]}
 
 
-def test_a_regression_score_that_no_square_has(tmp_path):
-    for score, fits in ((-3.5, True), (1e30, False), (float("nan"), False)):
-        row = {**row_of(records.REGRESSION, 1), "label_ids": [score]}
-        assert (fault(write(tmp_path / "a", records.REGRESSION, [row]), records.REGRESSION) is None) == fits
+def encoded(row) -> bytes:
+    """A row, whose features may lack values."""
+    example = tf.train.Example()
+    for name, values in row.items():
+        slot = example.features.feature[name]
+        (slot.float_list if name == "masked_lm_weights" else slot.int64_list).value.extend(values)
+    return example.SerializeToString(deterministic=True)
 
 
-def test_weights_between_0_and_1_are_fine(tmp_path):
-    row = {**row_of(records.PRETRAINING, 1), "masked_lm_weights": [0.25, 3.0]}
-    assert fault(write(tmp_path / "a", records.PRETRAINING, [row])) is None
+def inspect(*paths) -> None:
+    for _ in records.read_all([*map(str, paths)], 1000):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"input_ids": [2, 300, 5, 6, 3, 0, 0]}, "has 7 values in input_ids, where 8"),
+        ({"input_ids": [2, 1000, 5, 6, 3, 0, 0, 0]}, "input_ids holds 1000,"),
+        ({"input_ids": [2, -7, 5, 6, 3, 0, 0, 0]}, "input_ids holds -7,"),
+        ({"input_mask": [1, 1, 1, 0, 1, 0, 0, 0]}, "input_mask has a 1 behind a 0"),
+        ({"input_mask": [2, 1, 1, 0, 0, 0, 0, 0]}, "input_mask holds 2,"),
+        ({"input_mask": [0] * 8}, "input_mask has no 1"),
+        ({"segment_ids": [0, 0, 2, 0, 0, 0, 0, 0]}, "segment_ids holds 2,"),
+        ({"masked_lm_positions": [1, 8, 0]}, "masked_lm_positions holds 8,"),
+        ({"masked_lm_positions": [1, 5, 0]}, "masked_lm_positions holds 5,"),
+        ({"masked_lm_positions": [3, 3, 0]}, "masked_lm_positions holds 3 twice"),
+        ({"masked_lm_positions": [1, 3]}, "has 2 values in masked_lm_positions, where 3"),
+        ({"masked_lm_ids": [7, 1000, 0]}, "masked_lm_ids holds 1000,"),
+        ({"masked_lm_weights": [1.0, float("nan"), 0.0]}, "masked_lm_weights holds nan,"),
+        ({"masked_lm_weights": [1.0, -1.0, 0.0]}, "masked_lm_weights holds -1.0,"),
+        ({"next_sentence_labels": [2]}, "next_sentence_labels holds 2,"),
+        ({"next_sentence_labels": [0, 1]}, "has 2 values in next_sentence_labels, where 1"),
+        ({"next_sentence_labels": []}, "has no values of type int64 in its feature next_sentence_labels"),
+        ({"masked_lm_positions": [3, 0, 0], "masked_lm_weights": [1.0, 0.0, 0.0]}, None),
+    ],
+)
+def test_what_an_inspection_finds(tmp_path, change, words):
+    """In the fourth record of the second file; a later one, invalid in another way, is not the first."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_bytes(framed(encoded(ROW)))
+    row, later = encoded(ROW), encoded({**ROW, "input_ids": [-1] * 5})
+    two.write_bytes(framed(row, row, row, encoded({**ROW, **change}), row, later))
+    expected = f"{two}, record 4: {words}" if words else f"{two}, record 6: "
+    assert message_of(inspect, one, two).startswith(expected)
+
+
+def test_records_of_other_kinds(tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_bytes(framed(encoded(ROW)))
+    other = tf.train.Example()
+    other.features.feature["image"].bytes_list.value.append(b"x")
+    for content, words in (
+        (
+            [encoded({**TOKENS, "label_ids": [1], "is_real_example": [1]})],
+            "record 1: has no feature masked_lm_positions",
+        ),
+        ([b"hello"], "record 1: is no tf.train.Example"),
+        ([encoded(ROW), encoded(ROW)[:-3]], "record 2: is no tf.train.Example"),
+        ([encoded(ROW), b""], "record 2: has no feature input_ids"),
+    ):
+        two.write_bytes(framed(*content))
+        assert f"{two}, {words}" in message_of(inspect, one, two)
+    two.write_bytes(framed(other.SerializeToString()))
+    assert "record 1: is no record of this project" in message_of(inspect, two)
+
+
+# Files
+
+
+def test_files_are_those_of_tensorflow(tmp_path):
+    """However many bytes are read at a time."""
+    pieces = [bytes([number]) * (number * 37 % 400) for number in range(60)] + [b"", bytes(range(256)) * 300]
+    path = str(tmp_path / "x")
+    with tf.io.TFRecordWriter(path) as writer:
+        for piece in pieces:
+            writer.write(piece)
+    assert tfrecords.frames(pieces) == (tmp_path / "x").read_bytes() and tfrecords.frames([]) == b""
+    for block_bytes in (1, 12, 13, 100, 1000, 10**6):
+        found = []
+        for block in tfrecords.read_blocks(path, block_bytes):
+            assert block.first == len(found) + 1
+            found += [block.record(row) for row in range(len(block))]
+        assert found == pieces
+
+
+PIECE = framed(encoded(ROW))
+
+
+def flipped(place: int) -> bytes:
+    damaged = bytearray(PIECE)
+    damaged[place] ^= 4
+    return bytes(damaged)
+
+
+def length(count: int) -> bytes:
+    """The beginning of a record that claims so many bytes."""
+    content = struct.pack("<Q", count)
+    return content + struct.pack("<I", tfrecords.mask(google_crc32c.value(content)))
+
+
+PACKED = gzip.compress(PIECE * 50)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        *((PIECE * before + flipped(20) + PIECE, f", record {before + 1}: the data") for before in range(3)),
+        (PIECE + flipped(-1) + PIECE, ", record 2: the data"),
+        (PIECE + flipped(1) + PIECE, ", record 2: the length"),
+        (flipped(9) + PIECE, ", record 1: the length"),
+        (length(2**40), ", record 1: claims to have 1,099,511,627,776 bytes"),
+        (b"\x01\x02\xff", ", record 1: the file is truncated"),
+        (b"A text.\n" * 9, ": is text"),
+        (gzip.compress(b"A text.\n" * 9), ": is text"),
+        (b"\x1f\x8b\x08" + b"\0" * 40, "gzip"),
+        (PACKED[: len(PACKED) // 2], "damaged or incomplete"),
+        (PACKED[:-4], "damaged or incomplete"),
+        (PACKED[:40] + b"\x55" * 30 + PACKED[70:], "damaged or incomplete"),
+        (gzip.compress(PIECE * 2 + PIECE[:-5]), ", record 3: the file is truncated"),
+        (gzip.compress(PIECE + flipped(30)), ", record 2: the data"),
+    ],
+)
+def test_damaged_files_are_named(tmp_path, content, words):
+    path = tmp_path / "x"
+    path.write_bytes(content)
+    sizes = {"max_seq_length": 8, "max_predictions_per_seq": 3, "vocab_size": 1000, "type_vocab_size": 2}
+    found = str(records.find_fault([str(path)], records.PRETRAINING, sizes))
+    assert found == message_of(inspect, path) and found.startswith(str(path)) and words in found
+
+
+def test_a_file_that_ends_anywhere(tmp_path):
+    """Every length but those between two records is an error, and the complete records are read before.
+
+    TensorFlow's reader takes a file that ends within the 12 bytes before a record for a complete one.
+    """
+    path = tmp_path / "x"
+    for cut in range(1, len(PIECE)):
+        path.write_bytes(PIECE * 2 + PIECE[:cut])
+        blocks, count = tfrecords.read_blocks(str(path)), 0
+        with pytest.raises(UserError, match=rf"x, record 3: the file is truncated: {cut} bytes"):
+            for block in blocks:
+                count += len(block)
+        assert count == 2

@@ -3,7 +3,6 @@
 import pytest
 from pretraining_text import CORPUS, VOCABULARY
 
-from bert_tf2.pretraining import sharded, shards
 from bert_tf2.tokenization import FullTokenizer
 
 
@@ -24,17 +23,3 @@ def corpus(tmp_path):
     path = tmp_path / "corpus.txt"
     path.write_text(CORPUS)
     return str(path)
-
-
-@pytest.fixture
-def in_process(monkeypatch):
-    """Makes shards in this process, since a worker takes seconds to start; a list of their numbers."""
-    made = []
-
-    def make(wanted, job):
-        for shard in wanted:
-            yield shard, shards.Result(counts=shards.make_shard(shard, job))
-            made.append(shard.number)
-
-    monkeypatch.setattr(sharded, "make", make)
-    return made

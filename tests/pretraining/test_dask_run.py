@@ -13,9 +13,9 @@ pytest.importorskip("distributed", reason="needs the extra `dask`")
 
 from cluster_runs import FLAGS, SLOW, Cluster, command_line, contents, make_plain, run, wait_until
 from command_lines import ROOT, environment
+from refused import message_of
 
 from bert_tf2 import commands
-from bert_tf2.support.errors import UserError
 
 pytestmark = pytest.mark.extra
 
@@ -64,40 +64,24 @@ def succeeded(launcher):
     return log
 
 
-def test_the_shards_are_those_of_worker_processes(short, cluster):
+def test_the_shards_are_those_of_worker_processes(short, cluster, tmp_path):
+    """Of relative names, too, and of workers in other folders."""
     for _ in range(4):
-        cluster.add()
-    done = run(short, *at(cluster), output="four")
-    assert done.returncode == 0 and contents(short / "four") == contents(short / "plain"), done.stderr
-    assert f"Dask: {cluster.address}, " in done.stderr and "dashboard" in done.stderr
+        cluster.add(cwd=tmp_path)
+    script = [sys.executable, f"{ROOT}/create_pretraining_data.py", "--input_file=one.txt", "--vocab_file=vocab.txt"]
+    command = [*script, "--output_file=four/x", *at(cluster)]
+    done = subprocess.run(command, cwd=short, capture_output=True, text=True, timeout=120)
+    found, expected = contents(short / "four"), contents(short / "plain")
+    assert found.pop("manifest.json") != expected.pop("manifest.json") and found == expected  # the names of the input
+    assert done.returncode == 0 and f"Dask: {cluster.address}, " in done.stderr and "dashboard" in done.stderr
     with cluster.client() as client:
         loaded = client.run(lambda: sorted({"tensorflow", "keras", "sklearn", "h5py"} & {*sys.modules}))
         assert len(loaded) == 4 and not any(loaded.values())
     (short / "four" / "x-00003-of-00012").unlink()
     before = (short / "four" / "x-00001-of-00012").stat().st_mtime_ns
-    done = run(short, *at(cluster), output="four")  # only what is missing, and other flags are refused
-    assert "11 of 12 shards are finished and kept" in done.stderr and contents(short / "four") == contents(
-        short / "plain"
-    )
+    done = subprocess.run(command, cwd=short, capture_output=True, text=True, timeout=120)
+    assert "11 of 12 shards" in done.stderr and (short / "four" / "x-00003-of-00012").exists()
     assert (short / "four" / "x-00001-of-00012").stat().st_mtime_ns == before
-    done = run(short, *at(cluster, ("--num_shards=12", "--dupe_factor=3", *FLAGS[2:])), output="four")
-    assert done.returncode == 1 and "with --dupe_factor=2, not 3" in done.stderr
-
-
-def test_relative_names_and_workers_elsewhere(short, cluster, tmp_path):
-    cluster.add(cwd=tmp_path)
-    command = [
-        sys.executable,
-        str(ROOT / "create_pretraining_data.py"),
-        "--input_file=one.txt",
-        "--vocab_file=vocab.txt",
-    ]
-    done = subprocess.run(
-        [*command, "--output_file=relative/x", *at(cluster)], cwd=short, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    found, expected = contents(short / "relative"), contents(short / "plain")
-    assert found.pop("manifest.json") != expected.pop("manifest.json") and found == expected  # the names of the input
 
 
 def test_a_killed_worker_and_one_that_joins_late(long, cluster):
@@ -117,8 +101,7 @@ def test_a_killed_scheduler_is_one_line_and_loses_nothing(long, cluster, tmp_pat
         cluster.scheduler.kill()
         _, log = launcher.communicate(timeout=60)
     assert launcher.returncode == 1 and "Traceback" not in log, log
-    assert "the Dask scheduler has ended or cannot be reached; start it and its workers, which end too" in log
-    assert "run the same command again" in log.splitlines()[-1]
+    assert "the Dask scheduler" in log.splitlines()[-1]
     with contextlib.ExitStack() as stack:
         other = Cluster(tmp_path / "cluster", stack)
         other.add()
@@ -134,10 +117,7 @@ OTHER_VERSION = "import bert_tf2; bert_tf2.__version__ = '0.0.1'"
 
 @pytest.mark.parametrize(
     ("wrong", "problem"),
-    [
-        (OTHER_TEXT, "one.txt: is another file on"),
-        (OTHER_VERSION, "has bert_tf2 0.0.1, and the launcher"),
-    ],
+    [(OTHER_TEXT, "one.txt"), (OTHER_VERSION, "bert_tf2 0.0.1")],
     ids=["text", "version"],
 )
 def test_a_worker_that_cannot_is_named(short, cluster, tmp_path, wrong, problem, request):
@@ -147,8 +127,7 @@ def test_a_worker_that_cannot_is_named(short, cluster, tmp_path, wrong, problem,
     done = run(short, *at(cluster), output=output)
     last = done.stderr.splitlines()[-1]
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    assert problem in last and "worker tcp://127.0.0.1:" in last and f"{short}/{output}/x-000" in last
-    assert "partial" not in last
+    assert all(word in last for word in (problem, "tcp://127.0.0.1:", f"{short}/{output}/x-000")), last
     cluster.workers[0].kill()
     cluster.add()
     done = run(short, *at(cluster), output=output)
@@ -157,7 +136,7 @@ def test_a_worker_that_cannot_is_named(short, cluster, tmp_path, wrong, problem,
 
 def test_a_shard_that_ends_every_worker_is_one_line(short, cluster, tmp_path):
     (tmp_path / "ends.py").write_text(
-        "import os; from bert_tf2.pretraining import shards; shards.make_shard = lambda *_: os._exit(9)"
+        "import os, sys\nsys.addaudithook(lambda event, args: 'x-0' in str(args) and event == 'open' and os._exit(9))"
     )
     command = command_line(short, *at(cluster), output="ends")
     launcher = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
@@ -165,23 +144,17 @@ def test_a_shard_that_ends_every_worker_is_one_line(short, cluster, tmp_path):
         cluster.add("--preload", str(tmp_path / "ends.py")).wait(timeout=60)
     _, log = launcher.communicate(timeout=60)
     last = log.splitlines()[-1]
-    assert launcher.returncode == 1 and last.startswith("create_pretraining_data.py: error: "), log
-    assert "4 workers ended while they made it, the last at tcp://127.0.0.1:" in last and "ends/x-000" in last
+    assert launcher.returncode == 1, log
+    assert "4 workers" in last and "tcp://127.0.0.1:" in last and "ends/x-000" in last
     cluster.add()
     done = run(short, *at(cluster), output="ends")
     assert done.returncode == 0 and contents(short / "ends") == contents(short / "plain"), done.stderr
 
 
-def test_an_address_where_nobody_answers_is_one_line(short):
-    done = run(short, *FLAGS, "--dask_scheduler=tcp://127.0.0.1:9", output="nobody")
-    assert done.returncode == 1 and "no scheduler answers" in done.stderr.splitlines()[-1], done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_call_from_python_leaves_the_loggers_on(short, tmp_path):
-    """They may belong to another client of the process."""
+def test_an_address_where_nobody_answers(short, tmp_path):
+    """The loggers may belong to another client of the process."""
     logger = logging.getLogger("distributed.comm")
     settings = {"input_file": f"{short}/one.txt", "vocab_file": f"{short}/vocab.txt", "output_file": f"{tmp_path}/x"}
-    with pytest.raises(UserError, match="no scheduler answers"):
-        commands.call("create_pretraining_data", num_shards=2, dask_scheduler="tcp://127.0.0.1:9", **settings)
+    where = {"num_shards": 2, "dask_scheduler": "tcp://127.0.0.1:9"}
+    assert "no scheduler answers" in message_of(commands.call, "create_pretraining_data", **settings, **where)
     assert not logger.disabled

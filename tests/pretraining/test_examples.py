@@ -1,24 +1,52 @@
-"""Pairs of segments: by hand, truncated, random ones; the functions of the reference."""
+"""The rule of pretraining examples: by hand, against the reference's records, and the script against the functions."""
 
 from __future__ import annotations
 
+import collections
+import errno
+import hashlib
+import itertools
 import random
+import tempfile
+import types
 
-from pretraining_text import CORPUS, VOCABULARY, Script, document
+import numpy as np
+import pytest
+from golden_data import GOLDEN, cases, digest
+from pretraining_text import CORPUS, LETTERS, VOCABULARY, data_options, rows_of
+from unmasked_data import make
 
 from bert_tf2 import pretraining
-from bert_tf2.pretraining import PretrainingDataOptions
+from bert_tf2.pretraining import CreatePretrainingDataOptions, PretrainingDataOptions, example_files, examples
+from bert_tf2.pretraining.drawn_examples import DrawnExamples
+from bert_tf2.pretraining.draws import BufferedDraws, Draws
+from bert_tf2.support.errors import UserError
+from bert_tf2.tokenization import FullTokenizer
 
 
-def instances_of(documents, number, rng, **settings):
-    settings = {"max_seq_length": 128, "max_predictions_per_seq": 1, "short_seq_prob": 0.1, **settings}
-    return pretraining.create_instances_from_document(
-        documents, number, masked_lm_prob=0.15, vocab_words=VOCABULARY, rng=rng, **settings
-    )
+class Script:
+    """Replaces random.Random, returns the predefined numbers of a test, and shuffles nothing."""
+
+    def __init__(self, randoms=(), integers=()):
+        self.left = [*randoms], [*integers]
+
+    def random(self):
+        return self.left[0].pop(0)
+
+    def randint(self, low, high):
+        value = self.left[1].pop(0)
+        assert low <= value <= high
+        return value
+
+    def shuffle(self, items):
+        pass
 
 
-def test_pairs_by_hand():
-    documents = [document("a b", "c d", "e f", "g h"), document("i j", "k l", "m n")]
+# By hand
+
+
+def test_pairs():
+    documents = [[["a", "b"], ["c", "d"], ["e", "f"], ["g", "h"]], [["i", "j"], ["k", "l"], ["m", "n"]]]
     mask = 0.0  # one draw below 0.8 for the single prediction
     rng = Script(
         randoms=[
@@ -29,74 +57,126 @@ def test_pairs_by_hand():
         integers=[1, 0, 0, 1, 1, 1],
         # A is one sentence; documents 0, 0 (the own one: drawn again) and 1; from its sentence 1; A is one sentence
     )
-    first, second = instances_of(documents, 0, rng, max_seq_length=9)
-    assert rng.used_up
-    assert first.tokens == ["[CLS]", "[MASK]", "b", "[SEP]", "k", "l", "m", "n", "[SEP]"]
-    assert first.segment_ids == [0, 0, 0, 0, 1, 1, 1, 1, 1]
-    assert (first.is_random_next, first.masked_lm_positions, first.masked_lm_labels) == (True, [1], ["a"])
-    assert second.tokens == ["[CLS]", "[MASK]", "d", "[SEP]", "e", "f", "g", "h", "[SEP]"]
-    assert (second.is_random_next, second.masked_lm_labels) == (False, ["c"])
+    found = pretraining.create_instances_from_document(documents, 0, 9, 0.1, 0.15, 1, VOCABULARY, rng)
+    assert rng.left == ([], [])
+    shown = [(" ".join(each.tokens), each.is_random_next, each.masked_lm_labels) for each in found]
+    assert shown == [
+        ("[CLS] [MASK] b [SEP] k l m n [SEP]", True, ["a"]),
+        ("[CLS] [MASK] d [SEP] e f g h [SEP]", False, ["c"]),
+    ]
+    assert [each.masked_lm_positions for each in found] == [[1], [1]]
+    assert [each.segment_ids for each in found] == [[0] * 4 + [1] * 5] * 2
 
 
-def test_truncation_shortens_the_longer_segment_at_the_end_that_the_coin_says():
-    a, b = list("abcde"), list("fgh")
-    rng = Script(randoms=[0.1, 0.6, 0.2, 0.9])
-    pretraining.truncate_seq_pair(a, b, 4, rng)
-    # A is longer: a goes, e goes; now both have 3, so B: f goes; then A again: d goes.
-    assert rng.used_up
-    assert (a, b) == (["b", "c"], ["g", "h"])
-    pretraining.truncate_seq_pair(a, b, 9, rng)
-    assert (a, b) == (["b", "c"], ["g", "h"])
+def test_truncation_shortens_the_longer_segment_at_the_end_that_the_coin_decides():
+    a, b, rng = [*"abcde"], [*"fgh"], Script(randoms=[0.1, 0.6, 0.2, 0.9])
+    for limit in (4, 9):
+        pretraining.truncate_seq_pair(a, b, limit, rng)
+        # A is longer: a is removed, then e; now both have 3, so f of B; then d of A.
+        assert (a, b, rng.left) == (["b", "c"], ["g", "h"], ([], []))
+
+
+def masked(tokens, rng, probability=0.15, most=20, whole_words=False):
+    """(position, label, replacement) of each prediction."""
+    before = [*tokens]
+    output, positions, labels = pretraining.create_masked_lm_predictions(
+        tokens, probability, most, VOCABULARY, rng, whole_words
+    )
+    assert tokens == before
+    assert all(output[place] == tokens[place] for place in range(len(tokens)) if place not in positions)
+    return [(place, label, output[place]) for place, label in zip(positions, labels, strict=True)]
+
+
+def test_masks():
+    rng = Script(randoms=[0.79, 0.8, 0.49, 0.8, 0.5], integers=[7])
+    found = masked("[CLS] a b c [SEP] d e [SEP]".split(), rng, 0.9, 3)
+    assert found == [(1, "a", "[MASK]"), (2, "b", "b"), (3, "c", VOCABULARY[7])] and rng.left == ([], [])
+    for whole_words in (False, True):
+        assert masked(["[CLS]", "[SEP]"], Script(), whole_words=whole_words) == []
+
+
+def words_of(instance, boundaries):
+    """The places of the words of an example, in a text whose words are apart by spaces alone."""
+    words = []
+    for place, token in enumerate(instance.tokens):
+        if place in instance.masked_lm_positions:
+            token = instance.masked_lm_labels[instance.masked_lm_positions.index(place)]
+        begins_b = place and instance.segment_ids[place] > instance.segment_ids[place - 1]
+        if token in ("[CLS]", "[SEP]"):
+            continue
+        if words and token.startswith("##") and not (begins_b and boundaries == "spaces"):
+            words[-1].add(place)
+        else:
+            words.append({place})
+    return words
+
+
+@pytest.mark.parametrize("boundaries", ["pieces", "spaces"])
+def test_a_segment_that_was_cut_inside_a_word(tmp_path, tokenizer, boundaries):
+    """With pieces, as in the reference, B's first ones belong to the last word of A."""
+    (tmp_path / "text").write_text("abcd ef\nghij klm\nno pqrs\n\nabc abcd\nxyz zyx\n")
+    options = PretrainingDataOptions(
+        max_seq_length=9, max_predictions_per_seq=4, masked_lm_prob=0.5, do_whole_word_mask=True,
+        word_boundaries=boundaries, dupe_factor=60,
+    )  # fmt: skip
+    met = 0
+    for instance in pretraining.make_instances([f"{tmp_path}/text"], tokenizer, options, random.Random(1)):
+        positions = {*instance.masked_lm_positions}
+        words = words_of(instance, boundaries)
+        assert all(word <= positions or not word & positions for word in words)
+        across = any(len({instance.segment_ids[place] for place in word}) == 2 for word in words)
+        met += across if boundaries == "pieces" else words != words_of(instance, "pieces")
+    assert met > 50
+
+
+def test_no_token_is_lost_and_only_long_sentences_are_cut():
+    rng = random.Random(1)
+    for _ in range(300):
+        lengths, num_tokens = rng.choices(range(1, 30), k=rng.randint(1, 40)), rng.randint(1, 40)
+        bounds = [0, *itertools.accumulate(lengths)]
+        found = [*examples.spans(bounds, 0, len(lengths), num_tokens)]
+        assert [token for span in found for token in range(*span)] == [*range(sum(lengths))]
+        for (start, stop), following in itertools.zip_longest(found, found[1:]):
+            assert 0 < stop - start <= num_tokens
+            inside = next(i for i in range(len(lengths)) if bounds[i] < stop <= bounds[i + 1])
+            if stop != bounds[inside + 1]:  # within a sentence, which is longer than what it could have
+                assert stop - start == num_tokens and bounds[inside] <= start
+            elif following:
+                assert bounds[inside + 2] - start > num_tokens  # the next one has no room
+
+
+# The functions of the reference
+
+
+def facts(instances):
+    names = ("tokens", "segment_ids", "masked_lm_positions", "masked_lm_labels", "is_random_next")
+    return [[getattr(instance, name) for name in names] for instance in instances]
 
 
 def test_the_reference_s_functions_take_its_arguments(tokenizer, corpus):
+    """The arguments of two functions, the second one a call for each document with a generator that advances."""
     options = PretrainingDataOptions(
-        max_seq_length=32,
-        max_predictions_per_seq=5,
-        dupe_factor=2,
-        masked_lm_prob=0.2,
-        short_seq_prob=0.3,
+        max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, masked_lm_prob=0.2, short_seq_prob=0.3,
         do_whole_word_mask=True,
-    )
-    wanted = pretraining.make_instances([corpus], tokenizer, options, random.Random(3))
+    )  # fmt: skip
+    wanted = facts(pretraining.make_instances([corpus], tokenizer, options, random.Random(3)))
     found = pretraining.create_training_instances([corpus], tokenizer, 32, 2, 0.3, 0.2, 5, random.Random(3), True)
-    assert len(found) > 10
-    for name in ("tokens", "segment_ids", "masked_lm_positions", "masked_lm_labels", "is_random_next"):
-        assert [getattr(instance, name) for instance in found] == [getattr(instance, name) for instance in wanted]
-
-
-class Counted(list):
-    """Documents that say how often one was asked for."""
-
-    asked = 0
-
-    def __getitem__(self, number):
-        self.asked += 1
-        return super().__getitem__(number)
-
-
-def test_instances_of_all_documents_are_those_of_the_files(tokenizer, corpus):
-    """The reference's way: a generator that advances, a call for each document. Only needed documents are copied."""
+    assert len(found) > 10 and facts(found) == wanted
     documents = [[tokenizer.tokenize(line) for line in part.splitlines()] for part in CORPUS.split("\n\n")]
-    options = PretrainingDataOptions(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2)
-    wanted = pretraining.make_instances([corpus], tokenizer, options, random.Random(4))
-    rng, found = random.Random(4), []
+    rng, found = random.Random(3), []
     rng.shuffle(documents)
-    for _ in range(2):
-        for number in range(len(documents)):
-            given = Counted([*documents])
-            found += pretraining.create_instances_from_document(given, number, 32, 0.1, 0.15, 5, VOCABULARY, rng)
-            assert 1 <= given.asked <= len(documents)
+    for _, number in itertools.product(range(2), range(len(documents))):
+        arguments = (documents, number, 32, 0.3, 0.2, 5, VOCABULARY, rng, True)
+        found += pretraining.create_instances_from_document(*arguments)
     rng.shuffle(found)
-    assert [instance.tokens for instance in found] == [instance.tokens for instance in wanted]
+    assert facts(found) == wanted
 
 
 def test_a_tokenizer_of_one_s_own(tmp_path):
     """Its delimiters in the text are never masked, and it sees whole sentences."""
 
     class Own:
-        def __init__(self):
-            self.vocab = {"[MASK]": 0, "x": 1}
+        vocab = types.MappingProxyType({"[MASK]": 0, "x": 1})
 
         def tokenize(self, text):
             assert text in ("a [SEP] b", "[CLS] c")
@@ -104,7 +184,249 @@ def test_a_tokenizer_of_one_s_own(tmp_path):
 
     (tmp_path / "text").write_text("a [SEP] b\n[CLS] c\n" * 9)
     options = PretrainingDataOptions(max_seq_length=16, masked_lm_prob=1.0, dupe_factor=3)
-    for instance in pretraining.make_instances([str(tmp_path / "text")], Own(), options, random.Random(1)):
+    for instance in pretraining.make_instances([f"{tmp_path}/text"], Own(), options, random.Random(1)):
         delimiters = [place for place, token in enumerate(instance.tokens) if token in ("[CLS]", "[SEP]")]
         assert len(delimiters) > 3
         assert instance.masked_lm_positions == [n for n in range(len(instance.tokens)) if n not in delimiters]
+
+
+def test_instances_of_one_s_own_are_written(tokenizer, tmp_path):
+    own = types.SimpleNamespace(
+        tokens=["[CLS]", "[MASK]", "[SEP]", "b", "[SEP]"], segment_ids=[0, 0, 0, 1, 1], masked_lm_positions=[1],
+        masked_lm_labels=["a"], is_random_next=True,
+    )  # fmt: skip
+    path = str(tmp_path / "out")
+    pretraining.write_instance_to_example_files([own], tokenizer, 6, 2, [path])
+    (row,) = rows_of(path)
+    assert row["input_ids"] == [*tokenizer.convert_tokens_to_ids(own.tokens), 0]
+    assert (row["masked_lm_positions"], row["next_sentence_labels"]) == ([1, 0], [1])
+    before = (tmp_path / "out").read_bytes()
+    for second, error in ((own, ValueError), (None, AttributeError)):  # too long; and a failure halfway
+        with pytest.raises(error):
+            pretraining.write_instance_to_example_files(
+                [own, second], tokenizer, 6 - (error is ValueError) * 2, 2, [path]
+            )
+        assert (tmp_path / "out").read_bytes() == before and len([*tmp_path.iterdir()]) == 2
+
+
+# The script
+
+
+FAST = {
+    "B07_chinese_whole_word_nolower", "B08_two_in_three_out", "B14_masked_lm_prob_03_whole_word", "B19_long_lines",
+    "B20_odd_lines", "B21_odd_vocabulary", "B23_repeated_and_missing_input", "B24_tiny_sequences_seed_0",
+    "B26_single_sentence",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [case for case in cases("pretraining") if case.id in FAST or case.marks])
+def test_records_are_those_of_the_reference(case, tmp_path):
+    outputs = [f"{tmp_path}/{number}" for number in range(case["num_output_files"])]
+    inputs = [str(GOLDEN / path) for path in case["input_file"]]
+    files = {
+        "input_file": ",".join(inputs),
+        "output_file": ",".join(outputs),
+        "vocab_file": f"{GOLDEN}/{case['vocab']}",
+    }
+    example_files.run(CreatePretrainingDataOptions(**{"do_lower_case": True, **files, **case["flags"]}))
+    assert [digest(path)["digest"] for path in outputs] == [output["digest"] for output in case["outputs"]]
+
+
+SPACES = {"do_whole_word_mask": True, "word_boundaries": "spaces"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "cd91fd18912563d9"),
+        ({**SPACES, "masked_lm_prob": 0.4}, "022b63896d7e7b48"),
+        ({"objective": "mlm", "short_seq_prob": 0.5}, "c37ab52b3f651034"),
+        ({"objective": "mlm", **SPACES}, "c1e5cfe6ad54bace"),
+        ({"dynamic_masking": True}, "3eb54f1d1babfb46"),
+        ({"dynamic_masking": True, "objective": "mlm"}, "153b090946dc3148"),
+    ],
+)
+def test_the_bytes_stay_where_the_reference_has_no_such_option(tmp_path, changes, expected):
+    """Of commit 9abd1cf: a corpus that is made again, or continued in shards, must not change."""
+    path = make(tmp_path, dupe_factor=2, **{"dynamic_masking": False, **changes})
+    with open(path, "rb") as stream:
+        assert hashlib.sha256(stream.read()).hexdigest()[:16] == expected
+
+
+def random_text(rng):
+    """Documents of sentences of words, some of them of several pieces, some unknown; odd blanks and lines."""
+    lines = []
+    for _ in range(rng.randint(1, 9)):
+        for _ in range(rng.randint(1, 12)):
+            words = ["".join(rng.choices(LETTERS, k=rng.randint(1, 4))) for _ in range(rng.randint(1, 15))]
+            words.append(rng.choice(["\u4e2d\u4e2d", "[MASK]", "\ufffd", "caf\u00e9", "a\u2028b", "a\x1cb", "A\u0301"]))
+            rng.shuffle(words)
+            lines.append(rng.choice([" ", "  ", "\t", " \u00a0", "\u3000"]).join(words))
+        lines.extend(["", " \t", "\x00"][: rng.randint(1, 3)])
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("seed", range(36))
+def test_the_script_makes_what_the_functions_make(tmp_path, seed):
+    """Of random texts, vocabularies and options."""
+    rng = random.Random(seed)
+    entries = [*VOCABULARY, *rng.choices(VOCABULARY, k=3 * (seed % 2))]  # repeated entries: the last one counts
+    (tmp_path / "vocab.txt").write_text("\n".join(entries), encoding="utf-8")
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(random_text(rng), encoding="utf-8")
+    whole_words = [{"do_whole_word_mask": True}, SPACES, {**SPACES, "whole_word_draw": "word"}]
+    how = [{}, {"dynamic_masking": True}, *whole_words]
+    settings = {
+        "max_seq_length": rng.choice([5, 6, 9, 24, 128, 300]),
+        "max_predictions_per_seq": rng.choice([1, 4, 20, 80]),
+        "dupe_factor": rng.choice([1, 3]),
+        "masked_lm_prob": rng.choice([0.0, 0.15, 0.5, 1.0]),
+        "short_seq_prob": rng.choice([0.0, 0.1, 1.0]),
+        "objective": ("mlm_nsp", "mlm")[seed % 2],
+        "random_seed": seed,
+        **how[seed % len(how)],
+    }
+    options = data_options(
+        tmp_path, input_file=f"{tmp_path}/one,{tmp_path}/two", do_lower_case=seed % 3 > 0, **settings
+    )
+    example_files.run(options)
+    tokenizer = FullTokenizer(options.vocab_file, do_lower_case=options.do_lower_case)
+    paths = options.input_file.split(",")
+    instances = pretraining.make_instances(paths, tokenizer, options, random.Random(seed))
+    assert instances
+    if options.dynamic_masking:
+        wanted = []
+        for instance in instances:
+            assert instance.masked_lm_positions == []
+            lengths = [*filter(None, map(instance.segment_ids.count, (0, 1)))]
+            row = {"input_ids": tokenizer.convert_tokens_to_ids(instance.tokens), "segment_lengths": lengths}
+            pair = {} if options.objective == "mlm" else {"next_sentence_labels": [int(instance.is_random_next)]}
+            wanted.append(row | pair)
+        assert rows_of(tmp_path / "out") == wanted
+    else:
+        sizes = options.max_seq_length, options.max_predictions_per_seq
+        pretraining.write_instance_to_example_files(instances, tokenizer, *sizes, [f"{tmp_path}/same"])
+        assert (tmp_path / "out").read_bytes() == (tmp_path / "same").read_bytes()
+
+
+@pytest.mark.parametrize("changes", [{}, {"word_boundaries": "spaces"}, {"objective": "mlm"}], ids=str)
+def test_whether_the_pieces_of_a_masked_word_are_replaced_alike(tmp_path, vocab_file, changes):
+    """--whole_word_draw: 80 %, 10 % and 10 % of the words, or of the pieces as in the reference."""
+    words = ["ab", "cde", "fg", "hij"]
+    lines = [" ".join(words[(number + place) % 4] for place in range(4)) for number in range(60)]
+    (tmp_path / "corpus.txt").write_text("\n\n".join("\n".join(lines[n : n + 5]) for n in range(0, 60, 5)) + "\n")
+    settings = {"do_whole_word_mask": True, "masked_lm_prob": 0.3, "dupe_factor": 20, "max_predictions_per_seq": 6}
+    shares = {}
+    for draw in ("word", "piece"):
+        example_files.run(data_options(tmp_path, draw, whole_word_draw=draw, **settings, **changes))
+        found = collections.Counter(kind for row in rows_of(tmp_path / draw) for kind in kinds_of_words(row))
+        assert found.total() > 1000
+        shares[draw] = {kind: count / found.total() for kind, count in found.items()}
+    assert shares["word"]["[MASK]"] == pytest.approx(0.8, abs=0.03)
+    assert shares["word"]["same"] == pytest.approx(0.1, abs=0.03)
+    # A random entry of 57 may be the token itself, or [MASK].
+    assert shares["word"]["other"] == pytest.approx(0.1, abs=0.03) and shares["word"]["mixed"] < 0.04
+    assert shares["piece"]["mixed"] == pytest.approx(0.41, abs=0.04)  # of two pieces 0.34, of three 0.48
+
+
+def kinds_of_words(row):
+    """How the pieces of each masked word of several pieces were replaced."""
+    words, mask = [], VOCABULARY.index("[MASK]")
+    for place, label, weight in zip(
+        row["masked_lm_positions"], row["masked_lm_ids"], row["masked_lm_weights"], strict=True
+    ):
+        new = row["input_ids"][place]
+        kind = "[MASK]" if new == mask else "same" if new == label else "other"
+        if weight and VOCABULARY[label].startswith("##") and words:
+            words[-1].append(kind)
+        elif weight:
+            words.append([kind])
+    return [word[0] if len({*word}) == 1 else "mixed" for word in words if len(word) > 1]
+
+
+# Random numbers, many at a time
+
+
+def random_draws(choose, draws, count):
+    """The results of random calls."""
+    for _ in range(count):
+        name = choose.choice(["random", "randint", "coin_flips", "count_below", "shuffled"])
+        arguments = {
+            "random": (),
+            "randint": (choose.randint(-3, 3), 3 + choose.choice([0, 1, 2, 252, 253, 254, 30522, 2**31 + 1])),
+            "coin_flips": (choose.randint(0, 90),),
+            "count_below": (choose.choice([0.8, 0.97, 0.1]), choose.randint(0, 80)),
+            "shuffled": (choose.choice([0, 1, 2, 3, 125, 254, 255, 256, 600]), choose.choice([None, 0, 1, 20, 77])),
+        }
+        found = getattr(draws, name)(*arguments[name])
+        yield name, [*found] if name == "shuffled" else found
+
+
+@pytest.mark.parametrize("block", [64, 1000, 1 << 16])
+@pytest.mark.parametrize("seed", range(4))
+def test_buffered_draws_are_those_of_the_generator(seed, block):
+    """With small blocks every kind of draw meets their ends."""
+    rng = random.Random(seed)
+    for _ in range(seed * 333):
+        rng.random()  # another place in the state
+    ours = [*random_draws(random.Random(-seed), BufferedDraws(rng, block), 600)]
+    assert ours == [*random_draws(random.Random(-seed), Draws(rng), 600)]
+
+
+@pytest.mark.parametrize("kind", [Draws, BufferedDraws])
+def test_a_limit_is_compared_with_every_bit(kind):
+    rng = random.Random(1)
+    for place, number in enumerate([rng.random() for _ in range(40)]):
+        for limit in (number, number + 2**-53):
+            ours = kind(random.Random(1))
+            ours.coin_flips(place)
+            assert ours.count_below(limit, 1) == (limit > number)
+
+
+@pytest.mark.parametrize(("seed", "count"), [(146572, 2), (315434, 2), (1, 100_000)])
+def test_long_shuffles_and_those_with_unusually_many_draws(seed, count):
+    """With the first seeds, the first 17 draws are too large."""
+    ours, theirs = (kind(random.Random(seed)) for kind in (BufferedDraws, Draws))
+    assert [*ours.shuffled(count)] == theirs.shuffled(count) and ours.random() == theirs.random()
+
+
+# Examples in memory and in a temporary file
+
+
+def filled(count, most_masked=4, **more):
+    rng, found, expected = random.Random(3), DrawnExamples(most_masked, **more), []
+    for _ in range(count):
+        masked = [rng.randrange(500) for _ in range(rng.randint(0, most_masked))]
+        places = (rng.randrange(1 << 40), rng.randrange(500), rng.randrange(1 << 40), rng.randrange(500))
+        expected.append((*places, rng.random() < 0.5, masked, [rng.randint(-1, 30000) for _ in masked]))
+        found.add(examples.Example(*expected[-1]))
+    return found, expected
+
+
+@pytest.mark.parametrize("most_masked", [4, 0])
+@pytest.mark.parametrize("most", [1, 7, 20, 21, 100])
+def test_examples_are_kept(tmp_path, most, most_masked):
+    made, expected = filled(20, most_masked, folder=str(tmp_path), most=most, at_once=3)
+    names = ("start_a", "length_a", "start_b", "length_b", "random_next")
+    for order in (np.random.default_rng(1).permutation(20), [3]):
+        assert len(made) == 20
+        rows = [
+            (
+                *(row[name] for name in names),
+                *([*row[name][: row["num_masked"]]] for name in ("masked", "replacements")),
+            )
+            for row in made.rows(np.array(order))
+        ]
+        assert rows == [expected[number] for number in order]
+    assert made.num_tokens == sum(row[1] + row[3] for row in expected)
+    assert made.num_masked == sum(len(row[5]) for row in expected)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
+    def write(data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **how: types.SimpleNamespace(write=write))
+    with pytest.raises(UserError, match=rf"^{tmp_path}: .*No space left on device.*$"):
+        filled(4, folder=str(tmp_path), most=4)

@@ -1,45 +1,56 @@
-"""Where a corpus is cut into shards, against a reading of the whole text; and what the manifest keeps and refuses."""
+"""create_pretraining_data.py with shards: where a corpus is cut, their bytes, what is kept, continued and refused."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import itertools
+import json
+import os
+import pathlib
 import random
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
+import tensorflow as tf
+from command_lines import ROOT
+from pretraining_text import CORPUS, SETTINGS, VOCABULARY, Here, data_options
+from refused import message_of
 
-from bert_tf2.pretraining import CreatePretrainingDataOptions, shards
-from bert_tf2.support.errors import UserError
+from bert_tf2.data import record_index
+from bert_tf2.data.records import read_all
+from bert_tf2.pretraining import CreatePretrainingDataOptions, example_files, inspect_records, sharded, shards
+from bert_tf2.pretraining.options import InspectRecordsOptions
+from bert_tf2.support import files, output_lock
+
+# Where a corpus is cut
 
 LINES = [b"a b .\n", b"\n", b"\n", b" \t\n", b"c\r\n", b"\r\n", "\u3000\n".encode(), b"\x00\n", "\u00e9 e\n".encode()]
 
 
-def cut(folder, texts, count):
-    names = []
-    for number, text in enumerate(texts):
-        (folder / f"{number}.txt").write_bytes(text)
-        names.append(str(folder / f"{number}.txt"))
-    return shards_of(names, count)
-
-
-def shards_of(names, count, **settings):
-    given = CreatePretrainingDataOptions(
-        input_file=",".join(names), output_file=f"{names[0]}.out", vocab_file="none", num_shards=count, **settings
-    )
+def cut(folder, texts, count, **settings):
+    """The lines of each shard of some files."""
+    names = [str(folder / str(number)) for number in range(len(texts))]
+    for name, text in zip(names, texts, strict=True):
+        pathlib.Path(name).write_bytes(text)
+    named = {"input_file": ",".join(names), "output_file": f"{folder}/x", "vocab_file": "none", "num_shards": count}
+    given = CreatePretrainingDataOptions(**named, **settings)
     with shards.opened(names, given.output_file) as sources:
         job = shards.Job(given, None, sources, shards.cut(sources, count, given.input_format))
-        return [
-            (shard, [line for piece in shard.pieces for line in piece.lines()])
-            for shard in map(job.shard, range(count))
-        ]
+        made = [job.shard(number) for number in range(count)]
+        assert sum(each.size for each in made) == sum(source.size for source in sources)
+        assert all(piece.start < piece.stop for each in made for piece in each.pieces)
+        return [[line for piece in each.pieces for line in piece.lines()] for each in made]
 
 
 def documents(chunks):
     """(first byte, lines) of each document of files, by the reference's rules and in one pass."""
     found, current, position = [], [], 0
     for chunk in chunks:
-        for line in chunk.splitlines(keepends=True) if b"\r" not in chunk else lines_at_lf(chunk):
+        *whole, last = chunk.split(b"\n")
+        for line in [*(line + b"\n" for line in whole), last]:
             text = line.decode().replace("\r", "")
             if text.strip():
                 if not current:
@@ -52,85 +63,376 @@ def documents(chunks):
     return [*found, (first, current)] if current else found
 
 
-def lines_at_lf(chunk):
-    return [line + b"\n" for line in chunk.split(b"\n")[:-1]] + [chunk.split(b"\n")[-1]]
-
-
-def documents_of(lines):
-    return [found for _, found in documents([b"".join(lines)])]
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_a_document_is_in_the_shard_of_its_first_byte(tmp_path, seed):
     rng = random.Random(seed)
     texts = [b"".join(rng.choices(LINES, k=rng.randint(0, 30))) for _ in range(rng.randint(1, 4))]
     if seed % 2:
         texts = [text.removesuffix(b"\n") if rng.random() < 0.7 else text + b"\r" for text in texts]
-    total = sum(map(len, texts))
     count = rng.randint(1, 9)
-    found = cut(tmp_path, texts, count)
+    bounds = [sum(map(len, texts)) * number // count for number in range(count)]
     expected = [[] for _ in range(count)]
-    bounds = [total * number // count for number in range(count)]
     for first, lines in documents(texts):
         expected[max(number for number in range(count) if bounds[number] <= first)].append(lines)
-    assert [documents_of(lines) for _, lines in found] == expected
-    assert sum(shard.size for shard, _ in found) == total
-    assert all(piece.start < piece.stop for shard, _ in found for piece in shard.pieces)
+    found = cut(tmp_path, texts, count)
+    assert [[document for _, document in documents([b"".join(lines)])] for lines in found] == expected
 
 
-def test_long_lines_are_searched_backwards_in_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "_BLOCK", 7)
-    text = b"x" * 100 + b"\n\n" + b"y" * 60 + b"\n" + b" " * 50 + b"\nz\n"
-    assert [shard.size for shard, _ in cut(tmp_path, [text], 2)] == [214, 2]
-    assert [shard.size for shard, _ in cut(tmp_path, [text], 3)] == [102, 112, 2]
+def test_lines_that_are_longer_than_what_is_read_at_a_time(tmp_path):
+    text = b"x" * 3_000_000 + b"\n\n" + b"y" * 1_800_000 + b"\n" + b" " * 1_500_000 + b"\nz\n"
+    for count, sizes in ((2, [6_300_004, 2]), (3, [3_000_002, 3_300_002, 2])):
+        assert [sum(map(len, lines)) for lines in cut(tmp_path, [text], count)] == sizes
 
 
 def test_json_lines_are_cut_at_every_line(tmp_path):
-    (tmp_path / "a").write_bytes(b'{"text": "a"}\n{}\n\n{"te')  # the end of a file ends a line
-    (tmp_path / "b").write_bytes(b"1\n2\n3\n4\n")
+    texts = [b'{"text": "a"}\n{}\n\n{"te', b"1\n2\n3\n4\n"]  # the end of a file ends a line
+    lines = {
+        0: b'{"text": "a"}\n',
+        14: b"{}\n",
+        17: b"\n",
+        18: b'{"te\n',
+        22: b"1\n",
+        24: b"2\n",
+        26: b"3\n",
+        28: b"4\n",
+    }
     for count in range(1, 30):
-        found = shards_of([f"{tmp_path}/a", f"{tmp_path}/b"], count, input_format="jsonl")
-        starts = [0, 14, 17, 18, 22, 24, 26, 28]
         wanted = [[] for _ in range(count)]
-        for start, line in zip(
-            starts, [b'{"text": "a"}\n', b"{}\n", b"\n", b'{"te\n', b"1\n", b"2\n", b"3\n", b"4\n"], strict=True
-        ):
+        for start, line in lines.items():
             wanted[max(number for number in range(count) if 30 * number // count <= start)].append(line)
-        assert [lines for _, lines in found] == wanted
+        assert cut(tmp_path, texts, count, input_format="jsonl") == wanted
 
 
-def test_the_seed_of_a_shard():
-    digest = hashlib.sha256(b"12345,7").hexdigest()
-    assert shards.seed_of(12345, 7) == int(digest[:8], 16)
-    seeds = [shards.seed_of(seed, number) for seed, number in itertools.product(range(30), range(30))]
-    assert len({*seeds}) == len(seeds)
+def test_compressed_files_are_unpacked_beside_the_output_for_a_while(tmp_path):
+    found = cut(tmp_path, [b"a\n\nb\n", gzip.compress(b"c\n\nd\n\ne\n")], 2)
+    assert found == [[b"a\n", b"\n", b"b\n", b"c\n", b"\n"], [b"d\n", b"\n", b"e\n"]]
+    half = gzip.compress(b"a b c\n" * 1000)[:-9]
+    assert "/1: " in message_of(cut, tmp_path, [gzip.compress(b"a\n"), half], 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
+    os.mkfifo(tmp_path / "pipe")
+    assert "copy" in message_of(sharded.run, data_options(tmp_path, input_file=f"{tmp_path}/pipe", num_shards=2,
+                                                          vocab_file=vocabulary(tmp_path)))  # fmt: skip
 
 
-def test_names_and_numbers_of_shards():
-    assert shards.name_of("out/x", 7, 1000) == "out/x-00007-of-01000"
+# Their bytes
+
+DOCUMENTS = 24  # of the corpus of `data`
+
+
+def vocabulary(folder) -> str:
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+    return f"{folder}/vocab.txt"
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A folder with two files of text and a vocabulary."""
+    vocabulary(tmp_path)
+    lines = (f"{CORPUS}\n" * (DOCUMENTS // 4)).splitlines()
+    (tmp_path / "one.txt").write_text("\n".join(lines[:42]))  # ends within a document, and without a line end
+    (tmp_path / "two.txt").write_text("\n".join(lines[42:]) + "\n")
+    return tmp_path
+
+
+def options(data, output, **changes):
+    settings = {"input_file": f"{data}/one.txt,{data}/two.txt", "num_shards": 5, **changes}
+    return data_options(data, f"{output}/x", **settings)
+
+
+def contents(folder: pathlib.Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def manifest(data, output):
+    return json.loads((data / output / "manifest.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({}, {"objective": "mlm", "do_whole_word_mask": True, "word_boundaries": "spaces"}, {"dynamic_masking": True}),
+        *({"input_format": "text"}, {"input_format": "jsonl"}),
+    ],
+    ids=str,
+)
+def test_a_shard_is_an_unsharded_run_on_its_text_with_its_seed(data, changes):
+    is_json = changes.get("input_format") == "jsonl"
+    if "input_format" in changes:
+        pytest.importorskip("sentencex")
+        for name in ("one", "two"):
+            text = (data / f"{name}.txt").read_text().upper()
+            text = "\n".join(json.dumps({"text": part}) for part in text.split("\n\n")) if is_json else text
+            (data / f"{name}.txt").write_text(text)
+    sharded.run(options(data, "out", dupe_factor=3, **changes), Here())
+    found = manifest(data, "out")
+    assert [row["file"] for row in found["shards"]] == [f"x-0000{number}-of-00005" for number in range(5)]
+    assert found["complete"] and found["flags"].items() >= changes.items()
+    assert is_json or any(len(row["text"]) == 2 for row in found["shards"])  # a document goes on in the next file
+    for row in found["shards"]:
+        parts = [pathlib.Path(p["input"]).read_bytes()[p["start"] : p["stop"]] for p in row["text"]]
+        text = b"\n".join(part.removesuffix(b"\n") for part in parts) + b"\n"  # where a file has no last line end
+        (data / "text").write_bytes(text)
+        seed = int(hashlib.sha256(f"12345,{row['shard']}".encode()).hexdigest()[:8], 16)
+        assert row["seed"] == seed
+        alone = {"input_file": f"{data}/text", "random_seed": seed, "dupe_factor": 3, **changes}
+        example_files.run(data_options(data, "alone", **alone))
+        shard = (data / "out" / row["file"]).read_bytes()
+        assert shard == (data / "alone").read_bytes()
+        assert (row["bytes"], row["sha256"]) == (len(shard), hashlib.sha256(shard).hexdigest())
+        records = [*read_all([f"{data}/alone"])]
+        tokens = sum(int(record.values.get("input_mask", record.values["input_ids"] > 0).sum()) for record in records)
+        assert row["examples"] == len(records)
+        assert row["padding"] == pytest.approx(1 - tokens / 24 / row["examples"], abs=1e-6)
+        masked = sum(int(record.values.get("masked_lm_weights", tf.zeros(1).numpy()).sum()) for record in records)
+        assert row["masked_tokens"] == masked
+    assert sum(row["documents"] for row in found["shards"]) == DOCUMENTS + is_json
+    if not changes:
+        assert sum(row["sentences"] for row in found["shards"]) == DOCUMENTS // 4 * 12
+
+
+def test_names_of_many_shards():
     assert shards.name_of("x", 123456, 200000) == "x-123456-of-200000"
     assert shards.name_of("out/x.tfrecord.gz", 7, 1000) == "out/x.tfrecord-00007-of-01000.gz"
-    assert shards.name_of("out/x", None, 7) == "out/x-*-of-00007"
-    assert shards.name_of("out/x.gz", None, 7) == "out/x-*-of-00007.gz"
+    assert len({shards.seed_of(seed, number) for seed in range(30) for number in range(30)}) == 900
 
 
-def test_compressed_files_are_unpacked_beside_the_output(tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"a\n\nb\n")
-    (tmp_path / "b.gz").write_bytes(gzip.compress(b"c\n\nd\n\ne\n"))
-    found = shards_of([f"{tmp_path}/a.txt", f"{tmp_path}/b.gz"], 2)
-    assert [lines for _, lines in found] == [[b"a\n", b"\n", b"b\n", b"c\n", b"\n"], [b"d\n", b"\n", b"e\n"]]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.gz"]
+# What is kept, continued and refused
 
 
-def test_files_that_cannot_be_cut(tmp_path):
-    (tmp_path / "good.gz").write_bytes(gzip.compress(b"a\n"))
-    (tmp_path / "half.gz").write_bytes(gzip.compress(b"a b c\n" * 1000)[:-9])
-    (tmp_path / "utf16").write_bytes("words".encode("utf-16"))
-    for name, words in (
-        (f"{tmp_path}/half.gz", "half.gz: the gzip archive is damaged"),
-        (f"{tmp_path}/utf16", "utf16: is text in UTF-16"),
-        ("/dev/null", "/dev/null: is no regular file"),
-    ):
-        with pytest.raises(UserError, match=words):
-            shards_of([f"{tmp_path}/good.gz", name], 1)
-        assert not [path for path in tmp_path.iterdir() if path.name.endswith("partial")]
+def test_finished_shards_are_kept_and_missing_or_damaged_ones_made(data):
+    with pytest.raises(ZeroDivisionError):
+        sharded.run(options(data, "out"), Here(until=0))
+    assert not [*(data / "out").iterdir()]  # nothing that forbids another run there
+    with pytest.raises(ZeroDivisionError):
+        sharded.run(options(data, "out"), Here(until=3))
+    assert not manifest(data, "out")["complete"]
+    sharded.run(options(data, "out"), rest := Here())
+    sharded.run(options(data, "whole"), Here())
+    expected = contents(data / "whole")
+    assert rest.made == [3, 4] and contents(data / "out") == expected
+    (data / "out" / "x-00001-of-00005").unlink()
+    (data / "out" / "x-00003-of-00005").write_bytes(b"half")
+    sharded.run(options(data, "out", num_workers=7), again := Here())
+    assert again.made == [1, 3] and contents(data / "out") == expected
+
+
+def test_another_run_in_the_folder_is_refused(data):
+    sharded.run(options(data, "out"), Here())
+    before = contents(data / "out")
+    (data / "words.txt").write_text("\n".join([*VOCABULARY, "word"]) + "\n")
+
+    def refused(**change):
+        found = message_of(sharded.run, options(data, "out", **change), Here())
+        assert "manifest.json" in found and contents(data / "out") == before
+        return found
+
+    assert "--dupe_factor=10, not 2" in refused(dupe_factor=2)
+    assert "--num_shards=5, not 6" in refused(num_shards=6)
+    assert "--do_lower_case=True, not False" in refused(do_lower_case=False)
+    assert "vocabulary" in refused(vocab_file=f"{data}/words.txt")
+    assert "x-0000" in refused(input_file=f"{data}/one.txt")
+    refused(input_file=f"{data}/two.txt,{data}/one.txt")
+    text, times = (data / "two.txt").read_bytes(), os.stat(data / "two.txt")
+    for content in (text + b"a\n", text[:-2] + b"?\n"):
+        (data / "two.txt").write_bytes(content)
+        os.utime(data / "two.txt", ns=(times.st_mtime_ns, times.st_mtime_ns))
+        assert "x-0000" in refused()
+    (data / "two.txt").write_bytes(text)
+    sharded.run(options(data, "out"), again := Here())  # the text as it was, although at another time
+    before.pop("manifest.json")
+    assert again.made == [] and contents(data / "out").items() >= before.items()
+
+
+def test_an_earlier_version_is_continued_and_another_splitter_refused(data):
+    given = options(data, "out", input_format="text")
+    pytest.importorskip("sentencex")
+    sharded.run(given, Here())
+    path, found = data / "out" / "manifest.json", manifest(data, "out")
+    del found["flags"]["whole_word_draw"]  # a flag that came later
+    path.write_text(json.dumps(found))
+    sharded.run(given, again := Here())
+    assert again.made == []
+    path.write_text(json.dumps({**found, "splitter": "sentencex 1.0.0"}))
+    assert "sentencex 1.0.0" in message_of(sharded.run, given, Here())
+
+
+def test_a_second_run_in_the_folder_at_the_same_time_is_refused(data):
+    (data / "out").mkdir()
+    with output_lock.locked(str(data / "out"), "making of shards"):
+        assert "out: another making of shards" in message_of(sharded.run, options(data, "out"), Here())
+        sharded.run(options(data, "other"), Here())
+    sharded.run(options(data, "out"), Here())
+    assert contents(data / "out") == contents(data / "other")
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_the_manifest_has_the_index_of_the_records(data, ending):
+    given = options(data, "out", num_shards=8, dupe_factor=300, output_file=f"{data}/out/x{ending}")
+    sharded.run(given, Here())
+    rows = {f"{data}/out/{row['file']}": row["index"] for row in manifest(data, "out")["shards"]}
+    assert {path: record_index.runs_of(path) for path in rows} == rows
+    assert (max(map(len, rows.values())) > 5) == (not ending)  # an archive is one run
+    record_index.keep(rows, smallest=1)
+    index, fresh = record_index.read([*rows], str(data / "nothing"), keep=False, smallest=1)
+    assert fresh == [] and index.description == record_index.read_index([*rows]).description
+
+
+@pytest.mark.slow
+def test_the_index_of_large_records_is_kept_beside_them(data):
+    sharded.run(options(data, "out", max_seq_length=400_000), Here())
+    assert record_index.read(files.match_files(f"{data}/out/x-*"), str(data / "nothing"), keep=False)[1] == []
+
+
+# Remote files; `ram://` is TensorFlow's own file system, within one process.
+
+
+def store(path, content) -> None:
+    with tf.io.gfile.GFile(path, "wb") as stream:
+        stream.write(content)
+
+
+def fetch(path) -> bytes:
+    with tf.io.gfile.GFile(path, "rb") as stream:
+        return stream.read()
+
+
+@pytest.fixture
+def there(data):
+    """A remote folder with the files of `data`, of which one is compressed."""
+    folder = f"ram://pretraining-{data.name}"
+    tf.io.gfile.makedirs(folder)
+    (data / "two.gz").write_bytes(gzip.compress((data / "two.txt").read_bytes()))
+    for name in ("one.txt", "two.gz", "vocab.txt"):
+        store(f"{folder}/{name}", (data / name).read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize(("name", "count"), [("out/x", 40), ("out/x.gz", 40), ("alone", None), ("alone.gz", None)])
+def test_remote_records_are_those_on_a_disk(there, data, name, count):
+    for place in (data, there):
+        given = data_options(place, name, input_file=f"{place}/o*.txt,{place}/two.gz", num_shards=count)
+        sharded.run(given, Here())
+    if count is None:
+        assert fetch(f"{there}/{name}") == (data / name).read_bytes()
+        return
+    assert sorted(tf.io.gfile.listdir(f"{there}/out")) == sorted(path.name for path in (data / "out").iterdir())
+    assert all(fetch(f"{there}/out/{path.name}") == path.read_bytes() for path in (data / "out").glob("x-*"))
+    assert any(not row["examples"] for row in json.loads(fetch(f"{there}/out/manifest.json"))["shards"])
+    given = [InspectRecordsOptions(input_file=f"{place}/out/x-*") for place in (there, data)]
+    assert inspect_records.run(given[0]) == inspect_records.run(given[1])
+
+
+def test_finished_remote_shards_are_kept(there):
+    """The manifest is not written for each of them: stores of objects limit that."""
+    given, seen = data_options(there, "out/x", input_file=f"{there}/one.txt", num_shards=40), set()
+
+    def look():
+        seen.add(fetch(f"{there}/out/manifest.json"))
+
+    with pytest.raises(ZeroDivisionError):
+        sharded.run(given, Here(until=3))
+    store(f"{there}/out/.x-00003-of-00040.host.123.partial", b"of a worker that was killed")
+    sharded.run(given, rest := Here(before=look))
+    assert rest.made == [*range(3, 40)] and len(seen) < 4
+    names = tf.io.gfile.listdir(f"{there}/out")
+    assert len(names) == 41 and not [name for name in names if name.endswith("partial")]
+    sharded.run(given, again := Here())
+    assert again.made == []
+
+
+# Worker processes
+
+LONG = ("--num_shards=12", "--dupe_factor=60")
+
+
+def command(data, *more):
+    given = {"input_file": f"{data}/one.txt,{data}/two.txt", "vocab_file": f"{data}/vocab.txt", **SETTINGS}
+    flags = [f"--{name}={value}" for name, value in {**given, "output_file": f"{data}/out/x"}.items()]
+    return [sys.executable, str(ROOT / "create_pretraining_data.py"), *flags, *more]
+
+
+def start(data, count, *more):
+    """A run that has made `count` shards."""
+    running = subprocess.Popen(command(data, *LONG, *more), stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while len([*(data / "out").glob("x-*")]) < count:
+        assert running.poll() is None, running.stderr.read()
+        time.sleep(0.005)
+    return running
+
+
+def workers_of(running):
+    """The processes that make shards."""
+    children = pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+    return [int(pid) for pid in children if b"sharded import work" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def partial_files(folder):
+    """The partial files that are left once the workers had time to end."""
+    for _ in range(100):
+        left = [path.name for path in folder.iterdir() if path.name.endswith(".partial")]
+        if not left:
+            break
+        time.sleep(0.1)
+    return left
+
+
+@pytest.fixture
+def undisturbed(data):
+    sharded.run(options(data, "whole", num_shards=12, dupe_factor=60), Here())
+    return contents(data / "whole")
+
+
+@pytest.mark.slow
+def test_the_number_of_workers_and_kills_change_nothing(data, undisturbed):
+    running = start(data, 3, "--num_workers=1")
+    running.kill()
+    running.communicate()
+    assert partial_files(data / "out") == []  # the worker has noticed
+    kept = {path.name: path.stat().st_mtime_ns for path in (data / "out").glob("x-*")}
+    assert 3 <= len(kept) < 12
+    done = subprocess.run(command(data, *LONG, "--num_workers=3"), capture_output=True, text=True)
+    assert done.returncode == 0 and "of 12 shards" in done.stderr, done.stderr
+    assert contents(data / "out") == undisturbed
+    again = {path.name: path.stat().st_mtime_ns for path in (data / "out").glob("x-*")}
+    assert any(again[name] == when for name, when in kept.items())  # the manifest, rarely written, has the others not
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_ends_the_run_in_one_line(data, undisturbed):
+    running = start(data, 2, "--num_workers=1")
+    (worker,) = workers_of(running)
+    os.kill(worker, signal.SIGKILL)
+    _, log = running.communicate(timeout=60)
+    assert running.returncode == 1 and "Traceback" not in log
+    assert f"worker process {worker} was killed by signal 9" in log.splitlines()[-1]
+    sharded.run(options(data, "out", num_shards=12, dupe_factor=60), rest := Here())
+    assert contents(data / "out") == undisturbed and len(rest.made) < 12
+
+
+@pytest.mark.slow
+def test_ctrl_c_is_one_line_and_leaves_no_partial_files(data):
+    running = start(data, 1, "--num_workers=2")
+    workers = workers_of(running)
+    os.killpg(running.pid, signal.SIGINT)  # as a terminal does
+    assert running.wait(timeout=60) == 130
+    assert workers and not [worker for worker in workers if os.path.exists(f"/proc/{worker}")]  # it waited for them
+    _, log = running.communicate(timeout=60)
+    assert log.splitlines()[-1] == "create_pretraining_data.py: error: interrupted" and "Traceback" not in log
+    assert partial_files(data / "out") == []
+
+
+def test_worker_processes(data):
+    """They import no TensorFlow, and need no program with a main guard; similar warnings are shown once."""
+    (data / "one.txt").write_text("\u0434\u043e\u043c a .\n\n" * 400)  # words that no entry spells
+    program = (
+        "import atexit, sys; from bert_tf2 import commands\n"
+        "atexit.register(lambda: print({'tensorflow', 'google.protobuf'} & {*sys.modules}))\n"
+        "commands.run('create_pretraining_data')"
+    )
+    flags = command(data, "--num_shards=6", "--num_workers=2", "--objective=mlm")[2:]
+    done = subprocess.run([sys.executable, "-", *flags], input=program, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if "WARNING" in line)
+    assert f"{data}/one.txt: " in line and "partial" not in line
+    sharded.run(options(data, "here", num_shards=6, objective="mlm"), Here())
+    assert contents(data / "out") == contents(data / "here")
