@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import json
+import math
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -86,12 +89,58 @@ def test_what_is_computed_of_results():
     # One row of 3 tokens: four 4 x 4 products, two 4 x 8, scores and context of 3 x 3; the head; the pooler.
     forward = 3 * 2 * (4 * 16 + 2 * 32) + 2 * 2 * 3 * 3 * 4 + 2 * (2 * (16 + 40)) + 2 * 16
     assert importlib.import_module("steps").step_flops(config, [3], 2) == 3 * forward
-    accelerators = importlib.import_module("accelerators")
-    step = {"model": "span", "max_seq_length": 128, "precision": "float32", "target": "TPU v5e", "devices": 1}
-    step |= {"flops": 197e9, "moved": 1.64e9, "sums": 0, "seconds": 7.4}
-    small, large = ({**step, "batch_size": batch, "peak": batch * 2**30 // 8} for batch in (8, 32))
-    row = "| span, 8 x 128, float32 | TPU v5e | 7 | 197 | 1.64 | 1.07 of 16 | 2.00 (bytes) |"
-    assert accelerators.row(small) == row
-    assert accelerators.row({**small, "failed": "no"}) == "| span, 8 x 128, float32 | TPU v5e | | 197 | | no | |"
-    fits = ["span, 128 tokens, float32, TPU v5e: about 128 examples fit"]
-    assert accelerators.largest_batches([large, small]) == fits and accelerators.largest_batches([small]) == []
+
+
+# benchmarks/hlo_on_gpu.py: JAX runs on this CPU what TensorFlow wrote, and compilers for TPUs and GPUs take it.
+
+COMPILERS = ROOT / ".venv-accelerators" / "bin" / "python"
+SIZES = {"vocab_size": 100, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+SIZES |= {"intermediate_size": 32, "max_position_embeddings": 16, "type_vocab_size": 2}
+# Of the answers, and of what a narrower dtype rounds in another order.
+TOLERANCE = {"float32": 1e-5, "bfloat16": 0.02, "float16": 5e-3}
+
+
+def output_of(*flags: str) -> str:
+    done = run("hlo_on_gpu", *flags)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def written(folder: pathlib.Path, *flags: str) -> pathlib.Path:
+    """The folder with the HLO of a training step of a small model."""
+    config = folder / "config.json"
+    config.write_text(json.dumps(SIZES))
+    output_of(f"--write={folder / 'hlo'}", "--max_seq_length=16", f"--bert_config_file={config}", *flags)
+    return folder / "hlo"
+
+
+@pytest.mark.extra
+@pytest.mark.parametrize(
+    ("model", "precision"), [*(("pretraining", precision) for precision in TOLERANCE), ("span", "float32")]
+)
+def test_jax_computes_what_tensorflow_does(tmp_path, model, precision):
+    pytest.importorskip("jax", reason="JAX is not installed; make interop installs it")
+    folder = written(tmp_path, "--batch_size=4", f"--model={model}", f"--precision={precision}")
+    _, step = output_of(f"--run={folder}", "--steps=2").splitlines()
+    found = {name: float(value) for name, value in re.findall(r"(\w+) (\d\.\de[+-]\d+)", step)}
+    assert {"loss", "gradient_norm", "gradients"} <= found.keys() and max(found.values()) < TOLERANCE[precision], step
+    assert "ms, " in step and "examples/s" in step
+    mlir = importlib.import_module("jax._src.lib").xla_client._xla.mlir
+    # In the form in which a GPU's or TPU's compiler gets a program.
+    text = importlib.import_module("hlo_on_gpu").stablehlo(folder / "step.hlo")
+    assert mlir.serialize_portable_artifact(text, "1.0.0")
+
+
+@pytest.mark.extra
+@pytest.mark.skipif(not COMPILERS.exists(), reason="no compilers; make .venv-accelerators/installed")
+@pytest.mark.parametrize(("target", "flags"), [("TPU v5e", ["--for_tpu"]), ("H100", [])])
+def test_a_tpus_and_a_gpus_compiler_take_the_step(tmp_path, target, flags):
+    folder = written(tmp_path, "--batch_size=8", "--no_answers", "--precision=bfloat16", *flags)
+    command = [COMPILERS, BENCHMARKS / "accelerators.py", folder, f"--targets={target}", "--devices=4", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    trained = sum(math.prod(each["shape"]) for each in found["parameters"] if each["name"].endswith("/adam_m"))
+    assert found["flops"] > 0
+    assert found["peak"] >= 3 * 4 * trained, "the weights and both of Adam's averages"
+    assert found["sums"] >= 2 * trained, "a gradient for each weight, of all four devices"

@@ -207,38 +207,35 @@ def write_data(folder: pathlib.Path) -> None:
     """Small versions of all files that the command lines of README.md and the guide use."""
     for name in ("glue/MRPC", "squad", "xnli/multinli", "tmp", "corpus", "reviews", "questions"):
         (folder / name).mkdir(parents=True)
-    pairs = [(text, number % 2) for number, (text, _) in enumerate(toy_data.sentences(32, 1))]
+    texts = [text for text, _ in toy_data.sentences(32, 1)]
+
+    def table(path: str, header: str, row) -> None:
+        rows = [row(number, text) for number, text in enumerate(texts)]
+        toy_data.write_table(folder / path, header.replace(", ", "\t"), rows)
+
     topics = ("places", "people", "places,people", "")
-    labels = [("neutral", "entailment", "contradictory")[number % 3] for number in range(32)]
-    tables = {
-        "xnli/multinli/multinli.train.zh.tsv": ("premise\thypo\tlabel", [
-            (text, text, label) for (text, _), label in zip(pairs, labels, strict=True)]),
-        "xnli/xnli.dev.tsv": ("\t".join("language gold_label a b c d e f".split()), [
-            ("zh", label.replace("ory", "ion"), *[""] * 4, text, text)
-            for (text, _), label in zip(pairs, labels, strict=True)]),
-    }  # fmt: skip
     for part in ("train", "dev", "test"):
-        tables[f"glue/MRPC/{part}.tsv"] = (
-            "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
-            [(label, 0, 0, text, text) for text, label in pairs],
-        )
-        tables[f"reviews/{part}.tsv"] = "review\tstars", [(text, ("yes", "no")[label]) for text, label in pairs]
-        tables[f"questions/{part}.tsv"] = (
-            "question\ttopics", [(text, topics[number % 4]) for number, (text, _) in enumerate(pairs)])  # fmt: skip
-    for name, (header, rows) in tables.items():
-        toy_data.write_table(folder / name, header, rows)
+        header = "Quality, #1 ID, #2 ID, #1 String, #2 String"
+        table(f"glue/MRPC/{part}.tsv", header, lambda number, text: (number % 2, 0, 0, text, text))
+        table(f"reviews/{part}.tsv", "review, stars", lambda number, text: (text, ("yes", "no")[number % 2]))
+        table(f"questions/{part}.tsv", "question, topics", lambda number, text: (text, topics[number % 4]))
+    labels = ("neutral", "entailment", "contradiction")
+    header = "language, gold_label, a, b, c, d, e, f"
+    table("xnli/xnli.dev.tsv", header, lambda number, text: ("zh", labels[number % 3], *[""] * 4, text, text))
+    labels = (*labels[:2], "contradictory")  # as that file spells it
+    header, name = "premise, hypo, label", "xnli/multinli/multinli.train.zh.tsv"
+    table(name, header, lambda number, text: (text, text, labels[number % 3]))
     for part, count in (("train", 24), ("dev", 3)):
         toy_data.write_squad(folder / "squad" / f"{part}-v1.1.json", count, 1)
         toy_data.write_squad(folder / "squad" / f"{part}-v2.0.json", count, 1, impossible=True)
     words = re.sub(r"(?m)^[\d.]+ ", "", toy_data.conll(40, 1))
-    for part in ("train", "testa", "testb"):
-        (folder / f"eng.{part}").write_text(words)
     tagged = re.sub(r"(?m)^(\S+) (B-)?(\S+)$", r"1\t\1\t_\t\3" + r"\t_" * 6, words).replace("\tO\t", "\tNOUN\t")
-    for part in ("train", "dev"):
-        (folder / f"en_ewt-ud-{part}.conllu").write_text(tagged)
-    shutil.copy(DEMO / "corpus.txt", folder / "corpus" / "text.txt")
+    files = {f"eng.{part}": words for part in ("train", "testa", "testb")}
+    files |= {f"en_ewt-ud-{part}.conllu": tagged for part in ("train", "dev")}
+    files |= {"corpus/text.txt": (DEMO / "corpus.txt").read_text(), "lines.txt": "a lovely film\na sad book\n"}
+    for name, content in files.items():
+        (folder / name).write_text(content)
     shutil.copy(ROOT / "sample_text.txt", folder)
-    (folder / "lines.txt").write_text("a lovely film\na sad book\n")
     (folder / "bert_tf2").symlink_to(ROOT / "bert_tf2")
 
 
