@@ -32,7 +32,7 @@ def save(model, folder: pathlib.Path) -> str:
 
 def google_folder(folder: pathlib.Path, model=None, vocabulary=None, **changes) -> str:
     """The same with bert_config.json and vocab.txt."""
-    config = toy_data.config(num_hidden_layers=1, **changes)
+    config = toy_data.config(**{"num_hidden_layers": 1, **changes})
     save(model or heads.PretrainingModel(config), folder)
     (folder / "bert_config.json").write_text(config.to_json_string())
     write_vocab(folder / "vocab.txt", vocabulary or toy_data.VOCAB)

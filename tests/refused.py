@@ -13,3 +13,10 @@ def message_of(call, *arguments, **named) -> str:
         call(*arguments, **named)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def refuses(words: str, call, *arguments, **named) -> str:
+    """Checks that a call raises a UserError of one line that has all these words, between blanks; returns the line."""
+    message = message_of(call, *arguments, **named)
+    assert [word for word in words.split() if word not in message] == [], message
+    return message

@@ -458,6 +458,7 @@ class TextModel(keras.Model):
             self.save_folder(os.path.join(folder, "model"))
             beside = {name: os.path.join(folder, "model", file) for name, file in _FILES.items()}
             kwargs |= {"format": format.removeprefix("tf_"), "max_seq_length": self.tokenize.max_seq_length, **beside}
+            kwargs["do_lower_case"] = self.tokenize.tokenizer.basic_tokenizer.do_lower_case
             task = {"texts": "classifier", "tokens": "ner", None: "squad"}[self.model.labeled]
             os.replace(exporting.export_model(task=task, export_dir=folder, **kwargs), path)
 
