@@ -1,4 +1,4 @@
-"""Files of a model that are links to nothing, pipes, or another kind of file: one sentence, at every door.
+"""Files of weights that are damaged, of another kind, or links to nothing: one sentence, and the remedy.
 
 And errors of the package itself, which are no fault of a file, so that their traceback stays.
 """
@@ -8,20 +8,27 @@ import os
 import pathlib
 import shutil
 import signal
+import struct
+import tracemalloc
 
+import garden_models
+import numpy as np
 import pytest
 import toy_data
 from google_folders import google_folder
-from huggingface_folders import make_folder, tensors_of, write_json
-from refused import message_of
-from small_models import MAKERS, randomize
+from huggingface_folders import CONFIG, make_folder, tensors_of, write_json
+from mutations import damaged, damaged_json, lengths, refuses_or_reads
+from refused import message_of, refuses
+from small_models import MAKERS, randomize, tiny_config
 
 import bert_tf2
-from bert_tf2 import heads
+from bert_tf2 import heads, modeling
 from bert_tf2.commands import call
 from bert_tf2.exporting import saved_model_files
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import keras_files, names
+from bert_tf2.tokenization import load_vocab
+from bert_tf2.weights import bundle, checkpoint, convert, keras_files, names, sources, task_file, text_rules
+from bert_tf2.weights.tensor_files import TensorFile, write_safetensors
 
 OF_TF1 = (
     *("bert_config.json", "vocab.txt", "tokenization.json", "task.json", "label_map.json", "checkpoint"),
@@ -31,16 +38,15 @@ OF_HUGGINGFACE = ("config.json", "model.safetensors", "vocab.txt", "tokenizer_co
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> dict[str, pathlib.Path]:
-    """A classifier as a folder of TensorFlow, and of Hugging Face; and its file of Keras."""
+def folders(tmp_path_factory) -> pathlib.Path:
+    """A classifier as a folder of TensorFlow, and of Hugging Face; its file of Keras; and the pretrained model."""
     path = tmp_path_factory.mktemp("models")
-    pretrained = google_folder(path / "bert")
-    films = bert_tf2.classifier(pretrained, labels=["no", "yes"])
+    films = bert_tf2.classifier(google_folder(path / "bert"), labels=["no", "yes"])
     films.save_folder(path / "tf1")
     films.save(path / "films.keras")
     call("convert_checkpoint", input=str(path / "tf1"), output=str(path / "hf"), to="hf")
     write_json(path / "hf" / "added_tokens.json", {})
-    return {"tf1": path / "tf1", "hf": path / "hf", "keras": path / "films.keras", "bert": pathlib.Path(pretrained)}
+    return path
 
 
 @pytest.fixture
@@ -63,29 +69,21 @@ def lead_nowhere(path: pathlib.Path) -> None:
 )
 def test_links_to_nothing_and_pipes_are_named(folders, tmp_path, kind, name, replace, soon):
     """As in a copy of Hugging Face's cache without its folder of blobs."""
-    folder = shutil.copytree(folders[kind], tmp_path / "copy")
-    assert bert_tf2.load(folder).labels.labels == ("no", "yes")
+    folder = shutil.copytree(folders / kind, tmp_path / "copy")
     (folder / name).unlink()
     replace(folder / name)
-    paths = [folder] if name.endswith(".json") or name == "vocab.txt" else [folder, folder / name]
-    for path in paths if kind == "hf" or name != "checkpoint" else [folder]:
-        for door in (bert_tf2.load, bert_tf2.classifier):
-            told = message_of(door, path)
-            assert name in told, told
-            assert replace is os.mkfifo or "../../blobs/1234" in told, told
-
-
-def test_a_dangling_file_that_a_flag_names(folders, tmp_path):
-    lead_nowhere(tmp_path / "vocab.txt")
-    told = message_of(bert_tf2.load, folders["bert"], vocab_file=tmp_path / "vocab.txt")
-    assert told.startswith(f"{tmp_path}/vocab.txt: is a link to ../../blobs/1234")
-
-
-# A Keras file of a model that takes texts.
+    words = f"{name} {'../../blobs/1234' if replace is lead_nowhere else ''}"
+    is_weights = name == "model.safetensors" or name.startswith("model.ckpt")
+    for path in [folder, folder / name] if is_weights else [folder]:
+        refuses(words, bert_tf2.load, path)
+    if name == "vocab.txt" and replace is lead_nowhere:  # also where a flag names it
+        refuses(words, bert_tf2.load, folders / "bert", vocab_file=folder / "vocab.txt")
+        refuses(words, bert_tf2.classifier, folder)
 
 
 def test_the_file_of_a_model_of_texts(folders, tmp_path):
-    path = str(folders["keras"])
+    """Keras opens it; `load` and the conversion do not."""
+    path = str(folders / "films.keras")
     shutil.copy(path, tmp_path / "only.keras")
     for door in (
         bert_tf2.load,
@@ -94,41 +92,11 @@ def test_the_file_of_a_model_of_texts(folders, tmp_path):
         lambda path: [*call("convert_checkpoint", list=path)],
     ):
         for given in (path, str(tmp_path)):
-            told = message_of(door, given)
-            assert "films.keras" in told or "only.keras" in told
-            assert "keras.models.load_model" in told and "save_folder" in told and "damaged" not in told
-    assert sorted(os.listdir(tmp_path)) == ["only.keras"]
+            assert "damaged" not in refuses(".keras keras.models.load_model save_folder", door, given)
+    assert os.listdir(tmp_path) == ["only.keras"]
 
 
-# Labels.
-
-
-@pytest.mark.parametrize("kind", ["list", "dict"])
-def test_names_of_labels_as_a_list(folders, tmp_path, kind):
-    labels = ["bad", "good", "odd"]
-    named = labels if kind == "list" else {str(index): label for index, label in enumerate(labels)}
-    config = toy_data.config(num_hidden_layers=1)
-    model = heads.ClassifierModel(config, 3)
-    randomize(model)
-    keras_files.write(str(tmp_path / "model.keras"), model)
-    (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in toy_data.VOCAB))
-    call("convert_checkpoint", input=str(tmp_path / "model.keras"), output=str(tmp_path / "hf"), to="hf")
-    content = (tmp_path / "hf/config.json").read_text()
-    write_json(tmp_path / "hf/config.json", {**json.loads(content), "id2label": named})
-    bert = bert_tf2.load(tmp_path / "hf")
-    assert bert.labels.labels == tuple(labels)
-    answer = bert.classify("a good film")
-    assert [*answer] == labels and abs(sum(answer.values()) - 1) < 1e-5
-    assert bert_tf2.classifier(tmp_path / "hf").labels == labels
-    call("convert_checkpoint", input=str(tmp_path / "hf"), output=str(tmp_path / "tf1"), to="tf1")
-    assert bert_tf2.load(tmp_path / "tf1").labels.labels == tuple(labels)
-    for wrong in (labels[:2], [*labels, "more"], ["bad", "", "odd"], "bad", 3):
-        write_json(tmp_path / "hf/config.json", {**json.loads(content), "id2label": wrong})
-        for door in (bert_tf2.load, bert_tf2.classifier):
-            assert "id2label" in message_of(door, tmp_path / "hf")
-
-
-# A vocabulary.
+# Vocabularies
 
 
 def lines(*entries: str) -> str:
@@ -149,64 +117,201 @@ VOCABULARIES = {
 
 
 @pytest.mark.parametrize("given", ["beside", "flag"])
-@pytest.mark.parametrize("what", VOCABULARIES)
-def test_a_vocabulary_gets_one_verdict_by_every_door(folders, tmp_path, what, given, log_lines):
+@pytest.mark.parametrize("content", VOCABULARIES)
+def test_a_vocabulary_gets_one_verdict_by_every_door(folders, tmp_path, content, given, log_lines):
     """That of `load`, with its warnings."""
-    folder = shutil.copytree(folders["bert"], tmp_path / "bert")
+    folder = shutil.copytree(folders / "bert", tmp_path / "bert")
     path = (folder if given == "beside" else tmp_path) / "vocab.txt"
     (folder / "vocab.txt").unlink()
-    path.write_text(VOCABULARIES[what])
-    found = {}
-    for name, door in {
-        "load": lambda **files: bert_tf2.load(folder, **files),
-        "convert": lambda **files: call(
-            "convert_checkpoint", input=str(folder), output=str(tmp_path / "out"), to="hf", **files
-        ),
-    }.items():
+    path.write_text(VOCABULARIES[content])
+    files = {} if given == "beside" else {"vocab_file": str(path)}
+    conversion = {"input": str(folder), "output": str(tmp_path / "out"), "to": "hf"}
+    found = []
+    for door in (
+        lambda: bert_tf2.load(folder, **files),
+        lambda: call("convert_checkpoint", **conversion, **files),
+    ):
         del log_lines[:]
         try:
-            door(**({} if given == "beside" else {"vocab_file": str(path)}))
+            door()
             verdict = "taken"
         except UserError as error:
             verdict = str(error)
-        found[name] = verdict, [line for line in log_lines if line.startswith(f"{path}: ")]
-    assert found["load"] == found["convert"]
-    assert (what in ("right", "twice", "half")) == (found["load"][0] == "taken")
+        found.append((verdict, [line for line in log_lines if line.startswith(f"{path}: ")]))
+    assert found[0] == found[1]
+    assert (content in ("right", "twice", "half")) == (found[0][0] == "taken")
+    if content == "scores of SentencePiece":
+        vocab = load_vocab(str(path))
+        assert "SentencePiece" in message_of(text_rules.check_special_tokens, vocab, str(path))
 
 
-# Bugs of the package.
+# Weights of other models
 
 
-@pytest.fixture
-def bug(monkeypatch):
-    """Replaces a function of the package by one that has a bug."""
+@pytest.mark.parametrize(
+    "held",
+    [
+        ["electra/embeddings/word_embeddings", "electra/encoder/layer_0/output/dense/bias", "generator/bias"],
+        ["bert/encoder/transformer/group_0/inner_group_0/ffn_1/bias", "bert/embeddings/word_embeddings"],
+        ["bert/embeddings/word_embeddings/ExponentialMovingAverage"],
+    ],
+)
+def test_other_models_are_told_by_their_variables(tmp_path, held):
+    bundle.save(str(tmp_path / "x.ckpt"), dict.fromkeys(held, np.zeros([3, 3], np.float32)))
+    (tmp_path / "bert_config.json").write_text(toy_data.config().to_json_string())
+    words = f"{tmp_path}/x.ckpt: not a BERT {held[0]}"
+    refuses(words, call, "convert_checkpoint", input=str(tmp_path), output=str(tmp_path / "out"), to="hf")
+    refuses(words, checkpoint.initialize, modeling.BertModel(toy_data.config()), str(tmp_path))
 
-    def put(where, name: str, error: type[Exception]):
-        def fail(*_, **__):
-            raise error("a bug")
 
-        monkeypatch.setattr(where, name, fail)
+@pytest.mark.parametrize("prefix", ["model/", "module/"])
+def test_a_common_prefix_of_the_names(tmp_path, prefix):
+    values = randomize(heads.SpanModel(toy_data.config(num_hidden_layers=1)))
+    bundle.save(str(tmp_path / "x.ckpt"), {f"{prefix}{name}": value for name, value in values.items()}, 7)
+    source = sources.open_weights(str(tmp_path))
+    assert {*source.shapes} == {*values, "global_step"} and prefix in source.remarks[0]
+    assert all((source.get(name) == value).all() for name, value in values.items())
 
-    return put
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("tf_model.h5", "Keras 2 transformers 4"),
+        ("flax_model.msgpack", "from_flax=True"),
+        ("model.safetensors.index.json", "several files"),
+        ("model.fp16.safetensors", "variant name of that file"),
+        ("adapter_model.safetensors", "adapter merge"),
+        ("0_BERT/config.json", "sentence-transformers"),
+        ("snapshots/8a6/config.json", "cache snapshots"),
+        ("models--bert-base-cased/refs/main", "cache"),
+    ],
+)
+def test_a_folder_of_other_weights(tmp_path, name, words):
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).touch()
+    refuses(f"{tmp_path}: {name.split('/')[0]} {words}", sources.open_weights, str(tmp_path))
+
+
+def test_released_weights_in_the_output_folder(folders):
+    words = f"--init_checkpoint={folders / 'bert'}/bert_model.ckpt --output_dir"
+    refuses(words, checkpoint.weights_in_use, str(folders / "bert"), None)
+
+
+# Damage
+
+INDEX, DATA = "model.ckpt.index", "model.ckpt.data-00000-of-00001"
+# Folder, file that is damaged, path to open within the folder, and the content to damage if it is not the file's.
+FORMATS = [
+    ("tf1", INDEX, "", None),
+    ("tf1", DATA, "", None),
+    ("garden", INDEX, "", None),
+    ("garden", DATA, "", None),
+    ("safetensors", "model.safetensors", "", None),
+    ("safetensors", "config.json", "", CONFIG),
+    ("keras", "model.keras", "model.keras", None),
+]
+
+
+def read_all(path: str) -> None:
+    source = sources.open_weights(path)
+    for name, shape in source.shapes.items():
+        assert list(source.get(name).shape) == shape
+    assert source.global_step >= 0
+    task_file.label_map_of(source)
+    source.vocabulary()
+    sources.stated_config(source)
+    "\n".join(convert.listing(path)).encode()
+
+
+@pytest.fixture(scope="module")
+def valid(tmp_path_factory) -> pathlib.Path:
+    """A folder for each kind of weights."""
+    path = tmp_path_factory.mktemp("valid")
+    randomize(model := MAKERS["classifier"](tiny_config()))
+    checkpoint.save(str(path / "tf1" / "model.ckpt"), checkpoint.tf1_variables(model), 7)
+    (path / "keras").mkdir()
+    keras_files.write(str(path / "keras" / "model.keras"), model)
+    (path / "garden").mkdir()
+    prefix = garden_models.save(path / "garden", garden_models.random_arrays(garden_models.ENCODER))
+    for old in (path / "garden").glob("ckpt*"):
+        old.rename(path / "garden" / f"model.ckpt{old.name.removeprefix(pathlib.Path(prefix).name)}")
+    (path / "garden" / "checkpoint").unlink()
+    make_folder(path / "safetensors")
+    return path
+
+
+@lengths(30, 1000)
+@pytest.mark.parametrize(("folder", "file", "path", "content"), FORMATS)
+def test_damaged_weights_are_read_or_refused(folder, file, path, content, examples, valid, tmp_path):
+    copy = shutil.copytree(valid / folder, tmp_path / "it")
+    read_all(str(copy / path))  # otherwise the rest would show little
+
+    def read(data: bytes) -> None:
+        (copy / file).write_bytes(data)
+        read_all(str(copy / path))
+
+    refuses_or_reads(damaged_json(content) if content else damaged((copy / file).read_bytes()), read, examples)
+
+
+def safetensors_bytes(header, data: bytes) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def entry(shape, end, dtype="F32") -> dict:
+    return {"a": {"dtype": dtype, "shape": shape, "data_offsets": [0, end]}}
+
+
+def test_safetensors_files(tmp_path):
+    """Half precision is the first half of a float32: sign, exponent and 7 bits. Damaged files are refused."""
+    path = tmp_path / "model.safetensors"
+    numbers = np.float32([1.0, -2.5, 3.140625, 1e-30, np.inf])
+    halves = (numbers.view(np.uint32) >> 16).astype("<u2").tobytes()
+    path.write_bytes(safetensors_bytes(entry([5], 10, "BF16"), halves))
+    file = TensorFile(str(path))
+    assert file.tensors["a"].dtype == "bfloat16"
+    np.testing.assert_allclose(file.read("a"), numbers, rtol=2**-7)
+    path.write_bytes(safetensors_bytes(entry([8], 8, "F8_E4M3"), bytes(8)))
+    refuses(str(path), TensorFile(str(path)).read, "a")
+    absurd = safetensors_bytes(entry([1 << 40, 1 << 40], 8), bytes(8))
+    for content in (b"", safetensors_bytes(b'{"a":', b""), safetensors_bytes(entry([2], 8), bytes(4)), absurd):
+        path.write_bytes(content)
+        refuses(str(path), TensorFile, str(path))
+
+
+def test_writing_and_reading_hold_one_tensor_in_memory(tmp_path):
+    shapes, path = dict.fromkeys(map(str, range(12)), (500, 1000)), str(tmp_path / "model.safetensors")
+    tracemalloc.start()
+    try:
+        write_safetensors(path, shapes, ((name, np.full(shape, 7, np.float32)) for name, shape in shapes.items()))
+        file = TensorFile(path)
+        assert all(file.read(name)[3, 3] == 7 for name in shapes)
+        assert tracemalloc.get_traced_memory()[1] < 3.5 * 2_000_000
+    finally:
+        tracemalloc.stop()
+
+
+# Bugs of the package
+
+
+@pytest.fixture(scope="module")
+def exported(folders) -> str:
+    model = {"task": "classifier", "init_checkpoint": str(folders / "tf1"), "text_signatures": False}
+    return call("export_saved_model", **model, export_dir=str(folders / "served"))
 
 
 @pytest.mark.parametrize("error", [AttributeError, KeyError, TypeError, ValueError, RuntimeError])
-def test_a_bug_keeps_its_traceback(folders, tmp_path, bug, error):
-    randomize(model := MAKERS["classifier"](toy_data.config(num_hidden_layers=1)))
-    keras_files.write(str(tmp_path / "model.keras"), model)
-    make_folder(tmp_path / "hf", tensors_of("BertForPreTraining"))
-    bug(names, "tf1_variables", error)
-    bug(names, "common_prefix", error)
-    for path in (tmp_path / "model.keras", tmp_path / "hf"):
+def test_a_bug_keeps_its_traceback(exported, valid, tmp_path, monkeypatch, error):
+    """A function of the package that has a bug, while a file of each library is read."""
+
+    def fail(*_, **__):
+        raise error("a bug")
+
+    for name in ("tf1_variables", "common_prefix"):
+        monkeypatch.setattr(names, name, fail)
+    for path in (valid / "keras" / "model.keras", make_folder(tmp_path / "hf", tensors_of("BertForPreTraining"))):
         with pytest.raises(error, match="a bug"):
             bert_tf2.load(path)
-
-
-def test_a_bug_in_an_export_keeps_its_traceback(folders, tmp_path, bug):
-    pytest.importorskip("tensorflow_text")
-    weights = str(folders["tf1"])
-    path = call("export_saved_model", task="classifier", init_checkpoint=weights, export_dir=str(tmp_path))
-    for error in (AttributeError, KeyError, TypeError, ValueError):
-        bug(saved_model_files.ExportedModel, "__init__", error)
-        with pytest.raises(error, match="a bug"):
-            saved_model_files.load(path)
+    monkeypatch.setattr(saved_model_files, "ExportedModel", fail)
+    with pytest.raises(error, match="a bug"):
+        saved_model_files.load(exported)

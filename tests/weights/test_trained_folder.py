@@ -161,7 +161,7 @@ def test_fewer_layers_are_no_way_to_go_on(trained, tmp_path):
     """The next checkpoint would lack the others."""
     model = heads.ClassifierModel(toy_data.config(), num_labels=2)
     checkpoint.CheckpointFolder(str(tmp_path)).save(checkpoint.tf1_variables(model), 3)
-    settings = {**trained, "output_dir": str(tmp_path), "do_predict": True, "label_column": None}
+    settings = {**trained, "output_dir": str(tmp_path), "do_predict": True, "max_seq_length": 13}
     save_label_map(str(tmp_path), LabelMap("tsv", ("0", "1"), regression=False))
     refuses(f"{tmp_path}/model.ckpt-3 bert/encoder/layer_1/", call, "run_classifier", **settings)
 
