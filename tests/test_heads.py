@@ -127,7 +127,8 @@ def test_a_head_equals_numpy(kind, hidden_act):
         np.testing.assert_allclose(found[name], wanted, atol=1e-4, err_msg=name)
     found = {name: float(value) for name, value in loss_values(model, batch).items()}
     assert tuple(found) == model.loss_names and found == pytest.approx(terms, abs=1e-4, rel=1e-6)
-    assert kind == "span" or logits.shape == scores.shape
+    widths = {"regression": 1, "classifier": LABELS, "tagging": LABELS, "span": batch["input_ids"].shape[1]}
+    assert logits.shape == scores.shape and logits.shape[-1] == widths.get(kind, model.config.vocab_size)
     if kind == "pretraining":  # the reference's function
         words = (batch[f"masked_lm_{name}"] for name in ("positions", "ids", "weights"))
         found = heads.get_masked_lm_output(
@@ -176,13 +177,20 @@ def test_a_tenth_of_what_the_head_reads_is_dropped_in_training_whatever_the_conf
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_every_trained_variable_gets_a_gradient_and_no_other(kind):
-    model, batch = small_model(kind), batch_for(kind)
+    """And training drops out within the encoder, by the seed."""
+    model, batch = small_model(kind, hidden_dropout_prob=0.3), batch_for(kind)
     variables = checkpoint.tf1_variables(model)
+
+    def loss(seed) -> tf.Tensor:
+        return tf.add_n([term.mean() for term in model.loss_terms(tensors(batch), dropout_seed=seed)])
+
     with tf.GradientTape() as tape:
-        loss = tf.add_n([*loss_values(model, batch).values()])
-    gradients = dict(zip(variables, tape.gradient(loss, list(variables.values())), strict=True))
+        first = loss(SEED)
+    gradients = dict(zip(variables, tape.gradient(first, list(variables.values())), strict=True))
     with_gradient = {name for name, gradient in gradients.items() if gradient is not None}
     assert with_gradient == set(checkpoint.trained_variables(model))
+    model.head_dropout = 0.0
+    assert loss(SEED) == loss(SEED) != loss(SEED + 1)
 
 
 # Features of another shape
@@ -218,3 +226,23 @@ def test_features_of_another_shape_or_missing(kind):
         if kind in ("classifier", "span") and name in NEEDED[kind]:  # labels may be a column
             assert loss_values(model, {**batch, name: batch[name][:, None]}) == loss_values(model, batch)
     model({each: batch[each] for each in ("input_ids", "masked_lm_positions")})  # no more is needed
+
+
+def test_arguments_of_the_reference_s_functions_of_another_shape():
+    model, batch = small_model("pretraining"), batch_for("pretraining")
+    output, table = model.encode(batch), model.get_output_table()
+    words = [batch[f"masked_lm_{name}"] for name in ("positions", "ids", "weights")]
+    states, pooled, labels = output.sequence_output, output.pooled_output, batch["next_sentence_labels"]
+    for call, *arguments in (
+        (heads.get_masked_lm_output, model.masked_lm, states[0], table, *words),
+        (heads.get_masked_lm_output, model.masked_lm, states, table[:-1], *words),
+        (heads.get_masked_lm_output, model.masked_lm, states, table, *words[:2], words[2][:, 1:]),
+        (heads.get_next_sentence_output, model.next_sentence, pooled[:, 1:], labels),
+        (heads.get_next_sentence_output, model.next_sentence, pooled, labels[1:]),
+        (heads.gather_indexes, states, words[0][1:]),
+        (model.masked_lm, pooled[:, 1:], table),
+        (model.masked_lm, pooled, table[:, 1:]),
+        (model.next_sentence, pooled[:, 1:]),
+    ):
+        with pytest.raises(shapes.ShapeError, match=r"shape .*wanted"):
+            call(*arguments)

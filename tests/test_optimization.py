@@ -114,7 +114,7 @@ def test_an_update_takes_no_new_memory_and_writes_into_no_one_else_s():
 
 
 def test_clipping_by_hand():
-    for norm, most, scale in ((4.0, 1.0, 0.25), (0.5, 1.0, 1.0), (0.0, 1.0, 1.0), (4.0, 2.0, 0.5)):
+    for norm, most, scale in ((4.0, 1.0, 0.25), (0.5, 1.0, 1.0), (0.0, 1.0, 1.0), (4.0, 2.0, 0.5), (0.5, 2.0, 1.0)):
         assert float(optimization.clip_scale(tf.constant(norm), most)) == scale
     assert float(optimization.clip_scale(tf.constant(4.0))) == 0.25
     lookup = tf.IndexedSlices(tf.constant([[3.0, 0.0], [4.0, 0.0]]), tf.constant([1, 1]), tf.constant([3, 2]))

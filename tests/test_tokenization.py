@@ -11,6 +11,7 @@ import json
 import pathlib
 import pickle
 import string
+import types
 import unicodedata
 
 import pytest
@@ -155,6 +156,8 @@ def test_a_step_of_the_reference_that_a_subclass_overrides_counts(tmp_path, name
     assert not full.has_own_rules
     full.basic_tokenizer = tokenizer
     assert full.tokenize("A_Bé-c北") == words and full.has_own_rules
+    full.wordpiece_tokenizer = types.SimpleNamespace(tokenize=lambda word: [f"<{word}>"])  # gets one word at a time
+    assert full.tokenize("A_Bé-c北") == [f"<{word}>" for word in words]
 
 
 def test_wordpiece_limits_names_and_memory(tmp_path):

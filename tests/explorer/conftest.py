@@ -28,9 +28,10 @@ from bert_tf2.weights import checkpoint
 SIZES = {"vocab_size": 888, "hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 48}
 
 
-def saved(folder: pathlib.Path, model, seed: int) -> str:
+def save(folder: pathlib.Path, make, seed: int) -> str:
     """Writes a checkpoint of a model with its configuration and the vocabulary; returns the folder."""
     folder.mkdir()
+    model = make(small_config(**SIZES))
     randomize(model, seed=seed)
     checkpoint.save(str(folder / "model.ckpt-7"), checkpoint.tf1_variables(model), 7)
     (folder / "bert_config.json").write_text(model.config.to_json_string())
@@ -51,15 +52,21 @@ def serving(explorer: Explorer) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def saved():
+    """saved(folder, make, seed) -> the folder of a model that `make` makes of a configuration."""
+    return save
+
+
+@pytest.fixture(scope="session")
 def weights(tmp_path_factory) -> str:
     """The folder of a PretrainingModel with bert_config.json and vocab.txt."""
-    return saved(tmp_path_factory.mktemp("explorer") / "pretrained", heads.PretrainingModel(small_config(**SIZES)), 3)
+    return save(tmp_path_factory.mktemp("explorer") / "pretrained", heads.PretrainingModel, 3)
 
 
 @pytest.fixture(scope="session")
 def classifier(tmp_path_factory) -> str:
     """The folder of a classifier, which has no masked-LM head."""
-    return saved(tmp_path_factory.mktemp("explorer") / "classifier", heads.ClassifierModel(small_config(**SIZES), 2), 4)
+    return save(tmp_path_factory.mktemp("explorer") / "classifier", lambda config: heads.ClassifierModel(config, 2), 4)
 
 
 @pytest.fixture(scope="session")

@@ -15,13 +15,17 @@ import urllib.request
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from command_lines import ROOT
 from refused import message_of
+from small_models import MAKERS
 from werkzeug.test import Client
 
+import bert_tf2
 from bert_tf2.explorer import code_lines, server
 from bert_tf2.explorer.model import Explorer
 from bert_tf2.explorer.options import ExplorerOptions
+from bert_tf2.weights.task_file import LabelMap, save_label_map
 
 TEXT = {"text": "Paris is the [MASK] of France.", "text_b": "It rains"}
 HOST = {"Host": "127.0.0.1:8600"}
@@ -42,6 +46,10 @@ def post(client):
         return response.status_code, response.json
 
     return posted
+
+
+def unpack(packed) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(packed["float32"]), "<f4").reshape(packed["shape"])
 
 
 def test_the_files_of_the_page(client):
@@ -121,13 +129,53 @@ def test_the_model_and_its_sentence(client, post, explorer):
     assert [word["probability"] for word in found] == pytest.approx(shares, rel=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["pretraining", "classifier", "span", "tagging"])
+def test_the_outputs_of_every_head(kind, saved, tmp_path):
+    folder = saved(tmp_path / "model", MAKERS[kind], 5)
+    if kind == "tagging":  # whose variables are those of a classifier
+        save_label_map(folder, LabelMap("ner", ("O", "B-A", "B-B"), False))
+    client = Client(server.Application(server.handlers(Explorer(ExplorerOptions(model=folder))), 8600))
+    about = {**TEXT, "text": "Paris is in France.", "padding": 2}
+    ((answer,),) = client.post("/api/outputs", json=about, headers=HOST).json.values()
+    sentence = client.post("/api/sentence", json=about, headers=HOST).json
+    batch = {name: np.array([sentence[name]]) for name in ("input_ids", "input_mask", "segment_ids")}
+    model = bert_tf2.load(folder).model
+    if kind == "pretraining":
+        logits = model.next_sentence(model.encode(batch).pooled_output)[0]
+    elif kind == "span":  # each column is of all tokens, and none of padding
+        start, end = model(batch)
+        logits = np.where(batch["input_mask"][0] == 1, [start[0], end[0]], -np.inf)
+    else:
+        logits = model(batch)[0]
+    wanted = tf.nn.softmax(logits).numpy()
+    values = unpack(answer["values"])
+    np.testing.assert_allclose(values, wanted.T if kind == "span" else wanted, rtol=1e-4, atol=1e-6)
+    assert answer["of"] == ("text" if kind in ("pretraining", "classifier") else "tokens")
+    assert len(answer["labels"]) == values.shape[-1]
+
+
+def test_two_sentences_side_by_side(post, explorer):
+    about = {"text": "Paris is in [MASK].", "other_text": "Rome is in the [MASK]."}
+    status, pair = post("/api/pair", **about)
+    tokens = post("/api/sentence", text=about["text"])[1]["tokens"]
+    common = [(tokens[one], pair["tokens"][other]) for one, other in pair["pairs"]]
+    assert status == 200 and common == [(token, token) for token in ("[CLS]", "[MASK]", ".", "[SEP]")]
+    (words,) = pair["words"]
+    for name, text in (("probability", about["text"]), ("other", about["other_text"])):
+        best = explorer.bert.fill_mask(text, top_k=1).masks[0].predictions[0]
+        (share,) = [word[name] for word in words["words"] if word["token"] == best.token]
+        assert share == pytest.approx(best.probability, rel=1e-4)
+    assert unpack(pair["states"]).shape == (3, 4) and unpack(pair["heads"]).shape == (2, 2)
+    weights = post("/api/pair_attention", **about, layer=1, head=1)[1]
+    assert unpack(weights["weights"]).shape == unpack(weights["other_weights"]).shape == (4, 4)
+
+
 def test_the_first_look_is_at_the_head_that_looks_most_at_a_word(post):
     answer = post("/api/sentence", **TEXT)[1]
     words = [place for place, token in enumerate(answer["tokens"]) if token[0].isalnum() and abs(place - 4) > 1]
     most = {}
     for layer, head in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        packed = post("/api/attention", **TEXT, layer=layer, head=head)[1]["probabilities"]
-        weights = np.frombuffer(base64.b64decode(packed["float32"]), "<f4").reshape(packed["shape"])
+        weights = unpack(post("/api/attention", **TEXT, layer=layer, head=head)[1]["probabilities"])
         most[layer, head] = weights[4, words].max()
     assert (answer["layer"], answer["head"]) == max(most, key=most.get)
     for text in ("paris is a city", "a [MASK] city", "[MASK]"):
