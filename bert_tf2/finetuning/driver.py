@@ -31,7 +31,7 @@ from bert_tf2.support import console, files, output_lock, progress, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.training import workers
-from bert_tf2.training.devices import build_model, create_strategy, join, plan_for
+from bert_tf2.training.devices import build_model, compiles_step, create_strategy, join, plan_for
 from bert_tf2.training.forward import Runner
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import write_eval_results
@@ -43,6 +43,7 @@ from bert_tf2.weights.base import Weights
 from bert_tf2.weights.task_file import LABEL_MAP_FILE, TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered, save_label_map
 
 Batches = Iterator[Mapping[str, np.ndarray]]
+_WIDTHS = 4  # of training batches that are not padded to max_seq_length, if XLA compiles a program for each width
 
 
 class Scores(NamedTuple):
@@ -243,7 +244,9 @@ class PartRecords:
         self._task = task
         self._options = task.options
         self._opened = opened
+        self._strategy = strategy
         self._runner = Runner(task.model, strategy)
+        self.evaluations = 1  # the number of times that the part "eval" is answered
         self.path, self.write = functools.cache(self._path), functools.cache(self._write)
         self._sizes = {
             "max_seq_length": task.options.max_seq_length,
@@ -280,8 +283,14 @@ class PartRecords:
         task, options, evaluating = self._task, self._options, part == "eval"
         count = self.write(part)
         batch_size = (evaluating and getattr(options, "eval_batch_size", 0)) or options.predict_batch_size
+        # Batches of like length have many sizes, for each of which XLA would compile the model.
+        fixed = options.pads_batches and task.model.encoder.computes_padding
+        num_batches = math.ceil(count / batch_size) * (self.evaluations if evaluating else 1)
+        compiles = fixed and compiles_step(self._strategy, options.xla, num_batches)
         data = self.read(part, batch_size, like_lengths=not options.pads_batches)
-        batches = self._runner.run(data, explain=lambda: self.find_fault(part))
+        batches = self._runner.run(
+            data, explain=lambda: self.find_fault(part), compiled_size=batch_size if compiles else None
+        )
         what = "Evaluating" if evaluating else "Predicting"
         batches = progress.track(batches, what, count, "records", size=lambda batch: len(batch["input_ids"]))
         if not options.pads_batches:
@@ -307,7 +316,9 @@ def _train(task: Task, parts: PartRecords, strategy: tf.distribute.Strategy, tea
     """Trains the model; returns the global step of its weights, which are the best ones if there were evaluations."""
     options, size = task.options, task.epoch_size()
     steps = _num_train_steps(options, size)
-    xla = options.xla if options.pads_batches or options.xla != "auto" else "false"  # widths differ
+    padding = task.model.encoder.computes_padding
+    widths = 1 if options.pads_batches else _WIDTHS
+    xla = "true" if compiles_step(strategy, options.xla, steps, padding, widths) else "false"
     train_options = TrainOptions(
         **{**settings.shared(options, TrainOptions), "xla": xla},
         num_train_steps=steps,
@@ -322,7 +333,10 @@ def _train(task: Task, parts: PartRecords, strategy: tf.distribute.Strategy, tea
     if team.is_chief:
         parts.write("train")
     team.wait()  # for the records of the chief
-    best = Best(options.output_dir, begun, options.patience) if options.evaluates_during_training else None
+    best = None
+    if options.evaluates_during_training:
+        best = Best(options.output_dir, begun, options.patience)
+        parts.evaluations = steps // options.eval_steps + 1
     if team.is_chief:
         made_with = sources.decisive(task.config) | ({"labels": task.label_map.labels} if task.label_map else {})
         content = task_file.content(task.purpose, settings.kept(options), made_with)
@@ -332,8 +346,8 @@ def _train(task: Task, parts: PartRecords, strategy: tf.distribute.Strategy, tea
                 save_label_map(folder, task.label_map)
     if best is None or not best.ends_training():
         index = record_index.read_index([parts.path("train")])
-        # XLA compiles the step for each width: four of them, multiples of 8, as GPUs like them.
-        multiple = 8 * math.ceil(options.max_seq_length / 32) if trainer.step.is_compiled else 1
+        # XLA compiles the step for each width: few of them, and multiples of 8, which GPUs compute faster.
+        multiple = 8 * math.ceil(options.max_seq_length / (8 * _WIDTHS)) if trainer.step.is_compiled else 1
         how = {"shuffle_seed": options.random_seed, "repeat": True, "drop_remainder": True, "width_multiple": multiple}
         trainer.train(
             parts.read("train", options.train_batch_size, index=index, first=trainer.examples, share=team.share, **how),

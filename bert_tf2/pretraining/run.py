@@ -22,7 +22,7 @@ from bert_tf2.pretraining.record_source import Source
 from bert_tf2.support import console, files, output_lock, progress, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import workers
-from bert_tf2.training.devices import build_model, create_strategy, join, plan_for
+from bert_tf2.training.devices import build_model, compiles_step, create_strategy, join, plan_for
 from bert_tf2.training.forward import Runner
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import write_eval_results, write_scalars
@@ -161,7 +161,7 @@ class _Evaluation:
         self._options, self._model = options, model
         self._is_held_out = "held_out" in sources
         self._source = sources["held_out" if self._is_held_out else "training"]
-        self._runner = Runner(model, strategy)
+        self._strategy, self._runner = strategy, Runner(model, strategy)
 
     @functools.cached_property
     def data(self):
@@ -170,7 +170,13 @@ class _Evaluation:
     def results(self) -> dict[str, float]:
         """See evaluation_results; with `masked_lm_perplexity`, e^masked_lm_loss, for records that are held out."""
         data, count = self.data
-        batches = itertools.islice(self._runner.run(data, explain=self._source.find_fault), count)
+        options = self._options
+        is_repeated = options.do_train and options.eval_steps
+        num_batches = count * (options.num_train_steps // options.eval_steps + 1 if is_repeated else 1)
+        compiles = compiles_step(self._strategy, options.xla, num_batches, self._model.encoder.computes_padding)
+        size = options.eval_batch_size if compiles else None
+        batches = self._runner.run(data, explain=self._source.find_fault, compiled_size=size)
+        batches = itertools.islice(batches, count)
         results = evaluation_results(progress.track(batches, "Evaluating", count, "batches"))
         if self._is_held_out:
             results["masked_lm_perplexity"] = np.float32(np.exp(results["masked_lm_loss"]))

@@ -210,24 +210,27 @@ def can_compile(strategy: tf.distribute.Strategy) -> bool:
 
 
 def compiles_step(
-    strategy: tf.distribute.Strategy, xla: str, num_train_steps: int, computes_padding: bool = True
+    strategy: tf.distribute.Strategy, xla: str, num_steps: int, computes_padding: bool = True, widths: int = 1
 ) -> bool:
-    """Whether XLA compiles the training step; logs if it cannot and should.
+    """Whether XLA compiles the step of a training or an evaluation; logs if it cannot and should.
 
     Args:
       strategy: the devices.
       xla: the value of --xla. "auto" compiles for GPUs, if there are enough steps to win back the minute it takes.
-      num_train_steps: the steps of the training.
-      computes_padding: whether all batches have the same shape. Others would be compiled again and again.
+      num_steps: the number of steps; for an evaluation, of batches.
+      computes_padding: whether the shapes of the batches are fixed. Others would be compiled again and again.
+      widths: the number of widths of the batches. XLA compiles a program for each width.
     """
     kind = computes_on(strategy)
     if xla == "auto":
-        is_long = num_train_steps >= _STEPS_WORTH_COMPILING
+        is_long = num_steps >= widths * _STEPS_WORTH_COMPILING
         return kind == "GPU" and is_long and computes_padding and compiled.can_compile()
     able = kind != "TPU" and compiled.can_compile()
     if xla == "true" and not able:
-        logging.warning(
+        logging.log_first_n(
+            logging.WARNING,
             "--xla has no effect on a TPU, which always compiles, and where CUDA is incomplete"
-            " (tensorflow[and-cuda] has it)"
+            " (tensorflow[and-cuda] has it)",
+            1,
         )
     return xla == "true" and able

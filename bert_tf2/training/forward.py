@@ -11,6 +11,7 @@ For data sets, `data.record_order` makes batches of like length within the pipel
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -62,26 +63,56 @@ class Runner:
         self._is_chief = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
         @tf.function(reduce_retracing=True, autograph=False)
-        def step(batch):
-            return strategy.run(lambda part: {**part, **model.outputs(part)}, args=(batch,))
+        def step(batch, is_compiled: bool):
+            # Each replica has a program of its own, because programs refer to its copies of the variables.
+            compiled = tf.function(model.outputs, jit_compile=True, autograph=False)
+            outputs = compiled if is_compiled else model.outputs
+            return strategy.run(lambda part: {**part, **outputs(part)}, args=(batch,))
 
         self._step = step
 
     def run(
-        self, dataset: tf.data.Dataset, *, explain: Callable[[], UserError | None] = lambda: None
+        self,
+        dataset: tf.data.Dataset,
+        *,
+        explain: Callable[[], UserError | None] = lambda: None,
+        compiled_size: int | None = None,
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Yields for every batch its features and the model's `outputs`, as arrays with a row per example, in order."""
+        """Yields for every batch its features and the model's `outputs`, as arrays with a row per example, in order.
+
+        Args:
+          dataset: batches of features.
+          explain: looks for the record at fault, if the data cannot be read.
+          compiled_size: the rows of a batch, if XLA is to compile the model. Batches with fewer rows are filled up,
+            because XLA would compile the model again for them.
+        """
+        if compiled_size:
+            dataset = dataset.map(functools.partial(_filled, size=compiled_size))
         iterator = iter(dataset if self._is_chief else self._strategy.experimental_distribute_dataset(dataset))
         while True:
             with explained(explain):
                 batch = next(iterator, None)
             if batch is None:
                 return
-            found = {name: self._strategy.experimental_local_results(v) for name, v in self._step(batch).items()}
-            yield {
+            found = self._step(batch, bool(compiled_size))
+            found = {name: self._strategy.experimental_local_results(v) for name, v in found.items()}
+            rows = {
                 name: np.concatenate([part.numpy() for part in (parts[:1] if self._is_chief else parts)])
                 for name, parts in found.items()
             }
+            real = rows.pop(_IS_REAL, None)
+            yield rows if real is None else {name: values[real] for name, values in rows.items()}
+
+
+_IS_REAL = "is_real_row"
+
+
+def _filled(batch: Batch, size: int) -> dict[str, tf.Tensor]:
+    """The batch with `size` rows, of which the last row is repeated, and with `is_real_row`, bool [size]."""
+    rows = tf.shape(next(iter(batch.values())))[0]
+    numbers = tf.range(size)
+    filled = {name: tf.gather(values, tf.minimum(numbers, rows - 1)) for name, values in batch.items()}
+    return {**filled, _IS_REAL: numbers < rows}
 
 
 def in_order(

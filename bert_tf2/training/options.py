@@ -143,7 +143,7 @@ class OptimizerOptions(Options):
     )
     recompute: bool = of_training("Compute activations again in the backward pass: slower, less memory.", False)
     xla: str = of_training(
-        "Compile the training step with XLA; auto: on GPUs, in long trainings.", "auto",
+        "Compile the steps of trainings and evaluations with XLA; auto: on GPUs, if there are many.", "auto",
         choices=("auto", "true", "false"), is_switch=True,
     )  # fmt: skip
     learning_rate: float = of_training("The schedule's highest learning rate.", 5e-5, decides=OTHER_SCHEDULE, low=0.0)
