@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from golden_data import GOLDEN, cases, digest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bert_tf2 import tokenization
-from bert_tf2.data import records
-from bert_tf2.finetuning.classification import examples as classification
-from bert_tf2.finetuning.classification.examples import DataProcessor, InputExample, get_processor
+from bert_tf2.finetuning import classification
+from bert_tf2.finetuning.classification import DataProcessor, InputExample, get_processor
 
 
-@pytest.fixture
-def tokenizer(tmp_path):
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
-    path = tmp_path / "vocab.txt"
-    path.write_text("\n".join(words) + "\n", encoding="utf-8")
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+    path.write_text("".join(f"{word}\n" for word in [*tokenization.SPECIAL_TOKENS, *"abcdefgh"]), encoding="utf-8")
     return tokenization.FullTokenizer(str(path))
 
 
@@ -28,15 +29,13 @@ def test_same_records_as_the_reference(case, tmp_path):
     read = {"train": processor.get_train_examples, "eval": processor.get_dev_examples}
     examples = read.get(case["part"], processor.get_test_examples)(str(GOLDEN / case["data_dir"]))
     tokenizer = tokenization.FullTokenizer(str(GOLDEN / case["vocab"]), flags["do_lower_case"])
-    path = str(tmp_path / case["file_the_original_writes"])
-    labels = processor.get_labels()
+    path, labels = str(tmp_path / case["file_the_original_writes"]), processor.get_labels()
     count = classification.file_based_convert_examples_to_features(
         examples, labels, flags["max_seq_length"], tokenizer, path
     )
     assert labels == case["label_order"]
     assert [example.guid for example in examples[:2]] == case["first_guids"]
-    assert digest(path) == case["outputs"][0]
-    assert count == case["outputs"][0]["count"]
+    assert digest(path) == case["outputs"][0] and count == case["outputs"][0]["count"]
 
 
 def test_a_processor_of_one_s_own_and_features_as_a_list(tmp_path, tokenizer):
@@ -48,30 +47,25 @@ def test_a_processor_of_one_s_own_and_features_as_a_list(tmp_path, tokenizer):
         def get_labels(self):
             return ["x", "y"]
 
-    path = tmp_path / "mine.tsv"
-    path.write_text('x\t"a b\ny\tc\n', encoding="utf-8")
+    (tmp_path / "mine.tsv").write_text('x\t"a b\ny\tc\n', encoding="utf-8")
     processor = Own()
     examples = processor.get_dev_examples(str(tmp_path))
     assert [example.text_a for example in examples] == ['"a b', "c"]
-    assert processor._read_tsv(str(path), quotechar='"') == [["x", "a b\ny\tc\n"]]
+    assert processor._read_tsv(str(tmp_path / "mine.tsv"), quotechar='"') == [["x", "a b\ny\tc\n"]]
     with pytest.raises(NotImplementedError):
         processor.get_test_examples(str(tmp_path))
     features = classification.convert_examples_to_features(examples, processor.get_labels(), 5, tokenizer)
-    assert [feature.label_id for feature in features] == [0, 1]
-    assert features[1].input_ids == [2, 7, 3, 0, 0]
+    assert [feature.label_id for feature in features] == [0, 1] and features[1].input_ids == [2, 7, 3, 0, 0]
 
 
-@pytest.mark.parametrize("length_a", range(8))
-@pytest.mark.parametrize("length_b", range(8))
-def test_truncation_is_that_of_removing_one_token_after_another(length_a, length_b):
-    for max_length in range(12):
-        longer, shorter = length_a, length_b
-        while longer + shorter > max_length:
-            longer, shorter = (longer - 1, shorter) if longer > shorter else (longer, shorter - 1)
-        tokens_a, tokens_b = list("abcdefg"[:length_a]), list("hijklmn"[:length_b])
-        classification.truncate_seq_pair(tokens_a, tokens_b, max_length)
-        assert "".join(tokens_a) == "abcdefg"[:longer]
-        assert "".join(tokens_b) == "hijklmn"[:shorter]
+@given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 20))
+def test_truncation_is_that_of_removing_one_token_after_another(length_a, length_b, max_length):
+    tokens, wanted = ["abcdefghi"[:length_a], "jklmnopqr"[:length_b]], [length_a, length_b]
+    while sum(wanted) > max_length:
+        wanted[wanted[0] <= wanted[1]] -= 1
+    lists = [*map(list, tokens)]
+    classification.truncate_seq_pair(*lists, max_length)
+    assert ["".join(found) for found in lists] == [text[:length] for text, length in zip(tokens, wanted, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +82,7 @@ def test_truncation_is_that_of_removing_one_token_after_another(length_a, length
         ("z", "a", 3, [2, 3, 0], [0, 0, 0]),
     ],
 )
-def test_features(text_a, text_b, max_seq_length, ids, segments, tokenizer):
+def test_features_by_hand(text_a, text_b, max_seq_length, ids, segments, tokenizer):
     example = InputExample("g", text_a, text_b, "y")
     features = classification.convert_single_example(9, example, ["x", "y"], max_seq_length, tokenizer)
     mask = [1] * sum(1 for value in ids if value) + [0] * ids.count(0)
@@ -96,15 +90,11 @@ def test_features(text_a, text_b, max_seq_length, ids, segments, tokenizer):
     assert features.label_id == 1
 
 
-def test_scores_are_written_as_floats(tokenizer, tmp_path):
-    import tensorflow as tf
-
-    examples = [InputExample("g", "a", "b", "3.8"), InputExample("h", "a", "b", "5")]
-    path = str(tmp_path / "train.tf_record")
+def test_scores_and_several_labels_in_records(tokenizer, tmp_path):
+    examples, path = [InputExample("g", "a", "b", "3.8"), InputExample("h", "a", "b", "5")], str(tmp_path / "records")
     assert classification.file_based_convert_examples_to_features(examples, [], 8, tokenizer, path) == 2
-    labels = [
-        tf.train.Example.FromString(raw.numpy()).features.feature["label_ids"].float_list.value[0]
-        for raw in tf.data.TFRecordDataset(path)
-    ]
-    assert labels == [np.float32(3.8), np.float32(5.0)]
-    assert classification.record_kind([]) is records.REGRESSION
+    rows = map(tf.train.Example.FromString, tf.data.TFRecordDataset(path).as_numpy_iterator())
+    assert [row.features.feature["label_ids"].float_list.value[0] for row in rows] == [np.float32(3.8), 5.0]
+    several = [InputExample("g", "a", None, ("sad", "fun")), InputExample("h", "a", None, ())]
+    features = classification.convert_examples_to_features(several, ["fun", "long", "sad"], 8, tokenizer)
+    assert [classification.as_record(feature)["label_ids"] for feature in features] == [[1, 0, 1], [0, 0, 0]]
