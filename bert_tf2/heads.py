@@ -55,6 +55,11 @@ _WORDS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 _OUTPUT_INITIALIZER_RANGE = 0.02
 
 
+def is_packed(batch: Batch) -> bool:
+    """Whether a batch has the features of records.PACKED."""
+    return all(name in batch for name in records.PACKED)
+
+
 class _Model(keras.Model):
     """The base class of the models below: an encoder with a head."""
 
@@ -105,7 +110,7 @@ class _Model(keras.Model):
         """Runs the encoder on `input_ids`, `input_mask` and `segment_ids`, each int [B, F]; the last two are optional.
 
         Args:
-          batch: the features.
+          batch: the features; with those of records.PACKED, `fast` computes several examples in a row.
           training, dropout_seed: see BertModel.call.
           reads: int [B, P], the positions at which a head reads `sequence_output`, which is then [B, P, D]; by default
             all. `fast` does not compute the last block anywhere else, but for [CLS], which the pooler reads.
@@ -114,10 +119,12 @@ class _Model(keras.Model):
         segments = batch.get("segment_ids", batch.get("token_type_ids"))
         inputs = (batch["input_ids"], batch.get("input_mask"), segments)
         how = {"training": training, "dropout_seed": dropout_seed}
+        if self.encoder is not self.bert:
+            if is_packed(batch):
+                how["packing"] = tuple(batch[name] for name in records.PACKED)
+            return self.encoder(*inputs, **how, reads=reads)
         if reads is None:
             return self.encoder(*inputs, **how)
-        if self.encoder is not self.bert:
-            return self.encoder(*inputs, **how, reads=reads)
         output = self.bert(*inputs, **how)
         return output._replace(sequence_output=tf.gather(output.sequence_output, reads, batch_dims=1))
 
@@ -318,7 +325,8 @@ class SpanModel(_Model):
     def call(self, batch: Batch, training: bool = False, dropout_seed: tf.Tensor | None = None):
         """-> float32 (start_logits, end_logits), each [B, F]."""
         logits = self.output_layer(self.encode(batch, training, dropout_seed).sequence_output)  # [B, F, 2]
-        if not self.encoder.computes_padding and "input_mask" in batch:  # what is not computed is no answer
+        computes_padding = self.encoder.computes_padding and not is_packed(batch)
+        if not computes_padding and "input_mask" in batch:  # what is not computed is no answer
             logits += (1.0 - tf.cast(batch["input_mask"], tf.float32))[..., tf.newaxis] * modeling.MASKED_SCORE
         return logits[..., 0], logits[..., 1]
 

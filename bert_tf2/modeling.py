@@ -109,7 +109,7 @@ class Embeddings(keras.layers.Layer):
         if position_ids is None:
             return table[: get_shape_list(input_ids)[1]]
         # The slice gives a dense gradient, as in the other case, so that it counts the same when it is clipped.
-        return tf.gather(table[: tf.reduce_max(position_ids) + 1], position_ids)
+        return tf.gather(table[: self.config.max_position_embeddings], position_ids)
 
 
 def scaled_sinusoid(config: BertConfig) -> np.ndarray:
@@ -167,7 +167,10 @@ def merge_heads(contexts: tf.Tensor) -> tf.Tensor:
 
 
 def attention_scores(query: tf.Tensor, key: tf.Tensor, mask_scores: tf.Tensor) -> tf.Tensor:
-    """How much each position attends to each: [B, N, F, H], [B, N, T, H], [B, 1, 1, T] -> float32 [B, N, F, T]."""
+    """How much each position attends to each: [B, N, F, H], [B, N, T, H], [B, 1, 1, T] -> float32 [B, N, F, T].
+
+    `mask_scores` may have a row for each F.
+    """
     products = tf.matmul(query, key, transpose_b=True)
     # Both in float32: Keras casts mask_scores, like every input of a layer, to the compute dtype.
     return tf.cast(products, tf.float32) + tf.cast(mask_scores, tf.float32)

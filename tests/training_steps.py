@@ -22,10 +22,10 @@ def batch_of(kind):
     return {name: tf.constant(values) for name, values in batch.items()}
 
 
-def step_of(model, batch, parts=1):
+def step_of(model, batch, parts=1, jit_compile=False):
     """Losses, gradients by name, and their norm."""
 
-    @tf.function(autograph=False)
+    @tf.function(autograph=False, jit_compile=jit_compile)
     def compute():
         variables = checkpoint.trained_variables(model)
         losses, gradients = local_gradients(model, variables, batch, SEED, parts=parts)

@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf2.data.record_index import RUN, RecordIndex, read_index
-from bert_tf2.data.records import RecordKind, Sizes, check_first_records
+from bert_tf2.data.records import PACKED, RecordKind, Sizes, check_first_records
 from bert_tf2.support import packed_files
 from bert_tf2.support.errors import and_more
 
@@ -256,6 +256,67 @@ def _stacked(rows: Sequence[np.ndarray], no_score: float) -> np.ndarray:
     for row, values in zip(stacked, rows, strict=True):
         row[: len(values)] = values
     return stacked
+
+
+_PACKERS = 4  # each packs about 40,000 examples in a second
+_SIZES_OF_ROWS = 16  # so many numbers of rows are possible, of which two to five are usual
+
+
+def with_packed_rows(batches, parts: int = 1):
+    """A dataset of the batches of a dataset, each with `packed` rows."""
+    return batches.map(lambda batch: packed(batch, parts), num_parallel_calls=_PACKERS).prefetch(2)
+
+
+def packed(batch: Mapping[str, Any], parts: int = 1) -> dict[str, Any]:
+    """Chooses the places of examples in rows that several of them share: the longest example first, in the first row
+    with room for it.
+
+    Each example gets the places up to its last token, or a whole row if it has none. The number of rows is rounded up,
+    so that there are few different ones, and is never larger than that of the examples.
+
+    Args:
+      batch: features with `input_mask`, int [B, F].
+      parts: the parts of the batch that are computed one after the other; each has rows of its own.
+
+    Returns:
+      The features, and those of records.PACKED: int32 [parts * R, F], for each place the number of its token among
+      those of the part, [B / parts * F], or -1; and int32 [B], the place of each example's first token among those of
+      the part, [R * F].
+    """
+    mask = batch["input_mask"]
+    width = tf.shape(mask)[1]
+    count = tf.shape(mask)[0] // parts
+    last = tf.reduce_max(tf.where(mask > 0, tf.range(1, width + 1), 0), axis=1)
+    lengths = tf.where(last > 0, last, width)
+    firsts, needed = _first_fit(tf.reshape(lengths, [parts, count]), width)
+    step = -(-count // _SIZES_OF_ROWS)
+    size = tf.minimum(-(-needed // step) * step, count) * width  # the places of a part
+    begins = tf.reshape(firsts + tf.range(parts)[:, tf.newaxis] * size, [-1])  # among the places of all parts
+    # At each place, the example that begins there or before it, and the number of the token in it.
+    marks = tf.tensor_scatter_nd_add(tf.fill([parts * size], 0), begins[:, tf.newaxis], tf.ones_like(begins))
+    example = tf.gather(tf.argsort(begins), tf.cumsum(marks) - 1)
+    token = tf.range(parts * size) - tf.gather(begins, example)
+    tokens = tf.where(token < tf.gather(lengths, example), example % count * width + token, -1)
+    found = tf.reshape(tokens, [-1, mask.shape[1] or width]), tf.reshape(firsts, [-1])
+    return {**batch, **dict(zip(PACKED, found, strict=True))}
+
+
+def _first_fit(lengths, width):
+    """int32 [parts, count] -> the place of the first token of each example, [parts, count]; the most rows of a part."""
+    parts, count = tf.unstack(tf.shape(lengths))
+    order = tf.argsort(lengths, stable=True, direction="DESCENDING")
+    columns = tf.transpose(tf.gather(lengths, order, batch_dims=1))  # [count, parts]
+
+    def place(number, free, firsts):
+        length = columns[number][:, tf.newaxis]
+        row = tf.argmax(tf.cast(free >= length, tf.int8), axis=1, output_type=tf.int32)  # the first one with room
+        first = row * width + width - tf.gather(free, row, batch_dims=1)
+        return number + 1, free - tf.one_hot(row, count, dtype=tf.int32) * length, firsts.write(number, first)
+
+    start = (0, tf.fill([parts, count], width), tf.TensorArray(tf.int32, count))
+    _, free, firsts = tf.while_loop(lambda number, *_: number < count, place, start)
+    firsts = tf.gather(tf.transpose(firsts.stack()), tf.argsort(order), batch_dims=1)
+    return firsts, tf.reduce_max(tf.reduce_sum(tf.cast(free < width, tf.int32), axis=1))
 
 
 # All of it

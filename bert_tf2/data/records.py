@@ -69,6 +69,9 @@ PRETRAINING = RecordKind(
     "pretraining", {**MASKED_WORDS.features, "next_sentence_labels": Feature("int64", 1, exclusive_maximum=2)}
 )
 
+PACKED = ("packed_tokens", "packed_firsts")
+"""Features that record_order.packed adds to a batch, by which models compute several examples in a row."""
+
 MOST_SEGMENTS = 2
 _UNMASKED = {
     "input_ids": Feature("int64", "max_seq_length", exclusive_maximum="vocab_size", varies=True),

@@ -13,11 +13,13 @@ import tensorflow as tf
 from bert_tf2 import modeling
 from bert_tf2.fast import kernels
 from bert_tf2.fast.blocks import SharedGraph, keeps_activations, recomputed, values_of, with_values
-from bert_tf2.fast.unpadding import PaddedLayout, Queries, Unpadded, UnpaddedLayout
+from bert_tf2.fast.packing import Packed, PackedLayout
+from bert_tf2.fast.unpadding import Padded, PaddedLayout, Queries, Unpadded, UnpaddedLayout
 from bert_tf2.layers import current_seeds, dropout, dropout_from, seeds_if
 from bert_tf2.shapes import Contract
 
 Model = TypeVar("Model")
+Layout = PaddedLayout | UnpaddedLayout | PackedLayout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,24 +73,23 @@ class FastEncoder:
         training: bool = False,
         dropout_seed: tf.Tensor | None = None,
         reads: tf.Tensor | None = None,
+        packing: tuple[tf.Tensor, tf.Tensor] | None = None,
     ) -> modeling.BertOutput:
-        """See BertModel.call, and `heads._Model.encode` for `reads`: there alone, the last block computes all."""
+        """See BertModel.call, and `heads._Model.encode` for `reads`: there alone, the last block computes all.
+
+        `packing`: the features of data.record_order.packed, by which several examples are computed in a row.
+        """
         Contract().check("2", dropout_seed=dropout_seed)
         input_ids, mask, types = self._bert.check_inputs(input_ids, input_mask, token_type_ids)
         with dropout_from(seeds_if(training, dropout_seed)):
+            batch = self._laid_out(mask, packing)
+            queries = None
             if reads is not None:  # the pooler reads the first token
-                reads = tf.pad(tf.cast(reads, tf.int32), [[0, 0], [1, 0]])  # [B, 1 + P]
-            if self.computes_padding:
-                states = self._embed(input_ids, types, None)  # [B, F, D]
-                queries = None if reads is None else Queries(reads)
-                *layers, last = self._run_blocks(states, PaddedLayout(modeling.mask_scores(mask)), queries)
-            else:
-                batch = Unpadded(mask, self._bert.config.num_attention_heads)
-                states = self._embed(batch.pack(input_ids), batch.pack(types), batch.positions)  # [T, D]
-                queries = None if reads is None else batch.queries(reads)
-                *layers, last = self._run_blocks(states, batch.layout, queries)
-                layers = [batch.spread(states) for states in layers]  # a graph computes only those that are used
-                last = batch.spread(last) if reads is None else last
+                queries = batch.queries(tf.pad(tf.cast(reads, tf.int32), [[0, 0], [1, 0]]))  # [B, 1 + P]
+            states = self._embed(batch.pack(input_ids), batch.pack(types), batch.positions)  # [B, F, D] or [T, D]
+            *layers, last = self._run_blocks(states, batch, queries)
+            layers = [batch.spread(states) for states in layers]  # a graph computes only those that are used
+            last = batch.spread(last) if reads is None else last
         pooled_output = self._bert.pooler(last[:, 0])
         embedding_output, *others = layers
         if reads is None:
@@ -96,12 +97,17 @@ class FastEncoder:
         last = last[:, 1:]  # [B, P, D]
         return modeling.BertOutput(embedding_output, (*others, last), last, pooled_output)
 
+    def _laid_out(self, mask: tf.Tensor, packing: tuple[tf.Tensor, tf.Tensor] | None) -> Padded | Unpadded | Packed:
+        if packing is not None:
+            return Packed(mask, *packing)
+        return Padded(mask) if self.computes_padding else Unpadded(mask, self._bert.config.num_attention_heads)
+
     def _embed(self, input_ids: tf.Tensor, types: tf.Tensor, position_ids: tf.Tensor | None) -> tf.Tensor:
         summed = self._bert.embeddings.add_up(input_ids, types, position_ids)
         return dropout(self._norm(summed), self._bert.config.hidden_dropout_prob)
 
     def _run_blocks(
-        self, states: tf.Tensor, layout: PaddedLayout | UnpaddedLayout, queries: Queries | None
+        self, states: tf.Tensor, batch: Padded | Unpadded | Packed, queries: Queries | None
     ) -> list[tf.Tensor]:
         """Returns the states that enter each block and leave the last one, there those of `queries`: [B, Q, D]."""
         trains = current_seeds() is not None
@@ -114,12 +120,12 @@ class FastEncoder:
         for block, keeps in zip(blocks, keeps_activations(len(self._blocks)), strict=False):
             again = trains and self.plan.recompute and not keeps
             if shared or again:
-                run = functools.partial(shared or block.with_values(), layout=layout)
+                run = functools.partial(shared or block.with_values(), layout=batch.layout)
                 states = (recomputed(run) if again else run)(values_of(block.layer), states)
             else:
-                states = block(states, layout)
+                states = block(states, batch.layout)
             layers.append(states)
-        return [*layers, last(states, layout, queries)] if last else layers
+        return [*layers, last(states, batch.layout_of_queries, queries)] if last else layers
 
     def _are_alike(self) -> bool:
         return len({(id(block.layer.config), block.layer.dtype_policy.name) for block in self._blocks}) == 1
@@ -135,9 +141,7 @@ class Block:
         self.intermediate = kernels.dense(layer.intermediate)
         self.output_dense, self.output_norm = kernels.add_and_norm(layer.output_dense, layer.output_norm)
 
-    def __call__(
-        self, states: tf.Tensor, layout: PaddedLayout | UnpaddedLayout, queries: Queries | None = None
-    ) -> tf.Tensor:
+    def __call__(self, states: tf.Tensor, layout: Layout, queries: Queries | None = None) -> tf.Tensor:
         """[B, F, D] or [T, D], of the layout, to the same; with `queries` to the states [B, Q, D] that are read."""
         read = queries.pick(states) if queries else states
         contexts = [
@@ -149,7 +153,7 @@ class Block:
         return modeling.after_attention(self, read, (queries or layout).merge_heads(contexts))
 
     def split_heads(
-        self, states: tf.Tensor, layout: PaddedLayout | UnpaddedLayout, read: tf.Tensor, queries: Queries | None
+        self, states: tf.Tensor, layout: Layout, read: tf.Tensor, queries: Queries | None
     ) -> list[Sequence[tf.Tensor]]:
         """Query, key and value for each group of the layout; with `queries`, the query is of `read`, their states."""
         attention = self.layer.attention

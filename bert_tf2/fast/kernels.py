@@ -211,7 +211,7 @@ def attend(query: tf.Tensor, key: tf.Tensor, mask_scores: tf.Tensor, value: tf.T
     in bfloat16 and float16). What the gradient of softmax sums over each row of scores is summed over the H numbers of
     the result, as in Dao et al., "FlashAttention" (2022), appendix B.2.
 
-    [B, N, F, H], [B, N, T, H], [B, 1, 1, T], [B, N, T, H] -> [B, N, F, H].
+    [B, N, F, H], [B, N, T, H], [B, 1, 1, T] or [B, 1, F, T], [B, N, T, H] -> [B, N, F, H].
     """
     if current_seeds() is None or not rate:
         return modeling.average_values(modeling.attention_scores(query, key, mask_scores), value, rate)
@@ -246,7 +246,7 @@ def attend(query: tf.Tensor, key: tf.Tensor, mask_scores: tf.Tensor, value: tf.T
 # Softmax itself is left to TensorFlow, whose oneDNN is faster.
 @compiled_with_xla
 def _masked(products: tf.Tensor, mask_scores: tf.Tensor) -> tf.Tensor:
-    """[B, N, F, T], [B, 1, 1, T] -> float32 [B, N, F, T]."""
+    """[B, N, F, T], [B, 1, 1, T] or [B, 1, F, T] -> float32 [B, N, F, T]."""
     return tf.cast(products, tf.float32) + tf.cast(mask_scores, tf.float32)
 
 

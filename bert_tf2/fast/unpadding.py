@@ -65,6 +65,26 @@ class PaddedLayout(NamedTuple):
         return modeling.merge_heads(*contexts)
 
 
+class Padded:
+    """A batch as it is, with the interface of `Unpadded`."""
+
+    positions = None
+
+    def __init__(self, input_mask: tf.Tensor):
+        """`input_mask`: int32 [B, F]."""
+        self.layout = self.layout_of_queries = PaddedLayout(modeling.mask_scores(input_mask))
+
+    def pack(self, values: tf.Tensor) -> tf.Tensor:
+        return values
+
+    def queries(self, positions: tf.Tensor) -> Queries:
+        """For int32 [B, Q] positions in the rows."""
+        return Queries(positions)
+
+    def spread(self, states: tf.Tensor) -> tf.Tensor:
+        return states
+
+
 class Queries(NamedTuple):
     """The tokens that a head reads in the last block, which computes nothing else at them but keys and values."""
 
@@ -123,7 +143,7 @@ class Unpadded:
     Attributes:
       positions: int32 [T], the position of each token in its row.
       firsts: int32 [B], the index of the first token of each row.
-      layout: for attention.
+      layout, layout_of_queries: for attention; the second one with queries.
     """
 
     def __init__(self, input_mask: tf.Tensor, heads: int, few_sizes: bool = True):
@@ -150,7 +170,7 @@ class Unpadded:
         first = (tf.gather(begins, row) + position)[:, tf.newaxis]
         pieces = first + tf.gather(strides, row)[:, tf.newaxis] * tf.range(heads)  # [tokens, N]
         contexts = tf.concat([pieces, tf.fill([self._filled - self._count, heads], end)], 0)
-        self.layout = UnpaddedLayout(groups, contexts)
+        self.layout = self.layout_of_queries = UnpaddedLayout(groups, contexts)
 
     def _by_length(self) -> tuple[list[_Group], tf.Tensor, tf.Tensor]:
         """The rows in groups of similar length; for each row its first place in `contexts`, and the step to a head."""

@@ -273,10 +273,8 @@ class PartRecords:
 
     def read(self, part: str, batch_size: int, **how) -> tf.data.Dataset:
         """The batches of a part; `how`: arguments of record_order.read_records."""
-        padded = self._options.pads_batches
-        return record_order.read_records(
-            [self.path(part)], self._task.kind(part), self._sizes, batch_size, pad_to_max_length=padded, **how
-        )
+        how = {"pad_to_max_length": self._options.pads_batches, **how}
+        return record_order.read_records([self.path(part)], self._task.kind(part), self._sizes, batch_size, **how)
 
     def answers(self, part: str) -> Any:
         """The answers of the model, with its current weights, to a part."""
@@ -349,8 +347,13 @@ def _train(task: Task, parts: PartRecords, strategy: tf.distribute.Strategy, tea
         # XLA compiles the step for each width: few of them, and multiples of 8, which GPUs compute faster.
         multiple = 8 * math.ceil(options.max_seq_length / (8 * _WIDTHS)) if trainer.step.is_compiled else 1
         how = {"shuffle_seed": options.random_seed, "repeat": True, "drop_remainder": True, "width_multiple": multiple}
+        how |= {"index": index, "first": trainer.examples, "share": trainer.share}
+        how["pad_to_max_length"] = options.pads_batches or options.pack_rows  # rows that share a width
+        batches = parts.read("train", options.train_batch_size, **how)
+        if options.pack_rows:
+            batches = record_order.with_packed_rows(batches, options.gradient_accumulation_steps)
         trainer.train(
-            parts.read("train", options.train_batch_size, index=index, first=trainer.examples, share=team.share, **how),
+            batches,
             records=index.description,
             explain=lambda: record_index.find_change(index) or parts.find_fault("train"),
             evaluate=(lambda step: best.update(task.model, step, *_main_measure(task, parts))) if best else None,

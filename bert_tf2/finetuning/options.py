@@ -89,6 +89,10 @@ class FineTuneOptions(VocabularyOptions, TrainingOptions):
     eval_steps: int = of_evaluation("Evaluate every N steps and keep the best weights; 0: never.", 0, low=0)
     patience: int = of_evaluation("Stop after N evaluations without improvement; 0: never.", 0, low=0)
 
+    def check(self) -> None:
+        if self.pack_rows and self.pad_to_max_length:
+            raise WrongSetting("--pack_rows computes no padding, so it needs --nopad_to_max_length")
+
     def check_inputs(self) -> None:
         self.config.check_sequence_length(self.max_seq_length)
         for switch, name in needed(type(self)):

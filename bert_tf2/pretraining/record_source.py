@@ -83,10 +83,12 @@ class Source:
         return record_order.read_records(self.paths, self._kind, self._sizes, batch_size, **order)
 
     def for_training(self, index: record_index.RecordIndex, first: int, share: record_order.Share | None = None):
-        """The records in the order of the seed, without the `first` examples; of several workers, a share of them."""
+        """The records in the order of the seed, without the `first` examples; perhaps the parts of a share of them."""
         options = self._options
         order = {"shuffle_seed": options.random_seed, "index": index, "first": first, "share": share}
-        return self._read(options.train_batch_size, _TRAINING, **order)
+        data = self._read(options.train_batch_size, _TRAINING, **order)
+        parts = options.gradient_accumulation_steps
+        return record_order.with_packed_rows(data, parts) if options.pack_rows else data
 
     def index(self, team: Team = ALONE) -> record_index.RecordIndex:
         """Where the records lie. The first of several workers reads the files for it, and keeps it for the others."""

@@ -221,7 +221,7 @@ def _train(
     done = trainer.is_done(options.eval_steps, evaluated)
     if not done:  # a pass over the records that no index knows, before a checkpoint is in output_dir
         index = source.index(team)
-        batches = source.for_training(index, trainer.examples, team.share)
+        batches = source.for_training(index, trainer.examples, trainer.share)
     if team.is_chief:
         for folder in [options.output_dir, *([best_folder(options.output_dir)] if evaluate else [])]:
             made = task_file.content({}, {}, decisive(model.config))

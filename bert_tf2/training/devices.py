@@ -49,7 +49,7 @@ def join(options: TrainingOptions) -> Team:
 
 def check_batch(options: OptimizerOptions, replicas: int, workers: int = 1) -> None:
     """Raises UserError if parts of a batch would be unequal or empty; `replicas`: the devices of all workers."""
-    if workers > 1 and options.train_batch_size < replicas:
+    if (workers > 1 or options.pack_rows) and options.train_batch_size < replicas:
         raise UserError(
             f"--train_batch_size={options.train_batch_size} is smaller than the number of devices of all workers,"
             f" {replicas}; each of them needs an example of every batch"
@@ -219,7 +219,7 @@ def compiles_step(
       xla: the value of --xla. "auto" compiles for GPUs, if there are enough steps to win back the minute it takes.
       num_steps: the number of steps; for an evaluation, of batches.
       computes_padding: whether the shapes of the batches are fixed. Others would be compiled again and again.
-      widths: the number of widths of the batches. XLA compiles a program for each width.
+      widths: the number of widths of the batches, or of numbers of rows. XLA compiles a program for each of them.
     """
     kind = computes_on(strategy)
     if xla == "auto":

@@ -24,6 +24,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from bert_tf2.data.record_order import Share
 from bert_tf2.support import environment, process
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.devices import check_batch
@@ -70,6 +71,13 @@ class Trainer:
         self._before: TrainingState | None = None
 
     @property
+    def share(self) -> Share | None:
+        """The rows of each batch that `train` reads, in parts for its devices; None for batches that it divides."""
+        replicas = self._strategy.num_replicas_in_sync
+        # Where examples share rows, each device has rows of its own, and perhaps not as many as the others.
+        return self._team.share or (Share(0, replicas, replicas) if self._options.pack_rows and replicas > 1 else None)
+
+    @property
     def _state(self) -> dict[str, tf.Variable]:
         return {**checkpoint.tf1_variables(self._model), **self.step.state}
 
@@ -111,8 +119,8 @@ class Trainer:
     ) -> int:
         """Runs the remaining steps and returns the final global step; Ctrl-C saves, then raises KeyboardInterrupt.
 
-        `dataset` has endless batches, from example number `examples` on, of several workers each one's `Team.share`;
-        `records` describes them. `explain` finds the error where reading fails; `where` names the records of examples.
+        `dataset` has endless batches, from example number `examples` on, or their parts, see `share`; `records`
+        describes them. `explain` finds the error where reading fails; `where` names the records of examples.
         `evaluate` gets the step every `eval_steps` steps and at the end, after a checkpoint (of several workers, that
         of the chief), and ends the training by True; `evaluated` is the last step for which an earlier call had it.
         """
@@ -124,7 +132,7 @@ class Trainer:
         if (was_due and evaluated < self.global_step and self._ends(evaluate)) or over:
             return self.global_step
         self._prepare(records)
-        iterator = iter(team.distribute(self._strategy, dataset))
+        iterator = iter(team.distribute(self._strategy, dataset, in_parts=self.share is not None))
         steps = self.step.several()
         monitor = TrainingMonitor(options, self.global_step, writes=team.is_chief)
         with StopRequest() as stop, monitor, self._saver:

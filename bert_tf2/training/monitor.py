@@ -68,7 +68,8 @@ class TrainingMonitor:
         is_point = step % self._options.log_steps == 0 or step - count == self._first
         if is_point or step == self._options.last_step:
             self._point(step, now)
-        self._progress.advance(count, f"loss {sums['loss'] / count:.4f}")
+        rows = f", {sums['rows'] / count:.1f} rows" if "rows" in sums else ""
+        self._progress.advance(count, f"loss {sums['loss'] / count:.4f}{rows}")
 
     def resume(self) -> None:
         """Excludes the time since the last report (saving and evaluating) from the rates."""

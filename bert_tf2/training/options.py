@@ -19,6 +19,7 @@ from bert_tf2.support.settings import (
     TO_DO,
     TRAINING,
     Options,
+    WrongSetting,
     options,
     setting,
 )
@@ -142,6 +143,10 @@ class OptimizerOptions(Options):
         "Compute a batch in this many parts, to save memory; the update is the same.", 1, decides=OTHER_DROPOUT, low=1
     )
     recompute: bool = of_training("Compute activations again in the backward pass: slower, less memory.", False)
+    pack_rows: bool = of_training(
+        "Compute several short examples in one row, which leaves out padding where shapes are fixed: on GPUs.", False,
+        decides=OTHER_DROPOUT,
+    )  # fmt: skip
     xla: str = of_training(
         "Compile the steps of trainings and evaluations with XLA; auto: on GPUs, if there are many.", "auto",
         choices=("auto", "true", "false"), is_switch=True,
@@ -175,6 +180,8 @@ def output_folder(*results: str) -> str:
 class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
     """The settings that all training scripts share."""
 
+    not_both = (("pack_rows", "use_tpu"),)
+
     output_dir: str = output_folder()
     do_train: bool = of_to_do("Train, up to the last step of the schedule.", False)
     do_export: bool = of_to_do("Write a SavedModel, as export_saved_model.py does.", False)
@@ -184,6 +191,10 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
     export_dir: str | None = setting(
         "For exported versions; by default output_dir/export.", None, group=EXPORT, writes=()
     )
+
+    def check(self) -> None:
+        if self.pack_rows and self.unpad == "groups":
+            raise WrongSetting("--pack_rows and --unpad=groups both leave out padding: give one of them")
 
 
 @options

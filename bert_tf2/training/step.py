@@ -9,6 +9,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from bert_tf2 import optimization
+from bert_tf2.data.records import PACKED
 from bert_tf2.fast import compiled
 from bert_tf2.heads import Batch, LossTerm
 from bert_tf2.layers import fold_in
@@ -20,6 +21,8 @@ from bert_tf2.weights import checkpoint
 # What a step returns in addition to the losses of the model.
 _MEASURES = ("loss", "gradient_norm")
 _OF_LOSS_SCALE = ("left_out", "loss_scale")  # for float16: the share of the steps that were left out
+_NUMBERS_OF_ROWS = 4  # that are usual where examples share rows; XLA compiles a program for each
+_OF_PACKED_ROWS = ("rows",)  # that all replicas computed
 # From here on, loops that are faster save more time than it takes to compile them for several sizes.
 _STEPS_WORTH_COMPILING = 100
 # Between workers, one pack is sent while the next one is copied: 1.8 times as fast as one pack of all gradients.
@@ -35,9 +38,12 @@ class TrainingStep:
         self._options = options
         self._variables = checkpoint.trained_variables(model)
         self._all_reduce_dtype = tf.as_dtype(options.all_reduce_dtype)
-        # Without padding, the number of tokens is rounded to few values.
-        self._has_few_sizes = not model.encoder.computes_padding and options.num_train_steps >= _STEPS_WORTH_COMPILING
-        self.is_compiled = compiles_step(strategy, options.xla, options.num_train_steps, model.encoder.computes_padding)
+        # Without padding, the number of tokens is rounded to few values, and so is that of packed rows.
+        varies = options.pack_rows or not model.encoder.computes_padding
+        self._has_few_sizes = varies and options.num_train_steps >= _STEPS_WORTH_COMPILING
+        sizes = _NUMBERS_OF_ROWS if options.pack_rows else 1
+        is_fixed = model.encoder.computes_padding
+        self.is_compiled = compiles_step(strategy, options.xla, options.num_train_steps, is_fixed, sizes)
         with strategy.scope():
             self._optimizer = optimization.AdamWeightDecayOptimizer(
                 self._variables, bias_correction=options.adam_bias_correction, fused=can_compile(strategy)
@@ -78,7 +84,8 @@ class TrainingStep:
                 sums = {name: value + values[name] for name, value in sums.items()}
                 return offset + 1, sums, tf.where(good | (bad >= 0), bad, step)
 
-            names = (*_MEASURES, *(_OF_LOSS_SCALE if self._loss_scale else ()), *self._model.loss_names)
+            of_scale, of_rows = self._loss_scale is not None, self._options.pack_rows
+            names = (*_MEASURES, *of_scale * _OF_LOSS_SCALE, *of_rows * _OF_PACKED_ROWS, *self._model.loss_names)
             none = (tf.constant(0), dict.fromkeys(names, tf.constant(0.0)), tf.constant(-1, tf.int64))
             _, *found = tf.while_loop(lambda offset, *_: offset < count, one, none)
             return tuple(found)
@@ -89,7 +96,8 @@ class TrainingStep:
     def _replica_step(self, batch: Batch, step: tf.Tensor) -> dict[str, tf.Tensor]:
         """Runs one step on a replica's share of the batch; the returned measures are summed over the replicas."""
         values, gradients = self._gradients(batch, step, _replica())
-        return values | self._update(*reduce_gradients(gradients, self._all_reduce_dtype), step, _replica())
+        reduced = reduce_gradients(gradients, self._all_reduce_dtype)
+        return values | self._rows(batch) | self._update(*reduced, step, _replica())
 
     @tf.autograph.experimental.do_not_convert
     def _step_of_programs(self, batch: Batch, step: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -102,7 +110,12 @@ class TrainingStep:
         weights = weights_of(self._model.loss_terms(batch, dropout_seed=tf.constant([0, 0])))
         values, gradients = program(self._gradients)(batch, step, _replica(), weights)
         reduced = reduce_gradients(gradients, self._all_reduce_dtype)
-        return values | program(self._update)(*reduced, step, _replica())
+        return values | self._rows(batch) | program(self._update)(*reduced, step, _replica())
+
+    def _rows(self, batch: Batch) -> dict[str, tf.Tensor]:
+        if not self._options.pack_rows:
+            return {}
+        return dict.fromkeys(_OF_PACKED_ROWS, tf.cast(tf.shape(batch[PACKED[0]])[0], tf.float32))
 
     def _gradients(
         self, batch: Batch, step: tf.Tensor, replica: tf.Tensor, weights: list[tf.Tensor] | None = None

@@ -131,9 +131,9 @@ class Team:
         replicas = self.strategy.num_replicas_in_sync
         return Share(self.index * replicas // self.size, replicas // self.size, replicas)
 
-    def distribute(self, strategy: tf.distribute.Strategy, dataset: tf.data.Dataset):
-        """A dataset for `strategy.run`, of an endless one of batches; with several workers, of the parts of `share`."""
-        if self.strategy is None:
+    def distribute(self, strategy: tf.distribute.Strategy, dataset: tf.data.Dataset, in_parts: bool = False):
+        """A dataset for `strategy.run`, of an endless one of batches, or `in_parts`: of the parts of a Share."""
+        if not in_parts:
             return strategy.experimental_distribute_dataset(dataset)
         # Otherwise TensorFlow lets all workers tell each other before each step that they have a batch.
         endless = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
