@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from pretraining_text import LETTERS, VOCABULARY
+from pretraining_text import LETTERS, VOCABULARY, data_options
 
 from bert_tf2.pretraining import example_files
-from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingOptions
+from bert_tf2.pretraining.options import PretrainingOptions
 
 LENGTH, PREDICTIONS = 32, 5
 
@@ -28,11 +28,9 @@ def make(folder, name="out", num_documents=60, seed=1, **settings) -> str:
     """Writes records; returns their path."""
     (folder / "text.txt").write_text(text(num_documents, seed))
     (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
-    files = {"input_file": "text.txt", "output_file": name, "vocab_file": "vocab.txt"}
-    sizes = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, "do_lower_case": True}
-    given = {key: f"{folder}/{file}" for key, file in files.items()}
-    given |= {**sizes, "dynamic_masking": True, "dupe_factor": 1, **settings}
-    example_files.run(CreatePretrainingDataOptions(**given))
+    sizes = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, "input_file": f"{folder}/text.txt"}
+    settings = {**sizes, "dynamic_masking": True, "dupe_factor": 1, **settings}
+    example_files.run(data_options(folder, name, **settings))
     return f"{folder}/{name}"
 
 

@@ -87,15 +87,6 @@ def test_a_window_holds_records_of_many_places(index, whole):
         assert len({runs[number] for number in window[:100]}) >= 4
 
 
-def test_two_replicas_read_what_one_reads(index, two):
-    data = record_order.shuffled(index, 1).rebatch(6, drop_remainder=True).take(20)
-    alone = [records.numpy().tolist() for records, _ in data]
-    for batch, (parts, _) in zip(alone, two.experimental_distribute_dataset(data), strict=True):
-        parts = two.experimental_local_results(parts)
-        assert [len(part) for part in parts] == [3, 3]
-        assert tf.concat(parts, 0).numpy().tolist() == batch
-
-
 def test_the_records_of_a_step_are_named(index):
     """Counted from 1; those of `shuffled` at the same place, and no more than fit on a screen."""
     _, origin = next(iter(record_order.shuffled(index, 1, 7).rebatch(3)))

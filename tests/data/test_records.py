@@ -145,15 +145,22 @@ def test_files_without_records(tmp_path, ending):
         ("regression", {"label_ids": [float("nan")]}, "holds nan"),
         ("regression", {"label_ids": [-3.5]}, None),
         ("pretraining", {"masked_lm_weights": [0.25, 3.0]}, None),
+        ("unmasked", {"segment_lengths": [5, 1]}, "holds 1,"),
+        ("unmasked", {"segment_lengths": [2, 2, 2]}, "3 values in segment_lengths"),
+        ("unmasked", {"input_ids": [2, 6, 999, 3, 8, 3]}, "holds 999,"),
+        ("unmasked", {"input_ids": []}, "no values of type int64 in its feature input_ids"),
+        ("unmasked", {"input_ids": [2] * 7}, "7 values in input_ids"),
+        ("unmasked", {"next_sentence_labels": [2]}, "holds 2,"),
     ],
 )
 def test_what_training_refuses_is_found(tmp_path, kind, change, words):
-    kind = KINDS[kind]
-    rows = [row_of(kind, number) for number in range(4)]
-    rows[2] |= change
-    path = write(tmp_path / "a", kind, rows)
-    found = fault(path, kind)
-    assert found is None if words is None else f"{path}, record 3: {next(iter(change))} {words}" in found
+    kind = KINDS.get(kind, records.UNMASKED)
+    unmasked = {"input_ids": [2, 6, 7, 3, 8, 3], "segment_lengths": [4, 2], "next_sentence_labels": [1]}
+    rows = [unmasked if kind is records.UNMASKED else row_of(kind, number) for number in range(4)]
+    rows[2] = rows[2] | change
+    (tmp_path / "a").write_bytes(framed(*map(encoded, rows)))
+    found = fault(f"{tmp_path}/a", kind)
+    assert found is None if words is None else found.startswith(f"{tmp_path}/a, record 3: ") and words in found
 
 
 TOKENS = {"input_ids": [2, 300, 5, 6, 3, 0, 0, 0], "input_mask": [1, 1, 1, 1, 1, 0, 0, 0], "segment_ids": [0] * 8}
@@ -166,7 +173,7 @@ def encoded(row) -> bytes:
     example = tf.train.Example()
     for name, values in row.items():
         slot = example.features.feature[name]
-        (slot.float_list if name == "masked_lm_weights" else slot.int64_list).value.extend(values)
+        (slot.float_list if any(isinstance(value, float) for value in values) else slot.int64_list).value.extend(values)
     return example.SerializeToString(deterministic=True)
 
 

@@ -79,11 +79,6 @@ def test_rare_pieces_and_characters_are_left_out(caplog):
     assert record.levelname == "WARNING" and "1 rarest of 4 characters" in record.getMessage()
 
 
-def test_words_longer_than_the_learner_takes_can_still_be_spelt():
-    tokenizer = tokenization.WordpieceTokenizer(dict.fromkeys(entries_of(["x" * 60 + "y", "z z"]), 0))
-    assert tokenizer.tokenize("x" * 60 + "y") == ["x"] + ["##x"] * 59 + ["##y"]
-
-
 def test_mistakes_are_one_line(monkeypatch):
     assert "--vocab_size=104" in message_of(build_vocab.build_vocab, TEXTS, vocab_size=104)
     assert "--input_file" in message_of(build_vocab.build_vocab, ["", " \u200b\n"])

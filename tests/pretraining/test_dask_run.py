@@ -2,159 +2,152 @@
 
 from __future__ import annotations
 
-import contextlib
+import json
 import logging
+import pathlib
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 pytest.importorskip("distributed", reason="needs the extra `dask`")
 
-from cluster_runs import FLAGS, SLOW, Cluster, command_line, contents, make_plain, run, wait_until
+import distributed
 from command_lines import ROOT, environment
+from pretraining_text import CORPUS, SETTINGS, VOCABULARY, Here, data_options
 from refused import message_of
 
 from bert_tf2 import commands
+from bert_tf2.pretraining import sharded
 
 pytestmark = pytest.mark.extra
 
 
+def wait_until(true) -> None:
+    until = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+class Cluster:
+    """A scheduler of Dask and workers with one thread each, on loopback addresses."""
+
+    def __init__(self, folder: pathlib.Path):
+        self._folder, self.running = folder, []
+        where = folder / "scheduler.json"
+        self.scheduler = self._start("dask_scheduler", "--host=127.0.0.1", "--port=0", f"--scheduler-file={where}")
+        wait_until(lambda: where.exists() and where.read_text().rstrip().endswith("}"))
+        self.address = json.loads(where.read_text())["address"]
+
+    def add(self, count: int = 1, preload: str = "") -> subprocess.Popen:
+        """Starts workers, which load a module of this text first; returns the last one."""
+        (self._folder / "first.py").write_text(preload)
+        more = ["--nthreads=1", "--no-nanny", "--preload", f"{self._folder}/first.py"]
+        return [self._start("dask_worker", self.address, *more) for _ in range(count)][-1]
+
+    def _start(self, program: str, *more: str) -> subprocess.Popen:
+        command = [sys.executable, "-m", f"distributed.cli.{program}", "--no-dashboard", *more]
+        with (self._folder / "cluster.log").open("a") as log:
+            self.running.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=self._folder))
+        return self.running[-1]
+
+
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
+    """Its workers are in another folder than the files."""
     monkeypatch.setenv("PYTHONPATH", environment(ROOT, ROOT / "tests")["PYTHONPATH"])
-    folder = tmp_path / "cluster"
-    folder.mkdir()
-    with contextlib.ExitStack() as stack:
-        yield Cluster(folder, stack)
+    (tmp_path / "cluster").mkdir()
+    made = Cluster(tmp_path / "cluster")
+    yield made
+    for process in reversed(made.running):
+        process.kill()
+        process.wait()
 
 
-def at(cluster, flags=FLAGS):
-    return (*flags, f"--dask_scheduler={cluster.address}")
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """The current folder, with text and its shards in `plain`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus.txt").write_text(f"{CORPUS}\n" * 600)
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+    sharded.run(data_options(tmp_path, "plain/x", num_shards=12, dupe_factor=8), Here())
+    return tmp_path
 
 
-@pytest.fixture(scope="module")
-def short(tmp_path_factory):
-    return make_plain(tmp_path_factory.mktemp("short"))
+def make(address: str, **changes) -> None:
+    files = {"input_file": "corpus.txt", "vocab_file": "vocab.txt", "output_file": "out/x"}
+    settings = {**SETTINGS, "num_shards": 12, "dupe_factor": 8, "dask_scheduler": address, **changes}
+    commands.call("create_pretraining_data", **files, **settings)
 
 
-@pytest.fixture(scope="module")
-def long(tmp_path_factory):
-    return make_plain(tmp_path_factory.mktemp("long"), SLOW, 900)
+def shards(folder: pathlib.Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("x-*")}
 
 
-@contextlib.contextmanager
-def running(data, command, shards, output):
-    """A run that has finished some shards."""
-    folder = data / output
-    launcher = subprocess.Popen(
-        command_line(data, *command, output=output), cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        wait_until(lambda: len([*folder.glob("x-*")]) >= shards, "shards are made")
-        yield launcher
-    finally:
-        launcher.kill()
-        launcher.communicate()
-
-
-def succeeded(launcher):
-    _, log = launcher.communicate(timeout=120)
-    assert launcher.returncode == 0 and "Traceback" not in log, log
-    return log
-
-
-def test_the_shards_are_those_of_worker_processes(short, cluster, tmp_path):
-    """Of relative names, too, and of workers in other folders."""
-    for _ in range(4):
-        cluster.add(cwd=tmp_path)
-    script = [sys.executable, f"{ROOT}/create_pretraining_data.py", "--input_file=one.txt", "--vocab_file=vocab.txt"]
-    command = [*script, "--output_file=four/x", *at(cluster)]
-    done = subprocess.run(command, cwd=short, capture_output=True, text=True, timeout=120)
-    found, expected = contents(short / "four"), contents(short / "plain")
-    assert found.pop("manifest.json") != expected.pop("manifest.json") and found == expected  # the names of the input
-    assert done.returncode == 0 and f"Dask: {cluster.address}, " in done.stderr and "dashboard" in done.stderr
-    with cluster.client() as client:
+def test_the_shards_are_those_of_this_process(data, cluster):
+    cluster.add(4)
+    make(cluster.address)
+    assert shards(data / "out") == shards(data / "plain")
+    with distributed.Client(cluster.address, set_as_default=False) as client:
         loaded = client.run(lambda: sorted({"tensorflow", "keras", "sklearn", "h5py"} & {*sys.modules}))
-        assert len(loaded) == 4 and not any(loaded.values())
-    (short / "four" / "x-00003-of-00012").unlink()
-    before = (short / "four" / "x-00001-of-00012").stat().st_mtime_ns
-    done = subprocess.run(command, cwd=short, capture_output=True, text=True, timeout=120)
-    assert "11 of 12 shards" in done.stderr and (short / "four" / "x-00003-of-00012").exists()
-    assert (short / "four" / "x-00001-of-00012").stat().st_mtime_ns == before
+        assert loaded and not any(loaded.values())
+    missing, kept = (data / "out" / f"x-0000{number}-of-00012" for number in (3, 1))
+    missing.unlink()
+    before = kept.stat().st_mtime_ns
+    make(cluster.address)
+    assert missing.exists() and kept.stat().st_mtime_ns == before
+    assert "--dupe_factor=8, not 3" in message_of(make, cluster.address, dupe_factor=3)
 
 
-def test_a_killed_worker_and_one_that_joins_late(long, cluster):
-    for _ in range(3):
-        cluster.add()
-    with running(long, at(cluster, SLOW), 2, "killed") as launcher:
-        cluster.workers[0].kill()
-        cluster.add()
-        succeeded(launcher)
-    assert contents(long / "killed") == contents(long / "plain")
-
-
-def test_a_killed_scheduler_is_one_line_and_loses_nothing(long, cluster, tmp_path):
-    for _ in range(2):
-        cluster.add()
-    with running(long, at(cluster, SLOW), 3, "scheduler") as launcher:
+def test_killed_workers_and_a_killed_scheduler_lose_nothing(data, cluster, tmp_path):
+    (tmp_path / "other").mkdir()
+    with ThreadPoolExecutor(1) as pool:
+        worker = cluster.add(2)
+        run = pool.submit(make, cluster.address)
+        wait_until(lambda: len(shards(data / "out")) >= 2)
+        worker.kill()
+        cluster.add()  # joins late
+        wait_until(lambda: len(shards(data / "out")) >= 4)
         cluster.scheduler.kill()
-        _, log = launcher.communicate(timeout=60)
-    assert launcher.returncode == 1 and "Traceback" not in log, log
-    assert "the Dask scheduler" in log.splitlines()[-1]
-    with contextlib.ExitStack() as stack:
-        other = Cluster(tmp_path / "cluster", stack)
-        other.add()
-        done = run(long, *at(other, SLOW), output="scheduler")
-    assert done.returncode == 0 and "are finished and kept" in done.stderr, done.stderr
-    assert contents(long / "scheduler") == contents(long / "plain")
+        assert "the Dask scheduler" in message_of(run.result)
+    other = Cluster(tmp_path / "other")
+    cluster.running += other.running
+    cluster.running.append(other.add())
+    make(other.address)
+    assert shards(data / "out") == shards(data / "plain")
 
 
-# What is wrong with a worker, as a module that it loads first.
-OTHER_TEXT = "from bert_tf2.support import files; files.size = lambda path: 7"
-OTHER_VERSION = "import bert_tf2; bert_tf2.__version__ = '0.0.1'"
+ENDS = "import os, sys\nsys.addaudithook(lambda event, what: event == 'open' and 'x-0' in str(what) and os._exit(9))"
 
 
 @pytest.mark.parametrize(
-    ("wrong", "problem"),
-    [(OTHER_TEXT, "one.txt"), (OTHER_VERSION, "bert_tf2 0.0.1")],
-    ids=["text", "version"],
+    ("preload", "words"),
+    [
+        ("from bert_tf2.support import files; files.size = lambda path: 7", ["corpus.txt"]),
+        ("import bert_tf2; bert_tf2.__version__ = '0.0.1'", ["bert_tf2 0.0.1"]),
+        (ENDS, ["4 workers"]),
+    ],
+    ids=["another text", "another version", "ended by a shard"],
 )
-def test_a_worker_that_cannot_is_named(short, cluster, tmp_path, wrong, problem, request):
-    (tmp_path / "wrong.py").write_text(wrong)
-    cluster.add("--preload", str(tmp_path / "wrong.py"))
-    output = request.node.callspec.id
-    done = run(short, *at(cluster), output=output)
-    last = done.stderr.splitlines()[-1]
-    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    assert all(word in last for word in (problem, "tcp://127.0.0.1:", f"{short}/{output}/x-000")), last
-    cluster.workers[0].kill()
+def test_a_worker_that_cannot_is_named(data, cluster, preload, words):
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(make, cluster.address)
+        for _ in range(4 if preload == ENDS else 0):
+            cluster.add(1, preload).wait(timeout=60)
+        worker = cluster.add(1, "" if preload == ENDS else preload)
+        found = message_of(run.result, timeout=60)
+    assert all(word in found for word in [*words, "tcp://127.0.0.1:", "out/x-000"]), found
+    worker.kill()
     cluster.add()
-    done = run(short, *at(cluster), output=output)
-    assert done.returncode == 0 and contents(short / output) == contents(short / "plain"), done.stderr
+    make(cluster.address)
+    assert shards(data / "out") == shards(data / "plain")
 
 
-def test_a_shard_that_ends_every_worker_is_one_line(short, cluster, tmp_path):
-    (tmp_path / "ends.py").write_text(
-        "import os, sys\nsys.addaudithook(lambda event, args: 'x-0' in str(args) and event == 'open' and os._exit(9))"
-    )
-    command = command_line(short, *at(cluster), output="ends")
-    launcher = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    for _ in range(4):
-        cluster.add("--preload", str(tmp_path / "ends.py")).wait(timeout=60)
-    _, log = launcher.communicate(timeout=60)
-    last = log.splitlines()[-1]
-    assert launcher.returncode == 1, log
-    assert "4 workers" in last and "tcp://127.0.0.1:" in last and "ends/x-000" in last
-    cluster.add()
-    done = run(short, *at(cluster), output="ends")
-    assert done.returncode == 0 and contents(short / "ends") == contents(short / "plain"), done.stderr
-
-
-def test_an_address_where_nobody_answers(short, tmp_path):
+def test_an_address_where_nobody_answers(data):
     """The loggers may belong to another client of the process."""
     logger = logging.getLogger("distributed.comm")
-    settings = {"input_file": f"{short}/one.txt", "vocab_file": f"{short}/vocab.txt", "output_file": f"{tmp_path}/x"}
-    where = {"num_shards": 2, "dask_scheduler": "tcp://127.0.0.1:9"}
-    assert "no scheduler answers" in message_of(commands.call, "create_pretraining_data", **settings, **where)
+    assert "no scheduler answers" in message_of(make, "tcp://127.0.0.1:9")
     assert not logger.disabled

@@ -1,4 +1,4 @@
-"""Masks that are drawn in training: the rule, number by number; what they depend on; bad records."""
+"""Masks that are drawn in training: the rule, number by number; what they depend on."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from pretraining_text import VOCABULARY, rows_of
-from refused import message_of
 from unmasked_data import LENGTH, PREDICTIONS, make, write
 
-from bert_tf2 import commands
 from bert_tf2.data import record_order, records
 from bert_tf2.pretraining import dynamic_masking
 from bert_tf2.pretraining.options import PretrainingDataOptions
 
 VOCAB = {token: number for number, token in enumerate(VOCABULARY)}
 CLS, SEP, MASK = (VOCAB[token] for token in ("[CLS]", "[SEP]", "[MASK]"))
-ROW = {"input_ids": [CLS, 6, 7, SEP, 8, SEP], "segment_lengths": [4, 2], "next_sentence_labels": [1]}
 SIZES = {
     "max_seq_length": LENGTH,
     "max_predictions_per_seq": PREDICTIONS,
@@ -134,31 +130,3 @@ def test_masks_depend_on_seeds_and_epoch_alone(tmp_path):
     other = dict(twice[count:])
     assert other.keys() == {*dict(twice[:count])} == {before for before, _ in one}
     assert sum(other[before] != after for before, after in twice[:count]) > 0.9 * count
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"segment_lengths": [4, 3]}, "segment_lengths is 7"),
-        ({"segment_lengths": [5, 1]}, "segment_lengths holds 1,"),
-        ({"segment_lengths": [2, 2, 2]}, "3 values in segment_lengths"),
-        ({"input_ids": [CLS, 6, 999, SEP, 8, SEP]}, "input_ids holds 999"),
-        ({"input_ids": []}, "input_ids"),
-        ({"input_ids": [CLS] * 40}, "40 values in input_ids"),
-        ({"next_sentence_labels": [2]}, "next_sentence_labels holds 2"),
-        ({"next_sentence_labels": None}, "next_sentence_labels"),
-    ],
-    ids=str,
-)
-def test_a_bad_record_stops_the_reading_and_is_named(tmp_path, change, words):
-    bad = {name: values for name, values in {**ROW, **change}.items() if values is not None}
-    paths = [write(tmp_path / "a", [ROW]), write(tmp_path / "b", [ROW, bad, ROW])]
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        list(dataset(paths))
-    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY))
-    found = [str(records.find_fault(paths, records.UNMASKED, SIZES))]
-    if len(bad["input_ids"]) < LENGTH:  # a length that inspect_records.py does not know
-        given = {"input_file": ",".join(paths), "vocab_file": f"{tmp_path}/vocab.txt"}
-        found.append(message_of(commands.call, "inspect_records", **given))
-    for message in found:
-        assert message.startswith(f"{paths[1]}, record 2: ") and words in message

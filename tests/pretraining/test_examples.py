@@ -45,29 +45,6 @@ class Script:
 # By hand
 
 
-def test_pairs():
-    documents = [[["a", "b"], ["c", "d"], ["e", "f"], ["g", "h"]], [["i", "j"], ["k", "l"], ["m", "n"]]]
-    mask = 0.0  # one draw below 0.8 for the single prediction
-    rng = Script(
-        randoms=[
-            0.5,  # not a short document: 6 tokens are aimed at
-            *(0.4, mask),  # a b | c d e f: B is a random one, c d e f goes back
-            *(0.7, mask),  # c d | e f g h: B is the real one
-        ],
-        integers=[1, 0, 0, 1, 1, 1],
-        # A is one sentence; documents 0, 0 (the own one: drawn again) and 1; from its sentence 1; A is one sentence
-    )
-    found = pretraining.create_instances_from_document(documents, 0, 9, 0.1, 0.15, 1, VOCABULARY, rng)
-    assert rng.left == ([], [])
-    shown = [(" ".join(each.tokens), each.is_random_next, each.masked_lm_labels) for each in found]
-    assert shown == [
-        ("[CLS] [MASK] b [SEP] k l m n [SEP]", True, ["a"]),
-        ("[CLS] [MASK] d [SEP] e f g h [SEP]", False, ["c"]),
-    ]
-    assert [each.masked_lm_positions for each in found] == [[1], [1]]
-    assert [each.segment_ids for each in found] == [[0] * 4 + [1] * 5] * 2
-
-
 def test_truncation_shortens_the_longer_segment_at_the_end_that_the_coin_decides():
     a, b, rng = [*"abcde"], [*"fgh"], Script(randoms=[0.1, 0.6, 0.2, 0.9])
     for limit in (4, 9):
@@ -76,57 +53,66 @@ def test_truncation_shortens_the_longer_segment_at_the_end_that_the_coin_decides
         assert (a, b, rng.left) == (["b", "c"], ["g", "h"], ([], []))
 
 
-def masked(tokens, rng, probability=0.15, most=20, whole_words=False):
-    """(position, label, replacement) of each prediction."""
-    before = [*tokens]
-    output, positions, labels = pretraining.create_masked_lm_predictions(
-        tokens, probability, most, VOCABULARY, rng, whole_words
-    )
-    assert tokens == before
-    assert all(output[place] == tokens[place] for place in range(len(tokens)) if place not in positions)
-    return [(place, label, output[place]) for place, label in zip(positions, labels, strict=True)]
-
-
 def test_masks():
-    rng = Script(randoms=[0.79, 0.8, 0.49, 0.8, 0.5], integers=[7])
-    found = masked("[CLS] a b c [SEP] d e [SEP]".split(), rng, 0.9, 3)
-    assert found == [(1, "a", "[MASK]"), (2, "b", "b"), (3, "c", VOCABULARY[7])] and rng.left == ([], [])
+    """The draws: whether [MASK] replaces a token, whether the token stays, and which word replaces it otherwise."""
+    rng, tokens = Script([0.79, 0.8, 0.49, 0.8, 0.5], [7]), "[CLS] a b c [SEP] d e [SEP]".split()
+    found = pretraining.create_masked_lm_predictions(tokens, 0.9, 3, VOCABULARY, rng, False)
+    assert found == (f"[CLS] [MASK] b {VOCABULARY[7]} [SEP] d e [SEP]".split(), [1, 2, 3], [*"abc"])
+    assert rng.left == ([], []) and tokens == "[CLS] a b c [SEP] d e [SEP]".split()  # not modified
     for whole_words in (False, True):
-        assert masked(["[CLS]", "[SEP]"], Script(), whole_words=whole_words) == []
+        nothing = pretraining.create_masked_lm_predictions(["[CLS]", "[SEP]"], 0.9, 3, VOCABULARY, rng, whole_words)
+        assert nothing == (["[CLS]", "[SEP]"], [], [])
 
 
 def words_of(instance, boundaries):
     """The places of the words of an example, in a text whose words are apart by spaces alone."""
-    words = []
-    for place, token in enumerate(instance.tokens):
-        if place in instance.masked_lm_positions:
-            token = instance.masked_lm_labels[instance.masked_lm_positions.index(place)]
-        begins_b = place and instance.segment_ids[place] > instance.segment_ids[place - 1]
-        if token in ("[CLS]", "[SEP]"):
-            continue
-        if words and token.startswith("##") and not (begins_b and boundaries == "spaces"):
-            words[-1].add(place)
-        else:
-            words.append({place})
+    words, originals = [], dict(zip(instance.masked_lm_positions, instance.masked_lm_labels, strict=True))
+    for place, (token, segment) in enumerate(zip(instance.tokens, instance.segment_ids, strict=True)):
+        token = originals.get(place, token)
+        begins_b = boundaries == "spaces" and segment > instance.segment_ids[place - 1]
+        if words and token.startswith("##") and not begins_b:
+            words[-1].append(place)
+        elif token not in ("[CLS]", "[SEP]"):
+            words.append([place])
     return words
 
 
+def whole_words(folder, tokenizer, text, **changes):
+    (folder / "text").write_text(text)
+    settings = {"do_whole_word_mask": True, "max_seq_length": 12, "max_predictions_per_seq": 5, "masked_lm_prob": 0.4}
+    options = PretrainingDataOptions(dupe_factor=80, **settings, **changes)
+    return pretraining.make_instances([f"{folder}/text"], tokenizer, options, random.Random(1))
+
+
 @pytest.mark.parametrize("boundaries", ["pieces", "spaces"])
-def test_a_segment_that_was_cut_inside_a_word(tmp_path, tokenizer, boundaries):
-    """With pieces, as in the reference, B's first ones belong to the last word of A."""
-    (tmp_path / "text").write_text("abcd ef\nghij klm\nno pqrs\n\nabc abcd\nxyz zyx\n")
-    options = PretrainingDataOptions(
-        max_seq_length=9, max_predictions_per_seq=4, masked_lm_prob=0.5, do_whole_word_mask=True,
-        word_boundaries=boundaries, dupe_factor=60,
-    )  # fmt: skip
-    met = 0
-    for instance in pretraining.make_instances([f"{tmp_path}/text"], tokenizer, options, random.Random(1)):
-        positions = {*instance.masked_lm_positions}
-        words = words_of(instance, boundaries)
-        assert all(word <= positions or not word & positions for word in words)
-        across = any(len({instance.segment_ids[place] for place in word}) == 2 for word in words)
-        met += across if boundaries == "pieces" else words != words_of(instance, "pieces")
+def test_words_are_masked_together_or_not_at_all(tmp_path, tokenizer, boundaries):
+    """Of a segment that was cut inside a word, the first pieces belong to A's last word with pieces."""
+    text, met = "abcd ef\nghij klm\nno pqrs\n\nabc abcd\nxyz zyx\n", 0
+    for instance in whole_words(tmp_path, tokenizer, text, word_boundaries=boundaries):
+        positions, words = {*instance.masked_lm_positions}, words_of(instance, boundaries)
+        assert all({*word} <= positions or not {*word} & positions for word in words)
+        met += words != words_of(instance, "spaces" if boundaries == "pieces" else "pieces")
     assert met > 50
+
+
+@pytest.mark.parametrize("changes", [{}, {"word_boundaries": "spaces"}, {"objective": "mlm"}], ids=str)
+@pytest.mark.parametrize(("draw", "mixed"), [("word", 0.01), ("piece", 0.41)])
+def test_whether_the_pieces_of_a_masked_word_are_replaced_alike(tmp_path, tokenizer, changes, draw, mixed):
+    """--whole_word_draw: 80 %, 10 % and 10 % of the words; of the pieces as in the reference."""
+    text = "\n\n".join(["ab cde fg hij\ncde fg hij ab\nfg hij ab cde\nhij ab cde fg\nab cde fg hij"] * 12)
+    found = collections.Counter()
+    for instance in whole_words(tmp_path, tokenizer, text, whole_word_draw=draw, **changes):
+        labels = dict(zip(instance.masked_lm_positions, instance.masked_lm_labels, strict=True))
+        for word in words_of(instance, changes.get("word_boundaries", "pieces")):
+            new = {instance.tokens[place] for place in word}
+            if len(word) > 1 and {*word} <= labels.keys():
+                same = [labels[place] == instance.tokens[place] for place in word]
+                how = "[MASK]" if new == {"[MASK]"} else "mixed" if "[MASK]" in new or any(same) else "other"
+                found["same" if all(same) else how] += 1
+    shares = {how: count / found.total() for how, count in found.items()}
+    assert found.total() > 1000 and shares["mixed"] == pytest.approx(mixed, abs=0.08)
+    if draw == "word":  # a random entry of 57 may be the token itself, or [MASK]
+        assert shares == pytest.approx({"[MASK]": 0.8, "same": 0.1, "other": 0.1, "mixed": 0.01}, abs=0.03)
 
 
 def test_no_token_is_lost_and_only_long_sentences_are_cut():
@@ -148,20 +134,15 @@ def test_no_token_is_lost_and_only_long_sentences_are_cut():
 # The functions of the reference
 
 
-def facts(instances):
-    names = ("tokens", "segment_ids", "masked_lm_positions", "masked_lm_labels", "is_random_next")
-    return [[getattr(instance, name) for name in names] for instance in instances]
-
-
 def test_the_reference_s_functions_take_its_arguments(tokenizer, corpus):
     """The arguments of two functions, the second one a call for each document with a generator that advances."""
     options = PretrainingDataOptions(
         max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, masked_lm_prob=0.2, short_seq_prob=0.3,
         do_whole_word_mask=True,
     )  # fmt: skip
-    wanted = facts(pretraining.make_instances([corpus], tokenizer, options, random.Random(3)))
+    wanted = pretraining.make_instances([corpus], tokenizer, options, random.Random(3))
     found = pretraining.create_training_instances([corpus], tokenizer, 32, 2, 0.3, 0.2, 5, random.Random(3), True)
-    assert len(found) > 10 and facts(found) == wanted
+    assert len(found) > 10 and found == wanted
     documents = [[tokenizer.tokenize(line) for line in part.splitlines()] for part in CORPUS.split("\n\n")]
     rng, found = random.Random(3), []
     rng.shuffle(documents)
@@ -169,7 +150,7 @@ def test_the_reference_s_functions_take_its_arguments(tokenizer, corpus):
         arguments = (documents, number, 32, 0.3, 0.2, 5, VOCABULARY, rng, True)
         found += pretraining.create_instances_from_document(*arguments)
     rng.shuffle(found)
-    assert facts(found) == wanted
+    assert found == wanted
 
 
 def test_a_tokenizer_of_one_s_own(tmp_path):
@@ -201,11 +182,9 @@ def test_instances_of_one_s_own_are_written(tokenizer, tmp_path):
     assert row["input_ids"] == [*tokenizer.convert_tokens_to_ids(own.tokens), 0]
     assert (row["masked_lm_positions"], row["next_sentence_labels"]) == ([1, 0], [1])
     before = (tmp_path / "out").read_bytes()
-    for second, error in ((own, ValueError), (None, AttributeError)):  # too long; and a failure halfway
+    for second, length, error in ((own, 4, ValueError), (None, 6, AttributeError)):  # too long; a failure halfway
         with pytest.raises(error):
-            pretraining.write_instance_to_example_files(
-                [own, second], tokenizer, 6 - (error is ValueError) * 2, 2, [path]
-            )
+            pretraining.write_instance_to_example_files([own, second], tokenizer, length, 2, [path])
         assert (tmp_path / "out").read_bytes() == before and len([*tmp_path.iterdir()]) == 2
 
 
@@ -226,7 +205,7 @@ def test_records_are_those_of_the_reference(case, tmp_path):
     files = {
         "input_file": ",".join(inputs),
         "output_file": ",".join(outputs),
-        "vocab_file": f"{GOLDEN}/{case['vocab']}",
+        "vocab_file": str(GOLDEN / case["vocab"]),
     }
     example_files.run(CreatePretrainingDataOptions(**{"do_lower_case": True, **files, **case["flags"]}))
     assert [digest(path)["digest"] for path in outputs] == [output["digest"] for output in case["outputs"]]
@@ -307,41 +286,6 @@ def test_the_script_makes_what_the_functions_make(tmp_path, seed):
         sizes = options.max_seq_length, options.max_predictions_per_seq
         pretraining.write_instance_to_example_files(instances, tokenizer, *sizes, [f"{tmp_path}/same"])
         assert (tmp_path / "out").read_bytes() == (tmp_path / "same").read_bytes()
-
-
-@pytest.mark.parametrize("changes", [{}, {"word_boundaries": "spaces"}, {"objective": "mlm"}], ids=str)
-def test_whether_the_pieces_of_a_masked_word_are_replaced_alike(tmp_path, vocab_file, changes):
-    """--whole_word_draw: 80 %, 10 % and 10 % of the words, or of the pieces as in the reference."""
-    words = ["ab", "cde", "fg", "hij"]
-    lines = [" ".join(words[(number + place) % 4] for place in range(4)) for number in range(60)]
-    (tmp_path / "corpus.txt").write_text("\n\n".join("\n".join(lines[n : n + 5]) for n in range(0, 60, 5)) + "\n")
-    settings = {"do_whole_word_mask": True, "masked_lm_prob": 0.3, "dupe_factor": 20, "max_predictions_per_seq": 6}
-    shares = {}
-    for draw in ("word", "piece"):
-        example_files.run(data_options(tmp_path, draw, whole_word_draw=draw, **settings, **changes))
-        found = collections.Counter(kind for row in rows_of(tmp_path / draw) for kind in kinds_of_words(row))
-        assert found.total() > 1000
-        shares[draw] = {kind: count / found.total() for kind, count in found.items()}
-    assert shares["word"]["[MASK]"] == pytest.approx(0.8, abs=0.03)
-    assert shares["word"]["same"] == pytest.approx(0.1, abs=0.03)
-    # A random entry of 57 may be the token itself, or [MASK].
-    assert shares["word"]["other"] == pytest.approx(0.1, abs=0.03) and shares["word"]["mixed"] < 0.04
-    assert shares["piece"]["mixed"] == pytest.approx(0.41, abs=0.04)  # of two pieces 0.34, of three 0.48
-
-
-def kinds_of_words(row):
-    """How the pieces of each masked word of several pieces were replaced."""
-    words, mask = [], VOCABULARY.index("[MASK]")
-    for place, label, weight in zip(
-        row["masked_lm_positions"], row["masked_lm_ids"], row["masked_lm_weights"], strict=True
-    ):
-        new = row["input_ids"][place]
-        kind = "[MASK]" if new == mask else "same" if new == label else "other"
-        if weight and VOCABULARY[label].startswith("##") and words:
-            words[-1].append(kind)
-        elif weight:
-            words.append([kind])
-    return [word[0] if len({*word}) == 1 else "mixed" for word in words if len(word) > 1]
 
 
 # Random numbers, many at a time

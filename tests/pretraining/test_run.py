@@ -94,6 +94,7 @@ def test_results_and_the_best_weights(trained, pretrain):
     for name in ("masked_lm_loss", "masked_lm_accuracy", "next_sentence_loss", "next_sentence_accuracy"):
         assert again[name] == pytest.approx(results[name], rel=1e-4)
     seen = json.loads((folder / "best" / "measure.json").read_text())
+    assert all((folder / name / "bert_config.json").exists() for name in (".", "best"))
     assert seen["last_step"] == 6 and seen["measure"] == "masked_lm_log_likelihood"
     best = pretrain(output_dir=str(folder / "best"), **EVALUATES)
     assert best["global_step"] == seen["step"] and -best["masked_lm_loss"] == pytest.approx(seen["value"], rel=1e-5)
@@ -264,11 +265,6 @@ def test_two_lengths(folder, tmp_path, command_lines):
             flags = {name: str(value).replace(place, here) for name, value in flags.items()}
         done = command_lines.run(*command_line(script, flags), cwd=tmp_path)
         assert done.status == 0, done.stderr
-    (line,) = (line for line in done.stderr.splitlines() if "Not an exact continuation" in line)
-    assert all(
-        name in line for name in ("max_seq_length: 16 before, 32 now", "max_predictions_per_seq: 3 before", "records: ")
-    )
-    assert "num_train_steps" not in line and "learning_rate" not in line
     events = event_accumulator.EventAccumulator(str(tmp_path / "two_lengths")).Reload()
     logged = {event.step: float(tf.make_ndarray(event.tensor_proto)) for event in events.Tensors("learning_rate")}
     assert {6, 7, 10} <= logged.keys() and int(saved(tmp_path / "two_lengths")["global_step"]) == 10

@@ -86,32 +86,22 @@ def test_lines_that_are_longer_than_what_is_read_at_a_time(tmp_path):
 
 def test_json_lines_are_cut_at_every_line(tmp_path):
     texts = [b'{"text": "a"}\n{}\n\n{"te', b"1\n2\n3\n4\n"]  # the end of a file ends a line
-    lines = {
-        0: b'{"text": "a"}\n',
-        14: b"{}\n",
-        17: b"\n",
-        18: b'{"te\n',
-        22: b"1\n",
-        24: b"2\n",
-        26: b"3\n",
-        28: b"4\n",
-    }
+    lines = [b'{"text": "a"}\n', b"{}\n", b"\n", b'{"te\n', b"1\n", b"2\n", b"3\n", b"4\n"]
     for count in range(1, 30):
         wanted = [[] for _ in range(count)]
-        for start, line in lines.items():
+        for start, line in zip([0, 14, 17, 18, 22, 24, 26, 28], lines, strict=True):
             wanted[max(number for number in range(count) if 30 * number // count <= start)].append(line)
         assert cut(tmp_path, texts, count, input_format="jsonl") == wanted
 
 
-def test_compressed_files_are_unpacked_beside_the_output_for_a_while(tmp_path):
+def test_compressed_files_are_unpacked_beside_the_output_for_a_while(tmp_path, vocab_file):
     found = cut(tmp_path, [b"a\n\nb\n", gzip.compress(b"c\n\nd\n\ne\n")], 2)
     assert found == [[b"a\n", b"\n", b"b\n", b"c\n", b"\n"], [b"d\n", b"\n", b"e\n"]]
     half = gzip.compress(b"a b c\n" * 1000)[:-9]
     assert "/1: " in message_of(cut, tmp_path, [gzip.compress(b"a\n"), half], 1)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "vocab.txt"]
     os.mkfifo(tmp_path / "pipe")
-    assert "copy" in message_of(sharded.run, data_options(tmp_path, input_file=f"{tmp_path}/pipe", num_shards=2,
-                                                          vocab_file=vocabulary(tmp_path)))  # fmt: skip
+    assert "copy" in message_of(sharded.run, data_options(tmp_path, input_file=f"{tmp_path}/pipe", num_shards=2))
 
 
 # Their bytes
@@ -119,15 +109,9 @@ def test_compressed_files_are_unpacked_beside_the_output_for_a_while(tmp_path):
 DOCUMENTS = 24  # of the corpus of `data`
 
 
-def vocabulary(folder) -> str:
-    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
-    return f"{folder}/vocab.txt"
-
-
 @pytest.fixture
-def data(tmp_path):
+def data(tmp_path, vocab_file):
     """A folder with two files of text and a vocabulary."""
-    vocabulary(tmp_path)
     lines = (f"{CORPUS}\n" * (DOCUMENTS // 4)).splitlines()
     (tmp_path / "one.txt").write_text("\n".join(lines[:42]))  # ends within a document, and without a line end
     (tmp_path / "two.txt").write_text("\n".join(lines[42:]) + "\n")
@@ -286,53 +270,41 @@ def test_the_index_of_large_records_is_kept_beside_them(data):
 # Remote files; `ram://` is TensorFlow's own file system, within one process.
 
 
-def store(path, content) -> None:
-    with tf.io.gfile.GFile(path, "wb") as stream:
-        stream.write(content)
-
-
-def fetch(path) -> bytes:
-    with tf.io.gfile.GFile(path, "rb") as stream:
-        return stream.read()
-
-
 @pytest.fixture
 def there(data):
     """A remote folder with the files of `data`, of which one is compressed."""
-    folder = f"ram://pretraining-{data.name}"
+    folder = f"ram://{data.name}"
     tf.io.gfile.makedirs(folder)
     (data / "two.gz").write_bytes(gzip.compress((data / "two.txt").read_bytes()))
     for name in ("one.txt", "two.gz", "vocab.txt"):
-        store(f"{folder}/{name}", (data / name).read_bytes())
+        tf.io.gfile.copy(f"{data}/{name}", f"{folder}/{name}")
     return folder
 
 
-@pytest.mark.parametrize(("name", "count"), [("out/x", 40), ("out/x.gz", 40), ("alone", None), ("alone.gz", None)])
+@pytest.mark.parametrize(
+    ("name", "count"), [("out/x", 40), ("out/x.gz", 40), ("out/alone", None), ("out/alone.gz", None)]
+)
 def test_remote_records_are_those_on_a_disk(there, data, name, count):
     for place in (data, there):
+        (data / "out").mkdir(exist_ok=True)
         given = data_options(place, name, input_file=f"{place}/o*.txt,{place}/two.gz", num_shards=count)
         sharded.run(given, Here())
-    if count is None:
-        assert fetch(f"{there}/{name}") == (data / name).read_bytes()
-        return
     assert sorted(tf.io.gfile.listdir(f"{there}/out")) == sorted(path.name for path in (data / "out").iterdir())
-    assert all(fetch(f"{there}/out/{path.name}") == path.read_bytes() for path in (data / "out").glob("x-*"))
-    assert any(not row["examples"] for row in json.loads(fetch(f"{there}/out/manifest.json"))["shards"])
-    given = [InspectRecordsOptions(input_file=f"{place}/out/x-*") for place in (there, data)]
-    assert inspect_records.run(given[0]) == inspect_records.run(given[1])
+    for path in (data / "out").glob("[xa]*"):
+        assert tf.io.gfile.GFile(f"{there}/out/{path.name}", "rb").read() == path.read_bytes()
+    if count:
+        given = [InspectRecordsOptions(input_file=f"{place}/out/x-*") for place in (there, data)]
+        assert inspect_records.run(given[0]) == inspect_records.run(given[1])
 
 
 def test_finished_remote_shards_are_kept(there):
     """The manifest is not written for each of them: stores of objects limit that."""
     given, seen = data_options(there, "out/x", input_file=f"{there}/one.txt", num_shards=40), set()
-
-    def look():
-        seen.add(fetch(f"{there}/out/manifest.json"))
-
     with pytest.raises(ZeroDivisionError):
         sharded.run(given, Here(until=3))
-    store(f"{there}/out/.x-00003-of-00040.host.123.partial", b"of a worker that was killed")
-    sharded.run(given, rest := Here(before=look))
+    with tf.io.gfile.GFile(f"{there}/out/.x-00003-of-00040.host.123.partial", "wb") as stream:
+        stream.write(b"of a worker that was killed")
+    sharded.run(given, rest := Here(before=lambda: seen.add(tf.io.gfile.GFile(f"{there}/out/manifest.json").read())))
     assert rest.made == [*range(3, 40)] and len(seen) < 4
     names = tf.io.gfile.listdir(f"{there}/out")
     assert len(names) == 41 and not [name for name in names if name.endswith("partial")]
@@ -342,8 +314,6 @@ def test_finished_remote_shards_are_kept(there):
 
 # Worker processes
 
-LONG = ("--num_shards=12", "--dupe_factor=60")
-
 
 def command(data, *more):
     given = {"input_file": f"{data}/one.txt,{data}/two.txt", "vocab_file": f"{data}/vocab.txt", **SETTINGS}
@@ -351,74 +321,43 @@ def command(data, *more):
     return [sys.executable, str(ROOT / "create_pretraining_data.py"), *flags, *more]
 
 
-def start(data, count, *more):
-    """A run that has made `count` shards."""
-    running = subprocess.Popen(command(data, *LONG, *more), stderr=subprocess.PIPE, text=True, start_new_session=True)
-    while len([*(data / "out").glob("x-*")]) < count:
-        assert running.poll() is None, running.stderr.read()
+def wait_until(true) -> None:
+    until = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < until
         time.sleep(0.005)
-    return running
 
 
-def workers_of(running):
-    """The processes that make shards."""
-    children = pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
-    return [int(pid) for pid in children if b"sharded import work" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
-
-
-def partial_files(folder):
-    """The partial files that are left once the workers had time to end."""
-    for _ in range(100):
-        left = [path.name for path in folder.iterdir() if path.name.endswith(".partial")]
-        if not left:
-            break
-        time.sleep(0.1)
-    return left
-
-
-@pytest.fixture
-def undisturbed(data):
+@pytest.mark.slow
+@pytest.mark.parametrize(("ends", "status"), [("run", -9), ("worker", 1), ("Ctrl-C", 130)])
+def test_a_run_that_was_ended_is_continued_by_any_number_of_workers(data, ends, status):
     sharded.run(options(data, "whole", num_shards=12, dupe_factor=60), Here())
-    return contents(data / "whole")
-
-
-@pytest.mark.slow
-def test_the_number_of_workers_and_kills_change_nothing(data, undisturbed):
-    running = start(data, 3, "--num_workers=1")
-    running.kill()
-    running.communicate()
-    assert partial_files(data / "out") == []  # the worker has noticed
-    kept = {path.name: path.stat().st_mtime_ns for path in (data / "out").glob("x-*")}
+    flags = ("--num_shards=12", "--dupe_factor=60")
+    start = command(data, *flags, "--num_workers=1")
+    running = subprocess.Popen(start, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    wait_until(lambda: len([*(data / "out").glob("x-*")]) >= 3)
+    children = pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+    (worker,) = (
+        int(pid) for pid in children if b"sharded import work" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
+    if ends == "Ctrl-C":
+        os.killpg(running.pid, signal.SIGINT)  # as a terminal does
+    else:
+        os.kill(running.pid if ends == "run" else worker, signal.SIGKILL)
+    _, log = running.communicate(timeout=60)
+    assert running.returncode == status and "Traceback" not in log
+    assert (
+        status < 0 or {"worker": f"process {worker} was killed", "Ctrl-C": "interrupted"}[ends] in log.splitlines()[-1]
+    )
+    wait_until(lambda: not [*(data / "out").glob(".*.partial")])  # the worker has noticed
+    kept = {path: path.stat().st_mtime_ns for path in (data / "out").glob("x-*")}
     assert 3 <= len(kept) < 12
-    done = subprocess.run(command(data, *LONG, "--num_workers=3"), capture_output=True, text=True)
+    done = subprocess.run(command(data, *flags, "--num_workers=3"), capture_output=True, text=True)
     assert done.returncode == 0 and "of 12 shards" in done.stderr, done.stderr
-    assert contents(data / "out") == undisturbed
-    again = {path.name: path.stat().st_mtime_ns for path in (data / "out").glob("x-*")}
-    assert any(again[name] == when for name, when in kept.items())  # the manifest, rarely written, has the others not
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_killed_ends_the_run_in_one_line(data, undisturbed):
-    running = start(data, 2, "--num_workers=1")
-    (worker,) = workers_of(running)
-    os.kill(worker, signal.SIGKILL)
-    _, log = running.communicate(timeout=60)
-    assert running.returncode == 1 and "Traceback" not in log
-    assert f"worker process {worker} was killed by signal 9" in log.splitlines()[-1]
-    sharded.run(options(data, "out", num_shards=12, dupe_factor=60), rest := Here())
-    assert contents(data / "out") == undisturbed and len(rest.made) < 12
-
-
-@pytest.mark.slow
-def test_ctrl_c_is_one_line_and_leaves_no_partial_files(data):
-    running = start(data, 1, "--num_workers=2")
-    workers = workers_of(running)
-    os.killpg(running.pid, signal.SIGINT)  # as a terminal does
-    assert running.wait(timeout=60) == 130
-    assert workers and not [worker for worker in workers if os.path.exists(f"/proc/{worker}")]  # it waited for them
-    _, log = running.communicate(timeout=60)
-    assert log.splitlines()[-1] == "create_pretraining_data.py: error: interrupted" and "Traceback" not in log
-    assert partial_files(data / "out") == []
+    assert contents(data / "out") == contents(data / "whole")
+    assert any(
+        path.stat().st_mtime_ns == when for path, when in kept.items()
+    )  # the manifest, rarely written, has these
 
 
 def test_worker_processes(data):
