@@ -32,17 +32,9 @@ MAKERS = {
 
 
 def small_config(**changes) -> BertConfig:
-    sizes = {
-        "vocab_size": VOCAB,
-        "hidden_size": 8,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 12,
-        "max_position_embeddings": 16,
-        "type_vocab_size": 2,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-    }
+    sizes = {"vocab_size": VOCAB, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 12, "max_position_embeddings": 16, "type_vocab_size": 2}
+    sizes |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     return BertConfig(**{**sizes, **changes})
 
 

@@ -78,6 +78,11 @@ def test_defaults_and_keys_that_are_left_out(log_lines):
         ({"position_embedding_type": None}, "is not one of learned, learned_from_sinusoidal"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings must be true"),
         ({"model_type": "roberta"}, "model_type 'roberta'"),
+        ({"architectures": ["RobertaModel"]}, "RobertaModel, which is no BERT"),
+        *(({"model_type": "bert", name: True}, "decoder") for name in ("is_decoder", "add_cross_attention")),
+        ({"model_type": "bert", "position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
+        ({"model_type": "bert", "quantization_config": {"bits": 8}}, "quantiz"),
+        ({"model_type": "bert", "hidden_act": "swish"}, "hidden_act 'swish'"),
     ],
 )
 def test_nonsense_is_refused_with_the_file_and_a_reason(tmp_path, change, problem):
@@ -90,6 +95,7 @@ def test_a_config_of_transformers_and_what_a_model_can_read(tmp_path):
     """The gelu of transformers is another function."""
     config = BertConfig.from_json_file(write(tmp_path, {**BASE, "model_type": "bert", "pad_token_id": 0}))
     assert config == BertConfig.from_dict({**BASE, "hidden_act": "gelu_erf"})
+    assert BertConfig.from_json_file(write(tmp_path, {**BASE, "architectures": ["BertModel"]})) == config
     assert BertConfig.from_json_file(write(tmp_path, {"model_type": "bert"})) == config  # the same defaults there
     config.check_sequence_length(512)
     config.check_pairs("data.txt")

@@ -8,14 +8,18 @@ import numpy as np
 import pytest
 import reference_math as math
 import tensorflow as tf
-from small_models import GOLDEN, LABELS, MAKERS, batch_for, needs_golden, randomize, small_config, values_of
+from small_models import GOLDEN, LABELS, LENGTH, MAKERS, batch_for, needs_golden, randomize, small_config, values_of
 
 from bert_tf2 import heads, losses, shapes
 from bert_tf2.config import ACTIVATIONS, BertConfig
 from bert_tf2.weights import checkpoint
 
 SEED = tf.constant([3, 4])
-KINDS = {**MAKERS, "regression": lambda config: heads.ClassifierModel(config, LABELS, regression=True)}
+KINDS = {
+    **MAKERS,
+    "weighted": MAKERS["classifier"],
+    "regression": lambda config: heads.ClassifierModel(config, LABELS, regression=True),
+}
 
 
 def small_model(kind: str, **changes):
@@ -101,8 +105,12 @@ def expected(kind: str, model, batch) -> tuple[dict[str, np.ndarray], dict[str, 
         return scores, {"probabilities": scores, "example_loss": each}, {"loss": each.mean()}
     log_probs = math.log_softmax(scores)
     each = math.picked(log_probs, np.maximum(batch["label_ids"], 0))
-    if kind == "classifier":
-        return log_probs, {"probabilities": np.exp(log_probs), "example_loss": each}, {"loss": each.mean()}
+    if kind in ("classifier", "weighted"):
+        weights = (
+            np.ones(len(each)) if model.class_weights is None else np.take(model.class_weights, batch["label_ids"])
+        )
+        outputs = {"probabilities": np.exp(log_probs), "example_loss": each}
+        return log_probs, outputs, {"loss": np.average(each, weights=weights)}
     each = each[batch["label_ids"] >= 0]
     assert 0 < each.size < batch["label_ids"].size
     return log_probs, {"predictions": log_probs.argmax(-1)}, {"loss": each.sum() / (each.size + 1e-5)}
@@ -114,6 +122,8 @@ def expected(kind: str, model, batch) -> tuple[dict[str, np.ndarray], dict[str, 
 def test_a_head_equals_numpy(kind, hidden_act):
     model, batch = small_model(kind, hidden_act=hidden_act), batch_for(kind)
     model.head_dropout = 0.0
+    if kind == "weighted":
+        model.class_weights = (1.0, 3.0, 0.5)
     if kind == "regression":
         batch["label_ids"] = np.array([0.5, 4.0, -1.0, 2.25], np.float32)
     scores, outputs, terms = expected(kind, model, batch)
@@ -127,7 +137,7 @@ def test_a_head_equals_numpy(kind, hidden_act):
         np.testing.assert_allclose(found[name], wanted, atol=1e-4, err_msg=name)
     found = {name: float(value) for name, value in loss_values(model, batch).items()}
     assert tuple(found) == model.loss_names and found == pytest.approx(terms, abs=1e-4, rel=1e-6)
-    widths = {"regression": 1, "classifier": LABELS, "tagging": LABELS, "span": batch["input_ids"].shape[1]}
+    widths = {"regression": 1, **dict.fromkeys(("classifier", "weighted", "tagging"), LABELS), "span": LENGTH}
     assert logits.shape == scores.shape and logits.shape[-1] == widths.get(kind, model.config.vocab_size)
     if kind == "pretraining":  # the reference's function
         words = (batch[f"masked_lm_{name}"] for name in ("positions", "ids", "weights"))

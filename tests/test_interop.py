@@ -36,16 +36,6 @@ CLASSES = {
     "BertForQuestionAnswering": "span",
     "BertForTokenClassification": "tagging",
 }
-# The name of an output in transformers -> our name.
-ANSWERS = {
-    "last_hidden_state": lambda model, batch: encode(model, batch).sequence_output,
-    "pooler_output": lambda model, batch: encode(model, batch).pooled_output,
-    "prediction_logits": lambda model, batch: words(model, batch),
-    "seq_relationship_logits": lambda model, batch: model.next_sentence(encode(model, batch).pooled_output),
-    "start_logits": lambda model, batch: model(batch)[0],
-    "end_logits": lambda model, batch: model(batch)[1],
-    "logits": lambda model, batch: model(batch),
-}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -61,21 +51,24 @@ def make_model(kind: str, config: BertConfig):
     return modeling.BertModel(config) if kind == "encoder" else MAKERS[kind](config)
 
 
-def encode(model, batch):
+def ours(architecture: str, model, batch) -> dict[str, np.ndarray]:
+    """Everything that this project computes, by the names of the outputs in transformers."""
     bert = model if isinstance(model, modeling.BertModel) else model.bert
-    return bert(batch["input_ids"], batch["input_mask"], batch["segment_ids"])
-
-
-def words(model, batch):
-    """The logits of every position, as in transformers."""
-    count, length = batch["input_ids"].shape
-    return model({**batch, "masked_lm_positions": np.tile(np.arange(length, dtype=np.int32), (count, 1))})
-
-
-def ours(name: str, architecture: str, model, batch) -> np.ndarray:
-    other = {"BertForMaskedLM": "prediction_logits", "BertForNextSentencePrediction": "seq_relationship_logits"}
-    name = other.get(architecture, name) if name == "logits" else name
-    return np.asarray(ANSWERS[name](model, batch))
+    output = bert(batch["input_ids"], batch["input_mask"], batch["segment_ids"])
+    found = {"last_hidden_state": output.sequence_output, "pooler_output": output.pooled_output}
+    kind = CLASSES[architecture]
+    if kind == "pretraining":
+        count, length = batch["input_ids"].shape
+        everywhere = np.tile(np.arange(length, dtype=np.int32), (count, 1))
+        words = model({**batch, "masked_lm_positions": everywhere})
+        order = model.next_sentence(output.pooled_output)
+        found |= {"prediction_logits": words, "seq_relationship_logits": order}
+        found["logits"] = words if architecture == "BertForMaskedLM" else order
+    elif kind == "span":
+        found["start_logits"], found["end_logits"] = model(batch)
+    elif kind != "encoder":
+        found["logits"] = model(batch)
+    return {name: np.asarray(value) for name, value in found.items()}
 
 
 def theirs(model, batch) -> dict[str, np.ndarray]:
@@ -107,10 +100,10 @@ def load(architecture: str, folder):
 
 def check_answers(architecture: str, model, there) -> None:
     batch = small_batch()
-    answers = theirs(there, batch)
+    here, answers = ours(architecture, model, batch), theirs(there, batch)
     assert answers
     for name, wanted in answers.items():
-        np.testing.assert_allclose(ours(name, architecture, model, batch), wanted, rtol=0, atol=1e-4, err_msg=name)
+        np.testing.assert_allclose(here[name], wanted, rtol=0, atol=1e-4, err_msg=name)
 
 
 @pytest.mark.parametrize(("our_act", "their_act"), [("gelu_erf", "gelu"), ("gelu", "gelu_new")])

@@ -27,9 +27,6 @@ def test_activations_equal_numpy(name):
         found = activation(tf.constant(x, dtype))
         assert found.dtype == dtype
         np.testing.assert_allclose(exact(found), wanted, atol=near, rtol=near)
-
-
-def test_what_is_no_name_of_an_activation():
     assert modeling.get_activation(tf.nn.relu) is tf.nn.relu and modeling.get_activation(None) is None
     with pytest.raises(ValueError, match="swish"):
         modeling.get_activation("swish")

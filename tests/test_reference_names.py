@@ -19,9 +19,7 @@ NAMES = REFERENCE / "names.json"
 
 # The reference's module -> the one that has its names.
 MODULES = {
-    "tokenization": "tokenization",
-    "modeling": "modeling",
-    "optimization": "optimization",
+    **{name: name for name in ("tokenization", "modeling", "optimization")},
     "run_classifier": "finetuning.classification",
     "run_squad": "finetuning.squad",
     "run_pretraining": "heads",

@@ -61,9 +61,6 @@ def test_the_files_of_the_page(client):
         assert response.headers["Content-Security-Policy"].startswith("default-src 'self';")
     assert client.get("/", headers=HOST).data == (server.PAGE / "index.html").read_bytes()
     assert client.get("/app.js", headers=HOST).headers["Content-Type"].startswith("text/javascript")
-    for path in ("/none.js", "/" + "a" * 300, "/../server.py", "/%2e%2e/server.py", "/page/app.js", "/..%5cserver.py"):
-        response = client.get(path, headers=HOST)
-        assert response.status_code == 404 and "no file" in response.json["error"]
 
 
 def test_the_page_names_no_other_place_and_only_code_that_exists():
@@ -88,35 +85,33 @@ def test_every_link_leads_to_the_line_that_computes_it(key, post):
     assert found["lines"][found["line"] - found["first"]].strip() == line.strip()
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1:1", "localhost", ""])
-def test_another_name_is_refused(client, host):
-    for path in ("/", "/api/model"):
-        response = client.get(path, headers={"Host": host})
-        assert response.status_code == 403 and b"127.0.0.1:8600" in response.data
+FILES = ("/none.js", "/" + "a" * 300, "/../server.py", "/%2e%2e/server.py", "/page/app.js", "/..%5cserver.py")
+BODIES = [b"{", b"[1]", b"[" * 200_000, b'{"text": ' * 50_000, b'{"text": "\xff"}', b'{"token": ' + b"1" * 5000 + b"}"]
 
 
 @pytest.mark.parametrize(
-    ("headers", "body", "expected"),
+    ("path", "headers", "body", "status"),
     [
-        (HOST, b"{}", 415),
-        ({**HOST, "Content-Type": "text/plain"}, b"{}", 415),
-        (JSON, b" " * (1 << 20) + b"{}", 413),
-        *((JSON, body, 400) for body in (b"{", b"[1]", b"[" * 200_000, b'{"text": ' * 50_000, b'{"text": "\xff"}')),
-        (JSON, b'{"text": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 400),
-        (JSON, b'{"token": ' + b"1" * 5000 + b"}", 400),
+        *((path, HOST, None, 404) for path in (*FILES, "/api/nothing")),
+        *((path, {"Host": host}, None, 403) for host in ("evil.example:80", "127.0.0.1:1", "localhost", "")
+          for path in ("/", "/api/model")),
+        ("/api/model", HOST, b"{}", 415),
+        ("/api/model", {**HOST, "Content-Type": "text/plain"}, b"{}", 415),
+        ("/api/model", JSON, b" " * (1 << 20) + b"{}", 413),
+        *(("/api/model", JSON, body, 400) for body in (*BODIES, b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}")),
     ],
     ids=lambda value: str(value)[:20],
-)
-def test_what_is_no_request(client, headers, body, expected):
-    response = client.post("/api/model", data=body, headers=headers)
-    assert response.status_code == expected and response.json["error"]
+)  # fmt: skip
+def test_what_is_refused(client, path, headers, body, status):
+    """Other files and hosts, and bodies that are no request; of other types, which pages of other sites may send."""
+    response = client.get(path, headers=headers) if body is None else client.post(path, data=body, headers=headers)
+    assert response.status_code == status and response.json["error"]
 
 
 def test_the_model_and_its_sentence(client, post, explorer):
     status, model = post("/api/model")
     assert status == 200 and model["config"]["vocab_size"] == 888 and model["heads"] == ["masked_lm", "next_sentence"]
     assert model["path"] == explorer.bert.path and client.get("/api/model", headers=HOST).json == model
-    assert post("/api/nothing") == (404, {"error": "there is no /api/nothing"})
     status, answer = post("/api/sentence", **TEXT, padding=2)
     assert status == 200 and answer["tokens"][1:5] == ["paris", "is", "the", "[MASK]"] and answer["masks"] == [4]
     assert answer["tokens"][-3:] == ["[SEP]", "[PAD]", "[PAD]"] and answer["input_mask"] == [1] * 13 + [0, 0]
@@ -173,9 +168,10 @@ def test_two_sentences_side_by_side(post, explorer):
 def test_the_first_look_is_at_the_head_that_looks_most_at_a_word(post):
     answer = post("/api/sentence", **TEXT)[1]
     words = [place for place, token in enumerate(answer["tokens"]) if token[0].isalnum() and abs(place - 4) > 1]
-    most = {}
+    most, maps = {}, unpack(post("/api/maps", **TEXT)[1]["maps"])
     for layer, head in ((0, 0), (0, 1), (1, 0), (1, 1)):
         weights = unpack(post("/api/attention", **TEXT, layer=layer, head=head)[1]["probabilities"])
+        np.testing.assert_array_equal(maps[layer, head], weights)
         most[layer, head] = weights[4, words].max()
     assert (answer["layer"], answer["head"]) == max(most, key=most.get)
     for text in ("paris is a city", "a [MASK] city", "[MASK]"):
@@ -215,15 +211,12 @@ def test_mistakes_are_told_in_a_sentence(post, path, arguments, problem):
     assert status == 400 and problem in answer["error"] and "\n" not in answer["error"]
 
 
-def test_a_fault_is_one_sentence_and_a_log_line(log_lines):
+def test_faults_and_mistakes_of_the_command_line(weights, log_lines):
+    """A text as Python reads an argument that is not UTF-8, and a port that is taken."""
     application = server.Application({"/api/fault": lambda arguments: 1 // 0}, 8600)
     response = Client(application).get("/api/fault", headers=HOST)
     assert response.status_code == 500 and "ZeroDivisionError" in response.json["error"]
     assert any("/api/fault failed" in line for line in log_lines)
-
-
-def test_mistakes_of_the_command_line(weights):
-    """A text as Python reads an argument that is not UTF-8, and a port that is taken."""
     assert "--text_b" in message_of(Explorer, ExplorerOptions(model=str(weights), text="a", text_b="caf\udce9"))
     with socket.socket() as other:
         other.bind((server.HOST, 0))
