@@ -1,14 +1,18 @@
-"""Windows of sentences, by hand and of random sentences, and the tags that their predictions give."""
+"""Windows of sentences, by hand and of random sentences; the tags that their predictions give, and their scores."""
 
 from __future__ import annotations
 
 import itertools
+import json
+import pathlib
 import random
 
 import pytest
 from ner_data import make_tokenizer, random_sentences, sentence
+from refused import refuses
 
 from bert_tf2.finetuning import ner
+from bert_tf2.finetuning.ner import examples as scores
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +22,10 @@ def tokenizer(tmp_path_factory):
 
 def pieces_of(tokenizer, features):
     return tokenizer.convert_ids_to_tokens(features.input_ids)
+
+
+def shown(tokenizer, windows) -> list[str]:
+    return ["".join(pieces_of(tokenizer, window)[1:-1]).replace("##", "") for window in windows]
 
 
 def test_first_pieces_carry_the_labels(tokenizer):
@@ -41,19 +49,35 @@ def test_document_context_by_hand(tokenizer):
         sentence("f", "a", "b", document=2, tags=["O"] * 3),
         sentence("c", document=3),
     ]
-    labels = ["O", "B-X", "I-X"]
-    windows = ner.convert_sentences_to_features(given, labels, 8, tokenizer, document_context=True)
-    shown = ["".join(pieces_of(tokenizer, window)[1:-1]).replace("##", "") for window in windows]
+    windows = ner.convert_sentences_to_features(given, ["O", "B-X", "I-X"], 8, tokenizer, document_context=True)
     # the middle sentence: two pieces on each side, and "bc" is never cut
-    assert shown == ["f", "abcdef", "bcdefa", "defab", "c"]
+    assert shown(tokenizer, windows) == ["f", "abcdef", "bcdefa", "defab", "c"]
     assert [window.sentence for window in windows] == [0, 1, 2, 3, 4]
     assert windows[2].answers == [(0, 3), (1, 4)]
     assert windows[2].label_ids == [-1, -1, -1, 1, 2, -1, -1, -1]
 
 
+def test_a_sentence_has_no_more_windows_than_it_needs(tokenizer):
+    """One if it fits. The words around a longer one are at most those that a window has beside its stride.
+
+    With six pieces in a window and the stride 2, the windows of 8 words and of 4 on each side of them begin every two.
+    """
+    short = [sentence("a", document=1), sentence(*"bcdefa", document=1), sentence(*"bcd", document=1)]
+    for context in (False, True):
+        windows = ner.convert_sentences_to_features(short, [], 8, tokenizer, 2, context)
+        assert [window.sentence for window in windows] == [0, 1, 2]
+    around = [sentence(*"abcdef", document=1), sentence(*"aabbccdd", document=1), sentence(*"fedcba", document=1)]
+    for context, wanted in ((False, ["aabbcc", "bbccdd"]), (True, ["efaabb", "aabbcc", "bbccdd", "ccddfe"])):
+        windows = ner.convert_sentences_to_features(around, [], 8, tokenizer, 2, context)
+        assert shown(tokenizer, [window for window in windows if window.sentence == 1]) == wanted
+    for stride in (0, 7):
+        refuses(f"doc_stride {stride} 6", ner.convert_sentences_to_features, short, [], 8, tokenizer, stride)
+
+
 @pytest.mark.parametrize("document_context", [False, True])
 @pytest.mark.parametrize("seed", range(60))
 def test_windows_of_random_sentences(tokenizer, seed, document_context):
+    """Each word is labeled once, and the labels come back as the tags, whatever is at the other positions."""
     rng = random.Random(seed)
     given, labels = random_sentences(rng)
     max_seq_length = rng.randint(3, 30)
@@ -72,6 +96,11 @@ def test_windows_of_random_sentences(tokenizer, seed, document_context):
             position: labels.index(tags[word]) for word, position in window.answers
         }
     check_contents(tokenizer, given, windows, capacity, document_context)
+    predictions = [
+        [rng.randrange(len(labels)) if label == -1 else label for label in ner.as_record(window)["label_ids"]]
+        for window in windows
+    ]
+    assert ner.assemble_tags(given, windows, predictions, labels) == [s.tags for s in given]
 
 
 def check_contents(tokenizer, given, windows, capacity, document_context):
@@ -101,17 +130,47 @@ def check_contents(tokenizer, given, windows, capacity, document_context):
                 assert min(first - begin, end - last) == best
 
 
-@pytest.mark.parametrize("document_context", [False, True])
-def test_right_labels_come_back_as_the_tags(tokenizer, document_context):
-    """Labels as predictions give the tags, whatever stands at the other positions."""
-    for seed in range(20):
-        rng = random.Random(seed)
-        given, labels = random_sentences(rng)
-        windows = ner.convert_sentences_to_features(
-            given, labels, 12, tokenizer, document_context=document_context, doc_stride=rng.randint(1, 10)
-        )
-        predictions = [
-            [rng.randrange(len(labels)) if label == -1 else label for label in ner.as_record(window)["label_ids"]]
-            for window in windows
-        ]
-        assert ner.assemble_tags(given, windows, predictions, labels) == [s.tags for s in given]
+# Scores
+
+SEQEVAL = json.loads((pathlib.Path(__file__).with_name("seqeval.json")).read_text())
+
+
+@pytest.mark.parametrize("report", SEQEVAL["reports"], ids=["IOB1", "IOB2", "IOBES", "types"])
+def test_scores_are_those_of_seqeval(report):
+    true, predicted = ([tags.split() for tags in report[name]] for name in ("true", "predicted"))
+    found = ner.score(true, predicted)
+    assert json.loads(json.dumps(found)) == found
+    assert found["accuracy"] == pytest.approx(report["accuracy"], abs=1e-12)
+    assert found["types"].keys() == report["types"].keys() and [*found["types"]] == sorted(found["types"])
+    for row, wanted in [(found, report["all"]), *((found["types"][k], v) for k, v in report["types"].items())]:
+        assert [row[name] for name in ("precision", "recall", "f1")] == pytest.approx(wanted[:3], abs=1e-12)
+        assert row["true_entities"] == wanted[3]
+
+
+def test_entities_are_those_of_seqeval():
+    """Every tag of IOBES alone and behind every other, and longer sequences, few of which are well-formed."""
+    for tags, wanted in SEQEVAL["entities"].items():
+        assert [f"{kind} {first} {last}" for kind, first, last in scores.entities(tags.split())] == wanted, tags
+    assert scores.entities(["PER", "PER", "O", "LOC", "PER"]) == [("PER", 0, 1), ("LOC", 3, 3), ("PER", 4, 4)]
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        "B-PER I-PER L-PER O U-LOC O B-LOC L-LOC",
+        "B-PER M-PER E-PER O S-LOC O B-LOC E-LOC",
+        "B-PER M-PER E-PER O W-LOC O B-LOC E-LOC",
+    ],
+)
+def test_letters_of_other_schemes_mean_the_same(tags):
+    """As those of BIOES: two entities of a type in a row are two."""
+    tags, wanted = tags.split(), "B-PER I-PER E-PER O S-LOC O B-LOC E-LOC".split()
+    assert not ner.is_plain(tags) and scores.entities(tags) == scores.entities(wanted)
+    assert len(scores.entities([*tags[4:5] * 2, *tags[6:], tags[6]])) == 4
+
+
+def test_scores_of_plain_tags_leave_out_o():
+    found = ner.score_plain([["PER", "O", "O", "LOC"]], [["PER", "O", "LOC", "O"]])
+    assert json.loads(json.dumps(found)) == found
+    assert (found["precision"], found["recall"], found["f1"], found["accuracy"]) == (0.5, 0.5, 0.5, 0.5)
+    assert found["tags"]["PER"]["f1"] == 1 and found["tags"]["O"]["f1"] == 0.5 and found["tags"]["LOC"]["f1"] == 0

@@ -1,6 +1,7 @@
-"""Answers to SQuAD questions: the files of the reference, and small cases by hand."""
+"""Answers to SQuAD questions and their scores: the files of the reference, and small cases by hand."""
 
 import gzip
+import itertools
 import json
 import pathlib
 
@@ -8,13 +9,13 @@ import numpy as np
 import pytest
 import toy_data
 from golden_data import GOLDEN, cases
+from refused import refuses
 from small_models import randomize
-from squad_data import features_of, golden_features, make_tokenizer
+from squad_data import dataset_of, features_of, golden_features, make_tokenizer, written
 
 from bert_tf2 import commands, heads
 from bert_tf2.finetuning import squad
 from bert_tf2.finetuning.squad import examples as squad_scores
-from bert_tf2.support.errors import UserError
 from bert_tf2.weights import checkpoint
 
 
@@ -102,8 +103,7 @@ def test_without_any_span_version_2_says_no_answer(tokenizer, words, tmp_path):
 
 
 def test_logits_that_are_not_numbers_name_the_question(tokenizer):
-    with pytest.raises(UserError, match=r"question q: .*diverged"):
-        answers_of(tokenizer, FOX, {4: float("nan")}, {4: 1})
+    refuses("question q: diverged", answers_of, tokenizer, FOX, {4: float("nan")}, {4: 1})
 
 
 @pytest.mark.parametrize(
@@ -211,3 +211,54 @@ def test_the_reference_s_way_from_examples_to_files(tokenizer, tmp_path):
         wanted = squad.compute_predictions([example], features, results, 5, 4, True, version_2)
         written = [json.loads(path.read_text()) for path in map(pathlib.Path, paths) if path.exists()]
         assert written == [content for content in wanted[:3] if content is not None]
+
+
+# Scores; golden cases compare them with the official scripts
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answer", "exact", "f1"),
+    [
+        ("The Fox!", "fox", 1, 1.0),
+        ("a.n", "an", 1, 0.0),  # both are articles once the full stop is gone; without words F1 is 0
+        ("theatre", "atre", 0, 0.0),
+        ("in  the year\t1895", "1895", 0, 0.5),
+        ("fox fox dog", "fox dog dog", 0, 2 / 3),
+        ("don't", "dont", 1, 1.0),
+    ],
+)
+def test_measures_by_hand(prediction, answer, exact, f1):
+    assert squad_scores.exact_score(prediction, answer) == exact
+    assert squad_scores.f1_score(prediction, answer) == pytest.approx(f1)
+
+
+def test_version_1_takes_the_best_annotated_answer_and_counts_missing_ones(caplog):
+    dataset = dataset_of(("a", [("red fox", 0), ("fox", 0)], {}), ("b", [("dog", 0)], {}))
+    assert squad.evaluate_predictions(dataset, {"a": "Fox", "other": "x"}) == {"exact_match": 50.0, "f1": 50.0}
+    assert "1 of 2 questions have no prediction" in caplog.text
+    # Sums are those of the official scripts, also where Python's sum is exact (from 3.12 on).
+    words = [" ".join(f"w{n}" for n in range(19))] * 10
+    dataset = dataset_of(*((str(number), [(text, 0)], {}) for number, text in enumerate(words)))
+    naive = [*itertools.accumulate(squad_scores.f1_score("w0", text) for text in words)][-1]
+    assert squad.evaluate_predictions(dataset, {str(n): "w0" for n in range(10)})["f1"] == 100.0 * naive / 10 != 10.0
+
+
+def test_null_odds_move_answers_and_give_the_best_threshold():
+    asked = {"has": [("red fox", 0)], "none": [], "wrong": [("dog", 0)], "punctuation": [("the", 0)]}
+    dataset = dataset_of(*((name, answers, {}) for name, answers in asked.items()))
+    predictions = {"has": "fox", "none": "dog", "wrong": "", "punctuation": ""}
+    odds = {"none": 3.0, "has": -1.0, "wrong": -0.5, "punctuation": -2.0}
+    scores = squad.evaluate_predictions(dataset, predictions, odds, threshold=1.0, version_2_with_negative=True)
+    assert scores["NoAns_exact"] == 100.0  # 3.0 is over the threshold
+    assert (scores["best_exact"], scores["best_exact_thresh"]) == (50.0, -2.0)
+    assert (scores["best_f1"], scores["best_f1_thresh"]) == (pytest.approx(100 * (2 + 2 / 3) / 4), -1.0)
+
+
+def test_questions_without_answers_or_predictions_are_refused(tmp_path):
+    answered, version_2 = dataset_of(("Q1", [("fox", 4)], {})), {"version_2_with_negative": True}
+    bad = written(tmp_path, "[]", "predictions.json")
+    refuses("Q1 no answer", squad.evaluate_predictions, dataset_of(("Q1", [], {})), {"Q1": "x"})
+    refuses("1 of 1 no prediction Q1", squad.evaluate_predictions, answered, {}, **version_2)
+    refuses("null odds Q1", squad.evaluate_predictions, answered, {"Q1": "x"}, {}, **version_2)
+    refuses("no question", squad.evaluate_predictions, {"data": []}, {})
+    refuses(f"{bad}: object", squad.evaluate_predictions, answered, bad)
