@@ -9,9 +9,10 @@ import pytest
 import tensorflow as tf
 import toy_data
 
+import bert_tf2
 from bert_tf2 import modeling
+from bert_tf2.commands import call
 from bert_tf2.finetuning import extract_features
-from bert_tf2.finetuning.options import FeatureOptions
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights import checkpoint
 
@@ -38,17 +39,9 @@ LENGTH = 24
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("features")
     toy_data.write_model(path)
-    model = modeling.BertModel(toy_data.config())
-    checkpoint.save(str(path / "model.ckpt"), checkpoint.tf1_variables(model))
+    checkpoint.save(str(path / "model.ckpt"), checkpoint.tf1_variables(modeling.BertModel(toy_data.config())))
     (path / "text.txt").write_text("\n".join(TEXTS) + "\n")
     return path
-
-
-@pytest.fixture(scope="module")
-def model(folder) -> modeling.BertModel:
-    found = modeling.BertModel(toy_data.config())
-    checkpoint.initialize(found, str(folder / "model.ckpt"))
-    return found
 
 
 def run(folder, output_file, **changes) -> int:
@@ -61,13 +54,13 @@ def run(folder, output_file, **changes) -> int:
         "max_seq_length": LENGTH,
         "batch_size": 4,
     }
-    return extract_features.run(FeatureOptions(output_file=str(output_file), **{**settings, **changes}))
+    return call("extract_features", output_file=str(output_file), **{**settings, **changes})
 
 
 @pytest.fixture(scope="module")
-def states(model) -> list[np.ndarray]:
+def states(folder) -> list[np.ndarray]:
     """[2, tokens, D] of each text: both layers that are asked for, by the model itself, padded to LENGTH."""
-    found = []
+    model, found = bert_tf2.load(folder / "model.ckpt").encoder, []
     for line in TOKENS:
         tokens = line.split()
         padding = [0] * (LENGTH - len(tokens))
@@ -100,22 +93,17 @@ def test_every_token_has_the_models_states_whatever_the_batch(folder, tmp_path, 
 
 
 def test_pooled_vectors(folder, tmp_path, states):
-    wanted = [np.concatenate([rows.max(axis=0) for rows in layers]) for layers in states]
-    assert run(folder, tmp_path / "out.npy", pooling="max") == len(TEXTS)
-    vectors = np.load(tmp_path / "out.npy")
+    values = np.array([[[1.0, 5.0], [3.0, 1.0]], [[0.0, 0.0], [2.0, -2.0]]])  # 2 layers, 2 tokens
+    by_hand = {"cls": [1, 5, 0, 0], "mean": [2, 3, 1, -1], "max": [3, 5, 2, 0]}
+    assert {how: extract_features.pool(values, how).tolist() for how in by_hand} == by_hand
+    wanted = [extract_features.pool(layers, "max") for layers in states]
+    for name in ("out.npy", "out.json"):
+        assert run(folder, tmp_path / name, pooling="max") == len(TEXTS)
+    vectors, lines = np.load(tmp_path / "out.npy"), lines_of(tmp_path / "out.json")
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(vectors, wanted, atol=2e-5)
-    run(folder, tmp_path / "out.json", pooling="max")
-    found = lines_of(tmp_path / "out.json")
-    assert [line["linex_index"] for line in found] == list(range(len(TEXTS)))
-    np.testing.assert_allclose([line["values"] for line in found], vectors, atol=1e-6)
-
-
-def test_pool_by_hand():
-    values = np.array([[[1.0, 5.0], [3.0, 1.0]], [[0.0, 0.0], [2.0, -2.0]]])  # 2 layers, 2 tokens
-    assert extract_features.pool(values, "cls").tolist() == [1, 5, 0, 0]
-    assert extract_features.pool(values, "mean").tolist() == [2, 3, 1, -1]
-    assert extract_features.pool(values, "max").tolist() == [3, 5, 2, 0]
+    assert [line["linex_index"] for line in lines] == list(range(len(TEXTS)))
+    np.testing.assert_allclose([line["values"] for line in lines], vectors, atol=1e-6)
 
 
 def test_features_are_padded_as_the_reference_s_and_pairs_share_the_length(folder):
@@ -136,8 +124,10 @@ def test_features_are_padded_as_the_reference_s_and_pairs_share_the_length(folde
     assert cut.tokens == ["[CLS]", "the", "[SEP]"]  # no room for both
 
 
-@pytest.mark.parametrize(("text", "told"), [("\u0434\u043e\u043c good\n", True), ("good the film was \u0434\n", False)])
-def test_a_text_that_the_vocabulary_does_not_have_is_told(folder, tmp_path, log_lines, text, told):
+@pytest.mark.parametrize(
+    ("text", "warns"), [("\u0434\u043e\u043c good\n", True), ("good the film was \u0434\n", False)]
+)
+def test_a_text_in_another_script_is_warned_of(folder, tmp_path, log_lines, text, warns):
     (tmp_path / "text").write_text(text * 3)
     run(folder, tmp_path / "out", input_file=f"{tmp_path}/text")
-    assert any("/text: 50% of its 6 tokens are [UNK]" in line for line in log_lines) == told
+    assert any("/text: 50% of its 6 tokens are [UNK]" in line for line in log_lines) == warns
