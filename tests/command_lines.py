@@ -27,25 +27,6 @@ from typing import Any, NamedTuple
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SCRIPTS = sorted(path.name for path in ROOT.glob("*.py") if path.name != "setup.py")
 
-# Forks, because flags are defined for a whole process.
-_DESCRIBE = """
-import json, os, sys
-from absl import flags as absl_flags
-from bert_tf2 import commands
-from bert_tf2.support import flags
-for name, command in commands.COMMANDS.items():
-    if child := os.fork():
-        assert os.waitpid(child, 0)[1] == 0
-        continue
-    flags.define(commands.find(command.options))
-    described = {
-        flag.name: {"type": flag.parser.flag_type(), "default": flag.default, "help": flag.help}
-        for flag in absl_flags.FLAGS.flags_by_module_dict()[flags.__name__]
-    }
-    print(json.dumps([f"{name}.py", {"flags": described, "tensorflow": "tensorflow" in sys.modules}]), flush=True)
-    os._exit(0)
-"""
-
 
 def environment(*folders: pathlib.Path, **variables: str) -> dict[str, str]:
     """The environment of a process that imports from `folders`, by default the checkout, first.
@@ -68,15 +49,16 @@ def without_tensorflow(stderr: str) -> str:
 
 
 @functools.cache
-def _all_described() -> dict[str, dict]:
-    command = [sys.executable, "-c", _DESCRIBE]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
-    return dict(map(json.loads, done.stdout.splitlines()))
+def described(script: str) -> dict[str, dict]:
+    """The "flags" of a script by name: type, default, help."""
+    from absl import flags as absl_flags
 
+    from bert_tf2 import commands
+    from bert_tf2.support import flags
 
-def described(script: str) -> dict:
-    """The flags of a script, and whether to define them loads TensorFlow."""
-    return _all_described()[script]
+    flags.define(commands.find(commands.COMMANDS[script.removesuffix(".py")].options))
+    found = absl_flags.FLAGS.get_flags_for_module(flags.__name__)
+    return {"flags": {f.name: {"type": f.parser.flag_type(), "default": f.default, "help": f.help} for f in found}}
 
 
 def call(script: str, *flags: str) -> Any:

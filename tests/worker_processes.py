@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,15 +43,8 @@ def tf_config(addresses: Sequence[str], index: int) -> str:
 class WorkerProcesses:
     """The processes of a command; a context that ends what is still running."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        count: int,
-        logs: pathlib.Path,
-        more: Mapping[int, Sequence[str]] = {},
-        network: networks.Network | None = None,
-    ):
-        """Starts `count` of them, with `more` arguments for some; in a network, each is a host. `logs` is a folder."""
+    def __init__(self, command: Sequence[str], count: int, logs: pathlib.Path, network: networks.Network | None = None):
+        """Starts `count` of them; in a network, each is a host. `logs` is a folder."""
         logs.mkdir(exist_ok=True)
         hosts = network.addresses if network else ["localhost"] * count
         addresses = [f"{host}:{port}" for host, port in zip(hosts, free_ports(count), strict=True)]
@@ -59,8 +52,7 @@ class WorkerProcesses:
         self.processes = []
         for index, log in enumerate(self._logs):
             environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CONFIG": tf_config(addresses, index)}
-            given = [*command, *more.get(index, ())]
-            given = network.command(index, given) if network else given
+            given = network.command(index, command) if network else command
             with open(log, "w") as stream:
                 self.processes.append(subprocess.Popen(given, env=environment, stdout=stream, stderr=subprocess.STDOUT))
 
@@ -77,6 +69,9 @@ class WorkerProcesses:
         """What a worker has printed so far."""
         return self._logs[index].read_text(errors="replace")
 
+    def last_line(self, index: int) -> str:
+        return self.log(index).rstrip().rpartition("\n")[2]
+
     def wait(self, seconds: float = 120.0) -> list[int]:
         """The exit statuses, once all have ended; raises AssertionError with what they printed if they have not."""
         end = time.monotonic() + seconds
@@ -85,15 +80,15 @@ class WorkerProcesses:
         except subprocess.TimeoutExpired:
             raise AssertionError("\n".join(map(self.log, range(len(self.processes))))) from None
 
-    def wait_for(self, text: str, index: int = 0, seconds: float = 120.0) -> None:
-        """Returns when a worker has printed a text."""
+    def wait_for(self, text: str, seconds: float = 120.0) -> None:
+        """Returns when the first worker has printed a text."""
         end = time.monotonic() + seconds
-        while text not in self.log(index):
-            assert self.processes[index].poll() is None and time.monotonic() < end, self.log(index)
+        while text not in self.log(0):
+            assert self.processes[0].poll() is None and time.monotonic() < end, self.log(0)
             time.sleep(0.05)
 
 
-def pretraining_command(folder: pathlib.Path, num_documents: int = 40, **sizes) -> list[str]:
+def pretraining_flags(folder: pathlib.Path, num_documents: int = 40, **sizes) -> list[str]:
     """A pretraining that draws its masks, and evaluates; without --output_dir and --num_train_steps.
 
     Without `sizes` of another model there is no dropout.
@@ -107,15 +102,16 @@ def pretraining_command(folder: pathlib.Path, num_documents: int = 40, **sizes) 
     config = BertConfig(len(VOCABULARY), num_attention_heads=2, max_position_embeddings=LENGTH, **sizes)
     (folder / "config.json").write_text(config.to_json_string())
     return [
-        *(sys.executable, str(ROOT / "run_pretraining.py"), "--do_train", "--do_eval", "--max_eval_steps=3"),
-        *(
-            f"--input_file={records}",
-            f"--eval_input_file={records}_held_out",
-            f"--bert_config_file={folder}/config.json",
-        ),
+        *("--do_train", "--do_eval", "--max_eval_steps=3", f"--input_file={records}"),
+        *(f"--eval_input_file={records}_held_out", f"--bert_config_file={folder}/config.json"),
         *(f"--vocab_file={folder}/vocab.txt", f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}"),
         *("--num_warmup_steps=2", "--train_batch_size=6", "--learning_rate=1e-3", "--do_lower_case"),
     ]
+
+
+def pretraining_command(*arguments, **sizes) -> list[str]:
+    """The command line of `pretraining_flags`."""
+    return [sys.executable, str(ROOT / "run_pretraining.py"), *pretraining_flags(*arguments, **sizes)]
 
 
 def weights(folder: pathlib.Path) -> dict[str, np.ndarray]:

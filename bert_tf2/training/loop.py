@@ -59,7 +59,7 @@ class Trainer:
     """Trains a model: `Trainer(...)`, then `start()`, then `train(dataset)`."""
 
     def __init__(self, model, strategy: tf.distribute.Strategy, options: TrainOptions, team: Team = ALONE):
-        self._model = model
+        self.model = model  # what is trained
         self._strategy = strategy
         self._options = options
         self._team = team
@@ -79,14 +79,14 @@ class Trainer:
 
     @property
     def _state(self) -> dict[str, tf.Variable]:
-        return {**checkpoint.tf1_variables(self._model), **self.step.state}
+        return {**checkpoint.tf1_variables(self.model), **self.step.state}
 
     def start(self, init_checkpoint: str | None = None, opened: Weights | None = None) -> int:
         """Continues from output_dir's newest checkpoint, or else loads init_checkpoint, perhaps `opened` already."""
         latest = checkpoint.latest_checkpoint(self._options.output_dir)
         if latest:
             source = opened if opened is not None and opened.path == latest else latest
-            self.global_step = checkpoint.restore(source, self._state, self._model.config, LOSS_SCALE_NAMES)
+            self.global_step = checkpoint.restore(source, self._state, self.model.config, LOSS_SCALE_NAMES)
             self._before = TrainingState.read(latest)
             self.examples = self._before.examples if self._before else self.global_step * self._options.train_batch_size
             if init_checkpoint:
@@ -97,7 +97,7 @@ class Trainer:
             else:
                 logging.info("%s is already at step %d of %d: nothing left to train", latest, step, last)
         elif init_checkpoint:
-            logging.info(checkpoint.initialize(self._model, opened or init_checkpoint))
+            logging.info(checkpoint.initialize(self.model, opened or init_checkpoint))
         else:
             logging.info("Starting from random weights: there is no checkpoint, and no --init_checkpoint")
         return self.global_step
@@ -227,22 +227,22 @@ class Trainer:
             self._saver.save(self._state, self.global_step, TrainingState(self.examples, settings))
 
     def _deciding(self, records: str | None) -> dict[str, tuple[Any, str]]:
-        replicas, padding = self._strategy.num_replicas_in_sync, self._model.encoder.computes_padding
-        return deciding(self._options, self._model.config, records, replicas, padding)
-
-
-# Ctrl-C in a shell and `timeout` send the same signal twice within milliseconds, which counts as one request.
-_SECONDS_OF_ONE_REQUEST = 1.0
-_SECONDS_TO_RETURN = 10.0
+        replicas, padding = self._strategy.num_replicas_in_sync, self.model.encoder.computes_padding
+        return deciding(self._options, self.model.config, records, replicas, padding)
 
 
 class StopRequest:
     """Turns signals that stop a process into a request, the number `signal`; a later signal stops the process.
 
     Python handles a signal when the running graph returns, which happens every few seconds. If it does not return for
-    _SECONDS_TO_RETURN after the later signal, because it waits for a disk or another machine, a script ends all the
-    same.
+    `seconds_to_return` after the later signal, because it waits for a disk or another machine, a script ends all the
+    same. Signals within `seconds_of_one` count as one request: Ctrl-C in a shell and `timeout` send the same signal
+    twice within milliseconds.
     """
+
+    def __init__(self, seconds_of_one: float = 1.0, seconds_to_return: float = 10.0):
+        self._seconds_of_one = seconds_of_one
+        self._seconds_to_return = seconds_to_return
 
     def __enter__(self) -> StopRequest:
         self.signal, self._at = 0, 0.0
@@ -257,15 +257,15 @@ class StopRequest:
         if not self.signal:
             self.signal, self._at = number, time.monotonic()
             logging.info("Stopping; once more stops without saving")
-        elif time.monotonic() - self._at >= _SECONDS_OF_ONE_REQUEST:
+        elif time.monotonic() - self._at >= self._seconds_of_one:
             raise process.Stopped(number, "stopped at once; the last checkpoint is what remains")
 
     def _end_a_graph(self, number: int) -> None:
         if number not in self._before:
             return
         self._first = min(self._first, time.monotonic())
-        later = time.monotonic() - self._first >= _SECONDS_OF_ONE_REQUEST
-        if later and not self._over.wait(_SECONDS_TO_RETURN):
+        later = time.monotonic() - self._first >= self._seconds_of_one
+        if later and not self._over.wait(self._seconds_to_return):
             self._before[number](number, None)
 
     def __exit__(self, *exception) -> None:

@@ -275,10 +275,7 @@ def reduce_gradients(gradients: Gradients, dtype: tf.DType = tf.float32) -> tupl
     return summed, tf.sqrt(square + optimization.square_norm(*others))
 
 
-# The loss scale of float16.
-_FIRST_SCALE = 2.0**15
-_LARGEST_SCALE = 2.0**30
-_STEPS_BEFORE_GROWTH = 2000
+_LARGEST_SCALE = 2.0**30  # the largest loss scale of float16
 
 LOSS_SCALE_NAMES = ("loss_scale", "loss_scale_good_steps")
 """The names of the state in checkpoints; weights.names takes them for optimizer state."""
@@ -291,8 +288,10 @@ class LossScale:
     steps it is doubled. After Micikevicius et al., "Mixed Precision Training" (2018), section 3.2.
     """
 
-    def __init__(self):
-        self.scale = tf.Variable(_FIRST_SCALE, trainable=False, name="loss_scale")
+    def __init__(self, first_scale: float = 2.0**15, steps_before_growth: int = 2000):
+        """`steps_before_growth`: the number of good steps after which the scale is doubled."""
+        self._steps_before_growth = steps_before_growth
+        self.scale = tf.Variable(first_scale, trainable=False, name="loss_scale")
         self._good_steps = tf.Variable(0.0, trainable=False, name="good_steps")
         # name -> variable; the contents of a checkpoint
         self.state = dict(zip(LOSS_SCALE_NAMES, (self.scale, self._good_steps), strict=True))
@@ -307,7 +306,7 @@ class LossScale:
         good = tf.math.is_finite(norm)
         tf.cond(good, do, lambda: tf.constant(0))
         scale, steps = tf.convert_to_tensor(self.scale), tf.convert_to_tensor(self._good_steps) + 1.0
-        grows = steps >= _STEPS_BEFORE_GROWTH
+        grows = steps >= self._steps_before_growth
         larger = tf.where(grows, tf.minimum(scale * 2.0, _LARGEST_SCALE), scale)
         smaller = tf.maximum(scale * 0.5, 1.0)
         # Every replica changes its own copy by the same rule; `assign` would require a rule to merge them.

@@ -44,10 +44,6 @@ VARIABLE = "TF_CONFIG"
 _EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 
 _SECONDS_OF_SILENCE = 20  # of a worker, after which the others take it for dead
-# Machines of a cluster start minutes apart, if a scheduler has to find or to prepare them; in Kubernetes, a pod's name
-# is known only when it runs.
-SECONDS = 600.0
-_SECONDS_BETWEEN_REMINDERS = 20.0
 _SECONDS_TO_ANSWER = 2.0
 _SECONDS_BETWEEN_LOOKS = 0.2
 _SECONDS_BETWEEN_QUERIES = 2.0
@@ -253,11 +249,26 @@ def connect(cluster: Cluster) -> Team:
 
 
 def wait_for_workers(
-    addresses: Sequence[str], index: int, names: Sequence[str], alike: Mapping[str, int | str]
+    addresses: Sequence[str],
+    index: int,
+    names: Sequence[str],
+    alike: Mapping[str, int | str],
+    *,
+    seconds: float = 600.0,
+    seconds_between_reminders: float = 20.0,
 ) -> None:
     """Returns when all workers have called this, and no longer than a second apart.
 
-    `addresses`, HOST:PORT, begin with the chief's; `index` is this worker; `alike` must be the same for all, by name.
+    Machines of a cluster start minutes apart, if a scheduler has to find or to prepare them; in Kubernetes, a pod's
+    name is known only when the pod runs.
+
+    Args:
+      addresses: HOST:PORT of all workers, the chief first.
+      index: the number of this worker.
+      names: of all workers.
+      alike: what must be the same for all workers, by name.
+      seconds: how long to wait for the other workers, and for addresses of their hosts; then UserError is raised.
+      seconds_between_reminders: how often the log names the workers that are missing.
     """
     alike = {**alike, _CLUSTER: " ".join(addresses)}
     names = [f"{name} ({address})" for name, address in zip(names, addresses, strict=True)]
@@ -268,11 +279,13 @@ def wait_for_workers(
             f"TF_CONFIG: {names[index]}: its port cannot be opened ({error.strerror}); is another worker running there?"
         ) from error
     with listener:  # at the end, the port is free again, for TensorFlow
-        _wait_for_addresses({name: _split(address)[0] for name, address in zip(names, addresses, strict=True)})
+        hosts = {name: _split(address)[0] for name, address in zip(names, addresses, strict=True)}
+        _wait_for_addresses(hosts, seconds)
+        patience = _Patience(seconds, seconds_between_reminders)
         if index == 0:
-            _gather(listener, alike, names)
+            _gather(listener, alike, names, patience)
         else:
-            _report(addresses[0], {"index": index, "alike": alike}, names[0])
+            _report(addresses[0], {"index": index, "alike": alike}, names[0], patience)
 
 
 def listens(address: str) -> bool:
@@ -292,9 +305,9 @@ def _call(address: str) -> socket.socket:
     return socket.create_connection(_split(address), timeout=_SECONDS_TO_ANSWER)
 
 
-def _wait_for_addresses(hosts: Mapping[str, str]) -> None:
+def _wait_for_addresses(hosts: Mapping[str, str], seconds: float) -> None:
     """Returns when all hosts, by the names of their workers, have addresses, which TensorFlow needs."""
-    end, waiting = time.monotonic() + SECONDS, dict(hosts)
+    end, waiting = time.monotonic() + seconds, dict(hosts)
     while waiting:
         name, host = next(iter(waiting.items()))
         try:
@@ -311,27 +324,28 @@ def _wait_for_addresses(hosts: Mapping[str, str]) -> None:
 class _Patience:
     """Tells from time to time who is missing, and when the time is over."""
 
-    def __init__(self):
-        self._end = time.monotonic() + SECONDS
-        self._remind_at = time.monotonic() + _SECONDS_BETWEEN_REMINDERS
+    def __init__(self, seconds: float, between_reminders: float):
+        self.seconds, self._between_reminders = seconds, between_reminders
+        self._end = time.monotonic() + seconds
+        self._remind_at = time.monotonic() + between_reminders
 
     def check(self, missing: Sequence[str]) -> None:
         """Raises UserError if the time is over for the missing workers."""
         now, who = time.monotonic(), " and ".join(missing)
         if now >= self._end:
             raise UserError(
-                f"{who} did not come within {SECONDS / 60:.0f} minutes; start the same command there, with a TF_CONFIG"
-                " that differs only in its task, and see that the port can be reached"
+                f"{who} did not come within {self.seconds / 60:.0f} minutes; start the same command there, with a"
+                " TF_CONFIG that differs only in its task, and see that the port can be reached"
             )
         if now >= self._remind_at:
-            self._remind_at = now + _SECONDS_BETWEEN_REMINDERS
+            self._remind_at = now + self._between_reminders
             logging.info("Waiting for %s", who)
 
 
-def _gather(listener: socket.socket, alike: Mapping[str, int | str], names: Sequence[str]) -> None:
+def _gather(listener: socket.socket, alike: Mapping[str, int | str], names: Sequence[str], patience: _Patience) -> None:
     """The chief's part: waits until all are there at the same time, then lets them go."""
     there: dict[int, socket.socket] = {}
-    patience, answer, met_stranger = _Patience(), {}, False
+    answer, met_stranger = {}, False
     with contextlib.ExitStack() as held:
         try:
             while missing := [name for number, name in enumerate(names) if number and number not in there]:
@@ -386,14 +400,15 @@ def _read_worker(line: bytes, count: int) -> tuple[int, Mapping[str, int | str]]
     return (worker, theirs) if is_worker and isinstance(theirs.get(_CLUSTER), str) else None
 
 
-def _report(chief: str, message: Mapping[str, object], name: str) -> None:
+def _report(chief: str, message: Mapping[str, object], name: str, patience: _Patience) -> None:
     """The part of the others: calls the chief until it answers."""
-    patience, answer, is_told = _Patience(), {}, False
+    answer, is_told = {}, False
     while not answer:
         line = b""
         with contextlib.suppress(OSError), _call(chief) as connection:
             connection.sendall(json.dumps(message).encode() + b"\n")
-            connection.settimeout(SECONDS)  # the chief answers when all are there, or when it has waited for so long
+            # The chief answers when all are there, or when it has waited for so long.
+            connection.settimeout(patience.seconds)
             line = connection.makefile("rb").readline(_MOST_BYTES)
         answer = _read_answer(line)
         if not answer:  # there is no chief yet, or it has ended

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from gradient_steps import batch_of, check, step_of
 from small_models import LENGTH, MAKERS, randomize, small_config
-from training_steps import batch_of, check, step_of
 
 from bert_tf2 import modeling
 from bert_tf2.data import records
@@ -130,9 +130,9 @@ PLANS = [Plan(), Plan("groups", recompute=True, share_graph=True)]
 def test_losses_and_gradients_of_each_head(kind):
     model, batch = made(kind, num_hidden_layers=3), batch_of(kind)
     # An answer is at none of the positions that are not computed, so a span is compared with the way that omits them.
-    wanted = step_of(accelerate(model, Plan("groups" if kind == "span" else "none")), batch)
+    wanted = step_of(accelerate(model, Plan("groups" if kind == "span" else "none")))(batch)
     for plan in PLANS:
-        check(step_of(accelerate(model, plan), packed(batch)), wanted, rtol=1e-4, atol=3e-6)
+        check(step_of(accelerate(model, plan))(packed(batch)), wanted)
 
 
 @pytest.mark.compiled
@@ -140,25 +140,25 @@ def test_losses_and_gradients_of_each_head(kind):
 def test_under_xla(kind):
     """The whole step, and the loops that XLA compiles for each number of rows on a CPU."""
     model, batch = made(kind), batch_of(kind)
-    wanted = step_of(accelerate(model, Plan("groups" if kind == "span" else "none")), batch)
+    wanted = step_of(accelerate(model, Plan("groups" if kind == "span" else "none")))(batch)
     accelerate(model, Plan())
     rows = packed(batch)
-    check(step_of(model, rows, jit_compile=True), wanted, rtol=1e-4, atol=3e-6)
+    check(step_of(model, jit_compile=True)(rows), wanted)
     with compiled.few_sizes(True):
-        check(step_of(model, rows), wanted, rtol=1e-4, atol=3e-6)
+        check(step_of(model)(rows), wanted)
 
 
 @pytest.mark.parametrize("kind", ["pretraining", "tagging"])
 def test_parts_of_a_batch_have_rows_of_their_own(kind):
     model, batch = accelerate(made(kind), Plan()), batch_of(kind)
-    check(step_of(model, packed(batch, parts=3), parts=3), step_of(model, batch), rtol=1e-4, atol=3e-6)
+    check(step_of(model, parts=3)(packed(batch, parts=3)), step_of(model)(batch))
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_narrow_types(precision):
     model, batch = made("pretraining", dtype=f"mixed_{precision}"), batch_of("pretraining")
-    wanted = step_of(accelerate(model, Plan()), batch)
-    check(step_of(model, packed(batch)), wanted, 0.02, rtol=0.02, atol=0.03)
+    wanted = step_of(accelerate(model, Plan()))(batch)
+    check(step_of(model)(packed(batch)), wanted, 0.02, rtol=0.02, atol=0.03)
 
 
 def test_an_answer_is_at_no_place_of_another_example():

@@ -6,10 +6,12 @@ import json
 import pathlib
 from types import SimpleNamespace
 
+import command_lines as lines
 import numpy as np
 import pytest
 import text_operations
 import toy_data
+from bad_calls import flags
 
 from bert_tf2 import commands
 from bert_tf2.support.errors import UserError
@@ -112,22 +114,6 @@ def test_a_classifier_learns_and_predicts_in_the_order_of_the_file(classified, t
         classify(tmp_path, classified.out, do_eval=True)
 
 
-@pytest.mark.slow
-def test_it_predicts_later_without_the_training_file(classified, tmp_path):
-    (tmp_path / "tables").mkdir()
-    (tmp_path / "tables" / "test.tsv").write_text((classified.folder / "tables" / "test.tsv").read_text())
-    wanted = (classified.out / "predictions.tsv").read_text()
-    for where in (
-        {"init_checkpoint": str(classified.out)},
-        {"init_checkpoint": str(classified.out / "model.ckpt-100")},
-        {"output_dir": str(classified.out)},
-    ):
-        out = pathlib.Path(where.get("output_dir", tmp_path / "out"))
-        (out / "predictions.tsv").unlink(missing_ok=True)
-        classify(tmp_path, out, do_predict=True, **where)
-        assert (out / "predictions.tsv").read_text() == wanted
-
-
 def test_questions_with_an_answer_in_every_paragraph(tmp_path):
     files = {
         "train_file": toy_data.write_squad(tmp_path / "train.json", 64, 1),
@@ -202,3 +188,16 @@ def test_odd_files_and_flags_that_the_reference_accepts(tmp_path, log_lines):
     assert (tmp_path / "out" / "export" / "1" / "saved_model.pb").exists()
     assert [path.name for path in (tmp_path / "out").glob("*.index")] == ["model.ckpt-6.index"]
     assert len([line for line in log_lines if "dev.tsv: 1 of 4 rows" in line and "row 4" in line]) == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "more"),
+    [("predict_masked.py", "--output_format=json"), ("extract_features.py", "--output_file=/dev/stdout")],
+)
+def test_the_precision_reaches_the_model(script, more, bad_files, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(bad_files)
+    found = []
+    for precision in ("float32", "bfloat16", "float32"):
+        lines.call(script, *flags(script, f"{more} --precision={precision} --input_file=blanks.txt", tmp_path))
+        found.append(capfd.readouterr().out)
+    assert found[0] == found[2] != found[1] and len(found[0]) > 20

@@ -12,16 +12,15 @@ import argparse
 import pathlib
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 
 import toy_data
+from command_lines import ROOT
 from folder_content import content
 from worker_processes import WorkerProcesses, pretraining_command
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 _MOST_KILLS = 4  # of one training, which must come to its end some time
 
 
@@ -40,82 +39,41 @@ def fine_tuning(folder: pathlib.Path) -> list[str]:
     folder.mkdir()
     model = toy_data.write_model(folder, hidden_size=64, intermediate_size=256, hidden_dropout_prob=0.1)
     toy_data.write_tsv_task(folder / "tables", 1000)
-    columns = [f"--{name}={value}" for name, value in toy_data.TSV_COLUMNS.items()]
-    return [
-        *(sys.executable, str(ROOT / "run_classifier.py"), "--do_train", "--do_eval", "--do_predict"),
-        *(f"--bert_config_file={model['bert_config_file']}", f"--vocab_file={model['vocab_file']}"),
-        *(f"--data_dir={folder}/tables", "--task_name=tsv", *columns, "--max_seq_length=32"),
-        *("--train_batch_size=16", "--num_train_epochs=5", "--learning_rate=1e-3", "--eval_steps=25", "--patience=50"),
-        "--save_checkpoints_steps=10",
-    ]
+    given = {**model, **toy_data.TSV_COLUMNS, "data_dir": f"{folder}/tables", "task_name": "tsv", "max_seq_length": 32}
+    given |= {"train_batch_size": 16, "num_train_epochs": 5, "learning_rate": 1e-3, "eval_steps": 25, "patience": 50}
+    flags = [f"--{name}={value}" for name, value in {**given, "save_checkpoints_steps": 10}.items()]
+    return [sys.executable, str(ROOT / "run_classifier.py"), "--do_train", "--do_eval", "--do_predict", *flags]
 
 
-class Alone(subprocess.Popen):
-    """A training in one process."""
+class Training(WorkerProcesses):
+    """A training of some workers, or of one process."""
 
-    def __init__(self, command: list[str], out: pathlib.Path, logs: pathlib.Path):
-        logs.mkdir(exist_ok=True)
-        self._log = logs / "log"
-        with open(self._log, "w") as stream:
-            super().__init__([*command, f"--output_dir={out}"], stdout=stream, stderr=subprocess.STDOUT)
-
-    def finish(self) -> None:
-        """Waits for its end; ends this program if it fails."""
-        if self.wait():
-            sys.exit(self._log.read_text())
-
-    def kill_some(self, draw: random.Random) -> str:
-        """Kills it; returns how that is told."""
-        self.send_signal(signal.SIGKILL)
-        self.wait()
-        return "once"
-
-
-def same_end(out: pathlib.Path, expected: pathlib.Path, what: str) -> bool:
-    """Prints what was done, and whether the training ended with the bytes of an undisturbed one; returns that."""
-    same = content(out) == content(expected)
-    print(f"{what}, then {'the same bytes' if same else 'OTHER BYTES'}", flush=True)
-    return same
-
-
-class Team(WorkerProcesses):
-    """A training of two workers."""
-
-    def __init__(self, command: list[str], out: pathlib.Path, logs: pathlib.Path):
-        super().__init__([*command, f"--output_dir={out}"], 2, logs)
-
-    def poll(self) -> int | None:
-        found = [process.poll() for process in self.processes]
-        return None if None in found else max(found, key=abs)
+    def is_over(self) -> bool:
+        return all(process.poll() is not None for process in self.processes)
 
     def finish(self) -> None:
         """Waits for the end of all; ends this program if one of them fails."""
         if any(self.wait(600)):
-            sys.exit(self.log(0) + self.log(1))
+            sys.exit("\n".join(map(self.log, range(len(self.processes)))))
 
     def kill_some(self, draw: random.Random) -> str:
-        """Kills one worker or both, and sees that no other one goes on; returns the names."""
-        chosen = draw.choice([(0,), (1,), (0, 1)])
+        """Kills one worker or both, and sees that no other one goes on; returns the numbers of those killed."""
+        chosen = draw.choice([(0,), (1,), (0, 1)]) if len(self.processes) > 1 else (0,)
         for index in chosen:
             self.processes[index].send_signal(signal.SIGKILL)
         waiting = self._end_those_that_wait(60)
-        statuses = self.wait(1)
-        for index, status in enumerate(statuses):
-            if index in waiting:
-                continue
-            if index not in chosen and status not in (0, 1):
-                sys.exit(f"worker {index} ended with {status}:\n{self.log(index)}")
-            if index not in chosen and status == 1 and f"worker {chosen[0]} (localhost:" not in self.log(index):
-                sys.exit(f"worker {index} does not name the one that was killed:\n{self.log(index)}")
+        for index, status in enumerate(self.wait(1)):
+            is_told = status == 0 or f"worker {chosen[0]} (localhost:" in self.log(index)
+            if index not in {*chosen, *waiting} and (status not in (0, 1) or not is_told):
+                sys.exit(f"worker {index} ended with {status}, or does not name the killed one:\n{self.log(index)}")
         return " and ".join(map(str, chosen))
 
     def _end_those_that_wait(self, seconds: float) -> set[int]:
         """Until all have ended, ends who waits for a worker that was killed before they had met; returns who did."""
         end, ended = time.monotonic() + seconds, set()
-        while time.monotonic() < end and any(process.poll() is None for process in self.processes):
+        while time.monotonic() < end and not self.is_over():
             for index, process in enumerate(self.processes):
-                last = self.log(index).rstrip().rpartition("\n")[2]
-                if process.poll() is None and "Waiting for worker" in last:
+                if process.poll() is None and "Waiting for worker" in self.last_line(index):
                     ended.add(index)
                     process.terminate()
             time.sleep(0.1)
@@ -126,38 +84,45 @@ def is_saving(out: pathlib.Path) -> bool:
     return any(".ckpt-" in path.name for path in out.rglob(".*.partial"))
 
 
-def soak(name: str, start, kills: int, draw: random.Random, folder: pathlib.Path, while_saving: bool = False) -> bool:
+def soak(command: list[str], workers: int, kills: int, draw: random.Random, folder: pathlib.Path, saving=False) -> bool:
     """Kills trainings so many times; returns whether all of them ended as they should.
 
     Args:
-      start: starts a training into a folder: an Alone or a Team.
-      while_saving: at a moment when it writes a checkpoint; otherwise at any.
+      saving: whether to kill at a moment when a checkpoint is written; otherwise at any.
     """
-    expected, began = folder / f"{name}-{while_saving}-undisturbed", time.monotonic()
-    with start(expected) as training:
-        training.finish()
-    seconds = time.monotonic() - began
-    print(f"{name}: undisturbed, {seconds:.0f} s", flush=True)
-    good, done, number = True, 0, 0
-    while done < kills:
-        number += 1
-        out, killed, ended = folder / f"{name}-{while_saving}-{number}", [], False
-        most = min(draw.randint(1, _MOST_KILLS), kills - done)
-        while not ended:
-            with start(out) as training:
-                moment = time.monotonic() + draw.uniform(0.3 if while_saving else 0.1, 0.9) * seconds
-                while len(killed) < most and training.poll() is None:
-                    if time.monotonic() > moment and (not while_saving or is_saving(out)):
-                        killed.append(training.kill_some(draw))
-                        break
-                    time.sleep(0.0005 if while_saving else 0.01)
-                else:
-                    training.finish()
-                    ended = True
-        done += len(killed)
-        how = "while a checkpoint was written" if while_saving else "at random moments"
-        good &= same_end(out, expected, f"{name}: killed {', '.join(killed) or 'never'} {how}")
-    print(f"{name}: {done} kills in {number} trainings", flush=True)
+
+    def start(out: pathlib.Path) -> Training:
+        return Training([*command, f"--output_dir={out}"], workers, folder / "logs")
+
+    name = f"{pathlib.Path(command[1]).stem} by {workers}"
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        expected, began = pathlib.Path(made) / "undisturbed", time.monotonic()
+        with start(expected) as training:
+            training.finish()
+        seconds = time.monotonic() - began
+        good, done, number = True, 0, 0
+        while done < kills:
+            number += 1
+            out, killed, ended = pathlib.Path(made) / str(number), [], False
+            most = min(draw.randint(1, _MOST_KILLS), kills - done)
+            while not ended:
+                with start(out) as training:
+                    moment = time.monotonic() + draw.uniform(0.3 if saving else 0.1, 0.9) * seconds
+                    while len(killed) < most and not training.is_over():
+                        if time.monotonic() > moment and (not saving or is_saving(out)):
+                            killed.append(training.kill_some(draw))
+                            break
+                        time.sleep(0.0005 if saving else 0.01)
+                    else:
+                        training.finish()
+                        ended = True
+            done += len(killed)
+            same = content(out) == content(expected)
+            good &= same
+            how = "while a checkpoint was written" if saving else "at random moments"
+            end = "the same bytes" if same else "OTHER BYTES"
+            print(f"{name}: killed {', '.join(killed) or 'never'} {how}, then {end}", flush=True)
+    print(f"{name}: {done} kills in {number} trainings; undisturbed, {seconds:.0f} s", flush=True)
     return good
 
 
@@ -173,15 +138,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = pathlib.Path(made)
         pretrain, finetune = pretraining(folder / "records"), fine_tuning(folder / "tables")
-
-        def alone(command: list[str]):
-            return lambda out: Alone(command, out, folder / "logs")
-
         good = [
-            soak("pretraining", alone(pretrain), options.kills, draw, folder),
-            soak("pretraining", alone(pretrain), options.kills_while_saving, draw, folder, while_saving=True),
-            soak("fine-tuning", alone(finetune), options.kills_of_fine_tuning, draw, folder),
-            soak("two workers", lambda out: Team(pretrain, out, folder / "logs"), options.kills_of_teams, draw, folder),
+            soak(pretrain, 1, options.kills, draw, folder),
+            soak(pretrain, 1, options.kills_while_saving, draw, folder, saving=True),
+            soak(finetune, 1, options.kills_of_fine_tuning, draw, folder),
+            soak(pretrain, 2, options.kills_of_teams, draw, folder),
         ]
     sys.exit(0 if all(good) else 1)
 

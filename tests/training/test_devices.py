@@ -1,24 +1,61 @@
-"""What TensorFlow computes on, what is said about it, and settings of the whole process."""
+"""What TensorFlow computes on, what is said about it, and settings of the whole process.
 
+A TPU as far as it can be tried without one: its resolver is a fake, and its strategy computes on the CPU.
+"""
+
+from __future__ import annotations
+
+import socket
+import types
+
+import grpc
 import pytest
 import tensorflow as tf
+from refused import message_of
 
 from bert_tf2.fast.encoder import Plan
 from bert_tf2.support import xla_flags
-from bert_tf2.support.errors import UserError
 from bert_tf2.training import devices
 from bert_tf2.training.options import PRECISIONS, DeviceOptions, PrecisionOptions, TrainingOptions
 
-REQUIRED = {"bert_config_file": "x", "output_dir": "x"}
 ONE = tf.distribute.get_strategy()
 
 
+class OnCpu(tf.distribute.OneDeviceStrategy):
+    """In place of TPUStrategy."""
+
+    def __init__(self, resolver):
+        super().__init__("/cpu:0")
+
+
+@pytest.fixture
+def calls(monkeypatch) -> list[tuple]:
+    """What was asked of the system of a TPU, in order."""
+    made: list[tuple] = []
+
+    class Resolver:
+        def __init__(self, tpu, zone, project):
+            made.append(("resolve", tpu, zone, project))
+
+        def master(self) -> str:
+            return "local"
+
+    monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", Resolver)
+    monkeypatch.setattr(tf.config, "experimental_connect_to_cluster", lambda resolver: made.append(("connect",)))
+    experimental = types.SimpleNamespace(initialize_tpu_system=lambda resolver: made.append(("initialize",)))
+    monkeypatch.setattr(tf, "tpu", types.SimpleNamespace(experimental=experimental))
+    monkeypatch.setattr(tf.distribute, "TPUStrategy", OnCpu)
+    return made
+
+
 @pytest.mark.compiled
-def test_the_first_line_names_devices_and_precision(log_lines):
-    strategy = devices.create_strategy(DeviceOptions(precision="float32"))
+def test_the_first_line_names_devices_and_precision(log_lines, two):
+    strategy = devices.create_strategy(DeviceOptions(precision="bfloat16"))
     (line,) = (line for line in log_lines if line.startswith("Computing on"))
-    assert line.startswith("Computing on the CPU (") and line.endswith("cores), precision float32")
-    assert devices.computes_on(strategy) == "CPU" and devices.can_compile(strategy)
+    assert line.startswith("Computing on the CPU (") and line.endswith("cores), precision bfloat16")
+    assert devices.can_compile(strategy)
+    with two.scope():
+        assert devices.create_strategy() is two
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -34,39 +71,74 @@ def test_a_gpu_that_tensorflow_cannot_use_is_reported(monkeypatch, log_lines):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     devices.create_strategy()
     (line,) = (line for line in log_lines if "NVIDIA" in line)
-    assert line.startswith("this machine has an NVIDIA GPU, but TensorFlow cannot use it and computes on the CPU")
     assert "pip install 'tensorflow[and-cuda]'" in line
     for hidden in ("", "-1"):  # hidden on purpose
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
         assert not xla_flags.has_gpu()
 
 
-def plan(hidden_size=128, **settings):
-    return devices.plan_for(TrainingOptions(**REQUIRED, **settings), ONE, hidden_size)
-
-
 @pytest.mark.parametrize(
     ("kind", "hidden_size", "settings", "expected"),
     [
         ("CPU", 128, {}, Plan("groups", share_graph=True)),
-        ("CPU", 96, {}, Plan("none", share_graph=True)),
+        ("CPU", 127, {}, Plan("none", share_graph=True)),
         ("CPU", 768, {"xla": "true"}, Plan("none", share_graph=False)),
-        ("CPU", 96, {"xla": "true"}, Plan("none", share_graph=False)),
         ("CPU", 128, {"unpad": "groups", "recompute": True}, Plan("groups", recompute=True, share_graph=True)),
+        ("CPU", 128, {"unpad": "groups", "xla": "true"}, None),
         ("GPU", 128, {}, Plan("none", share_graph=False)),
-        ("TPU", 128, {}, Plan("none", share_graph=False)),
         ("GPU", 128, {"unpad": "groups"}, Plan("groups", share_graph=False)),
+        ("TPU", 128, {}, Plan("none", share_graph=False)),
+        ("TPU", 128, {"unpad": "groups"}, None),
     ],
 )
-def test_a_model_is_accelerated_as_the_devices_gain_by_it(monkeypatch, kind, hidden_size, settings, expected):
-    monkeypatch.setattr(devices, "computes_on", lambda strategy: kind)
-    assert plan(hidden_size, **settings) == expected
+def test_a_model_is_accelerated_as_the_devices_gain_by_it(
+    monkeypatch, calls, two, kind, hidden_size, settings, expected
+):
+    """A TPU and --xla compute fixed shapes, so they keep their padding."""
+    if kind == "GPU":
+        monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [kind] if kind == "GPU" else [])
+    given = TrainingOptions(bert_config_file="x", output_dir="x", **settings)
+    strategy = OnCpu(None) if kind == "TPU" else ONE
+    if expected is None:
+        assert "--unpad=groups: " in message_of(devices.plan_for, given, strategy, hidden_size)
+        assert devices.plan_for(given, strategy, hidden_size, padded=True).unpad == "none"
+    else:
+        assert devices.plan_for(given, strategy, hidden_size) == expected
+    if kind == "CPU":
+        assert devices.plan_for(given, two, hidden_size, padded=True).unpad == "none"
 
 
-def test_fixed_shapes_keep_their_padding(monkeypatch):
-    with pytest.raises(UserError, match="--unpad=groups: a TPU and --xla compute fixed shapes"):
-        plan(unpad="groups", xla="true")
-    monkeypatch.setattr(devices, "computes_on", lambda strategy: "TPU")
-    with pytest.raises(UserError, match="--unpad=groups: a TPU and --xla"):
-        plan(unpad="groups")
-    assert devices.plan_for(TrainingOptions(**REQUIRED, unpad="groups"), ONE, 128, padded=True).unpad == "none"
+@pytest.mark.compiled
+def test_the_step_is_compiled_for_gpus_if_that_wins_back_the_time_of_the_compiler(calls, log_lines):
+    assert devices.compiles_step(ONE, "true", 1) and not devices.compiles_step(ONE, "false", 10**6)
+    assert not devices.compiles_step(ONE, "auto", 10**6)  # a CPU
+    assert not devices.compiles_step(OnCpu(None), "true", 1)
+    assert any("--xla" in line and "TPU" in line for line in log_lines)
+
+
+# A TPU
+
+
+def test_the_flags_reach_the_resolver(calls, log_lines):
+    options = DeviceOptions(tpu_name="mine", tpu_zone="zone", gcp_project="project", use_tpu=True)
+    strategy = devices.create_strategy(options)
+    assert calls == [("resolve", "mine", "zone", "project"), ("connect",), ("initialize",)]
+    assert isinstance(strategy, OnCpu) and "Computing on 1 TPU cores, precision float32" in log_lines
+    assert not devices.can_compile(strategy)  # XLA compiles the program as a whole, not parts of it
+    calls.clear()
+    devices.create_strategy(DeviceOptions(master="grpc", use_tpu=True))
+    assert calls[0] == ("resolve", "grpc", None, None)
+
+
+def test_what_answers_is_no_tpu(monkeypatch):
+    def soon(channel, ready=grpc.channel_ready_future):
+        future = ready(channel)
+        return types.SimpleNamespace(result=lambda timeout: future.result(timeout=timeout / 20))
+
+    monkeypatch.setattr(grpc, "channel_ready_future", soon)
+    resolver = lambda tpu, **_: types.SimpleNamespace(master=lambda: tpu)  # noqa: E731
+    monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", resolver)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for address in (f"127.0.0.1:{silent.getsockname()[1]}", "127.0.0.1:1", "no-such-host.invalid"):
+            found = message_of(devices.create_strategy, DeviceOptions(use_tpu=True, tpu_name=f"grpc://{address}"))
+            assert found.startswith("--use_tpu: ") and address in found and "--tpu_name" in found

@@ -61,7 +61,7 @@ def train(path, folder, strategy=ONE, pack_rows=True, **settings):
     """Three steps; returns `moments`."""
     settings = {"train_batch_size": 8, "num_train_steps": 3, "pack_rows": pack_rows, **settings}
     trainer = make_trainer(folder, config=WITHOUT_DROPOUT, strategy=strategy, plan=Plan(), **settings)
-    randomize(trainer._model)
+    randomize(trainer.model)
     batches = record_order.read_records(
         [path], records.PRETRAINING, SIZES, settings["train_batch_size"], shuffle_seed=1, repeat=True,
         drop_remainder=True, index=record_index.read_index([path]), share=trainer.share,

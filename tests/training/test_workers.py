@@ -1,30 +1,36 @@
-"""Several processes that train one model: TF_CONFIG, shares of batches, equality, kills, signals."""
+"""Several processes that train one model: TF_CONFIG, meeting, shares of batches, equality, kills, signals, networks."""
 
 from __future__ import annotations
 
 import json
 import re
 import signal
-import subprocess
+import socket
+import sys
+import threading
+import time
 
+import command_lines as lines
+import networks
 import numpy as np
 import pytest
 import tensorflow as tf
+from command_lines import without_tensorflow
 from refused import message_of
 from small_models import MAKERS, batch_for, tiny_config
-from worker_processes import WorkerProcesses, pretraining_command, weights
+from worker_processes import WorkerProcesses, free_ports, pretraining_command, weights
 
 from bert_tf2.data.record_order import Share
-from bert_tf2.training import forward, workers
+from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, join
 from bert_tf2.training.options import TrainingOptions
-from bert_tf2.training.workers import VARIABLE, find_cluster, is_chief, workers_of
+from bert_tf2.training.workers import Cluster, Team, find_cluster, is_chief, listens, wait_for_workers, workers_of
 
 TWO = {"worker": ["one:2222", "two:2222"]}
 
 
 def environment(cluster, kind="worker", index=0, **more) -> dict[str, str]:
-    return {VARIABLE: json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}, **more})}
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}, **more})}
 
 
 # TF_CONFIG
@@ -34,25 +40,24 @@ def test_a_cluster_has_the_chief_first():
     cluster = find_cluster(environment({"worker": ["b:1", "c:2"], "chief": ["a:1"]}, index="1", environment="cloud"))
     assert cluster == (("chief 0", "worker 0", "worker 1"), ("a:1", "b:1", "c:2"), 2)
     assert cluster.name(2) == "worker 1 (c:2)"
+    assert find_cluster(environment({"worker": ["b:1"]})) is None and find_cluster({"TF_CONFIG": " "}) is None
 
 
-WRONG = {
-    "no JSON": ({VARIABLE: "{'cluster'"}, "property name"),
-    "no task": ({VARIABLE: json.dumps({"cluster": TWO})}, 'needs a "cluster" and a "task"'),
-    "index": (environment(TWO, index=2), "the task worker 2 is none of the cluster: worker 0, worker 1"),
-    "evaluator": (environment({**TWO, "evaluator": ["c:1"]}, kind="evaluator"), "the task evaluator 0 is none"),
-    "no port": (environment({"worker": ["one", "two:1"]}), "'one' is not HOST:PORT"),
-    "large port": (environment({"worker": ["one:70000", "two:1"]}), "'one:70000' is not HOST:PORT"),
-    "nobody": (environment({"worker": []}), "the task worker 0 is none"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_a_wrong_tf_config_is_told_with_an_example(case):
-    found, expected = WRONG[case]
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ({"TF_CONFIG": "{'cluster'"}, "property name"),
+        ({"TF_CONFIG": json.dumps({"cluster": TWO})}, '"task"'),
+        (environment(TWO, index=2), "worker 2 .*: worker 0, worker 1"),
+        (environment({**TWO, "evaluator": ["c:1"]}, kind="evaluator"), "evaluator 0"),
+        (environment({"worker": ["one", "two:1"]}), "'one' is not HOST:PORT"),
+        (environment({"worker": ["one:70000", "two:1"]}), "'one:70000' is not HOST:PORT"),
+        (environment({"worker": []}), "worker 0"),
+    ],
+)
+def test_a_wrong_tf_config_is_told_with_an_example(found, words):
     message = message_of(find_cluster, found)
-    assert message.startswith("TF_CONFIG: ") and expected in message
-    assert """as an example: TF_CONFIG='{"cluster": {"worker": ["host1:2222", "host2:2222"]}""" in message
+    assert message.startswith("TF_CONFIG: ") and re.search(words, message) and "host1:2222" in message
 
 
 def options(**more) -> TrainingOptions:
@@ -60,41 +65,164 @@ def options(**more) -> TrainingOptions:
 
 
 def test_tf_config_decides_but_with_a_tpu(monkeypatch):
-    monkeypatch.setenv(VARIABLE, environment(TWO, index=1)[VARIABLE])
+    monkeypatch.setenv("TF_CONFIG", environment(TWO, index=1)["TF_CONFIG"])
     assert workers_of(options()).index == 1 and not is_chief(options())
     assert workers_of(options(use_tpu=True)) is None and is_chief(options(use_tpu=True))
-    monkeypatch.delenv(VARIABLE)
+    # Before the workers wait for each other.
+    assert "--train_batch_size=1" in message_of(join, options(do_train=True, train_batch_size=1))
+    parts = {"train_batch_size": 6, "gradient_accumulation_steps": 2}
+    assert "--train_batch_size=6" in message_of(join, options(do_train=True, **parts))
+    monkeypatch.delenv("TF_CONFIG")
     assert workers_of(options()) is None
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"train_batch_size": 1}, "--train_batch_size=1 is smaller than the number of devices of all workers, 2"),
-        (
-            {"train_batch_size": 6, "gradient_accumulation_steps": 2},
-            "--train_batch_size=6 is not divisible by 4, which",
-        ),
-    ],
-)
-def test_a_batch_that_cannot_be_shared_is_told_before_the_workers_wait(monkeypatch, settings, message):
-    monkeypatch.setenv(VARIABLE, environment(TWO)[VARIABLE])
-    monkeypatch.setattr(workers, "connect", None)
-    assert message in message_of(join, options(do_train=True, **settings))
+# Meeting, with threads in place of processes
+
+ALIKE = {"the number of GPUs": 0}
+
+
+class Worker(threading.Thread):
+    """A worker that meets the others; `error` is what was raised."""
+
+    def __init__(self, where: list[str], index: int, alike: dict = ALIKE, **how):
+        super().__init__(daemon=True)
+        self._arguments, self._how = (where, index, names(len(where)), alike), how
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            wait_for_workers(*self._arguments, **self._how)
+        except Exception as error:
+            self.error = error
+
+    def is_through(self) -> bool:
+        self.join(10)
+        return not self.is_alive() and self.error is None
+
+
+def addresses(count: int) -> list[str]:
+    return [f"localhost:{port}" for port in free_ports(count)]
+
+
+def names(count: int) -> list[str]:
+    return [f"worker {number}" for number in range(count)]
+
+
+def say(where: str, line: bytes) -> None:
+    """Another program that writes a line to a port and ends."""
+    while not listens(where):
+        time.sleep(0.01)
+    with socket.create_connection(("localhost", int(where.split(":")[1]))) as connection:
+        connection.sendall(line)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_nobody_goes_on_before_the_last_has_come(order):
+    where = addresses(3)
+    first, second = (Worker(where, index) for index in order[:2])
+    time.sleep(0.5)
+    assert first.is_alive() and second.is_alive()
+    last = Worker(where, order[2])
+    assert first.is_through() and second.is_through() and last.is_through()
+    with socket.create_server(("", int(where[0].split(":")[1]))):
+        pass  # the port is free again
+
+
+CLUSTER = "the cluster in TF_CONFIG"
+STRANGE = [
+    *({"index": index, "alike": {}} for index in (1, 1.0, True)),
+    *({"index": index, "alike": {CLUSTER: "a"}} for index in (0, 7, "1")),
+    *({"index": 1, "alike": alike} for alike in ({"the number of GPUs": 7}, [["a", 1]], {CLUSTER: 5}, None)),
+    *([1], None),
+]
+
+
+def test_other_callers_of_the_port_are_no_workers_and_told_once(log_lines):
+    where = addresses(2)
+    chief = Worker(where, 0)
+    for line in (b"GET / HTTP/1.1\r\n", b"", b"[" * 100_000, b'{"index":\n'):
+        say(where[0], line)
+    for message in STRANGE:
+        say(where[0], json.dumps(message).encode() + b"\n")
+    assert chief.is_alive() and Worker(where, 1).is_through() and chief.is_through()
+    (told,) = (line for line in log_lines if "no worker" in line)
+    assert "127.0.0.1" in told or "::1" in told
+
+
+def test_another_program_at_the_address_of_the_chief_is_told(log_lines):
+    with socket.create_server(("", 0)) as other:
+        where = [f"localhost:{other.getsockname()[1]}", *addresses(1)]
+
+        def answer() -> None:
+            while True:
+                with other.accept()[0] as connection:
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        message = message_of(wait_for_workers, where, 1, names(2), ALIKE, seconds=1.0)
+    assert f"worker 0 ({where[0]})" in message
+    (told,) = (line for line in log_lines if "no worker" in line)
+    assert where[0] in told and "HTTP/1.1" in told
+
+
+def test_a_worker_that_ended_and_came_again_counts_once():
+    where = addresses(3)
+    chief, other = Worker(where, 0), Worker(where, 1)
+    say(where[0], json.dumps({"index": 2, "alike": {**ALIKE, CLUSTER: " ".join(where)}}).encode() + b"\n")
+    time.sleep(0.5)
+    if chief.is_alive():  # it may have met all three before the connection ended
+        assert other.is_alive()
+        assert Worker(where, 2).is_through()
+    assert chief.is_through() and other.is_through()
+
+
+def test_who_does_not_come_is_named(log_lines):
+    where, how = addresses(3), {"seconds": 1.0, "seconds_between_reminders": 0.3}
+    other = Worker(where, 1, **how)
+    assert f"worker 2 ({where[2]})" in message_of(wait_for_workers, where, 0, names(3), ALIKE, **how)
+    assert f"Waiting for worker 2 ({where[2]})" in log_lines
+    other.join(10)
+    assert re.match(r"worker [02] \(localhost:\d+\) did not come", str(other.error))
+
+
+@pytest.mark.parametrize("what", ["the number of GPUs", CLUSTER])
+def test_workers_that_differ_from_the_chief_end_all_of_them(what):
+    where = addresses(3)
+    other_cluster = [*where[:2], "127.0.0.9:1"]
+    other = Worker(where, 1)
+    wrong = Worker(where, 2, {what: 4}) if what in ALIKE else Worker(other_cluster, 2)
+    message = message_of(wait_for_workers, where, 0, names(3), ALIKE)
+    assert message.startswith(f"{what} must be the same for all workers: worker 0 ({where[0]}) has ")
+    assert message.endswith("has 4" if what in ALIKE else f"has {' '.join(other_cluster)}")
+    wrong.join(10)
+    assert str(wrong.error) == message
+    if other.error is None:  # it may have called after that
+        other.join(0.1)
+    assert other.error is None or str(other.error) == message
+
+
+def test_addresses_that_cannot_be_used(log_lines):
+    with socket.create_server(("", 0)) as used:
+        where = [f"localhost:{used.getsockname()[1]}", "localhost:1"]
+        assert f"worker 0 ({where[0]}): its port" in message_of(wait_for_workers, where, 0, names(2), ALIKE)
+    where = [*addresses(1), "no-such-host.invalid:2222"]
+    message = message_of(wait_for_workers, where, 0, names(2), ALIKE, seconds=1.0)
+    assert message.startswith("TF_CONFIG: the host of worker 1 (no-such-host.invalid:2222) has no address")
+    assert "worker 1 (no-such-host.invalid:2222)" in log_lines[0]
 
 
 # Shares
 
 
 @pytest.mark.parametrize("batch_size", [6, 7, 11])
-@pytest.mark.parametrize(("number", "devices"), [(1, 1), (2, 1), (3, 1), (2, 2), (3, 2)])
+@pytest.mark.parametrize(("number", "devices"), [(1, 1), (3, 1), (3, 2)])
 def test_shares_hold_every_row_once_and_in_order(batch_size, number, devices):
     rows = np.arange(3 * batch_size)
     data = tf.data.Dataset.from_tensor_slices((rows, {"record": rows})).batch(batch_size)
     parts = []
     for worker in range(number):
-        share = Share(worker * devices, devices, number * devices)
-        taken = share.take(data, batch_size).as_numpy_iterator()
+        taken = Share(worker * devices, devices, number * devices).take(data, batch_size).as_numpy_iterator()
         parts.append([(some.tolist(), more["record"].tolist()) for some, more in taken])
     assert [len(part) for part in parts] == [3 * devices] * number
     for step in range(3):
@@ -104,11 +232,15 @@ def test_shares_hold_every_row_once_and_in_order(batch_size, number, devices):
         assert max(len(some) for some, _ in of_step) - min(len(some) for some, _ in of_step) <= 1
 
 
-@pytest.mark.parametrize("kind", ["classifier", "pretraining"])
-def test_a_worker_evaluates_on_its_own_devices_alone(two, monkeypatch, kind):
+def test_of_the_devices_of_a_worker_one_gives_its_number(two):
+    team = Team(Cluster(("worker 0",), ("one:1",), 0), two)
+    assert team.gather(2**52 + 1) == [2**52 + 1] and team.share == Share(0, 2, 2)
+
+
+def test_a_worker_evaluates_on_its_own_devices_alone(two, monkeypatch):
     """With two devices in one process, in place of a worker that has two; the last batch has one row."""
-    model = build_model(two, lambda: MAKERS[kind](tiny_config()), 1)
-    rows = {name: np.concatenate([values, values[:1]]) for name, values in batch_for(kind).items()}
+    model = build_model(two, lambda: MAKERS["classifier"](tiny_config()), 1)
+    rows = {name: np.concatenate([values, values[:1]]) for name, values in batch_for("classifier").items()}
     data = tf.data.Dataset.from_tensor_slices(rows).batch(4)
     expected = [*forward.Runner(model, two).run(data)]
     monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", tf.distribute.MirroredStrategy)
@@ -129,18 +261,52 @@ def command(tmp_path_factory) -> list[str]:
     return pretraining_command(tmp_path_factory.mktemp("task"))
 
 
+def assert_equal(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], atol: float = 0.0) -> None:
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=0, atol=atol, err_msg=name)
+
+
+_TEAM = """
+import tensorflow as tf
+from bert_tf2.support.errors import UserError
+from bert_tf2.training import step, workers
+from bert_tf2.training.options import DeviceOptions
+team = workers.connect(workers.find_cluster())
+print(team.gather(7 + team.index), team.broadcast_from_chief(3 + team.index), tuple(team.share))
+team.check_same("all", "differ in nothing")
+for precision in ("float32", ["float32", "bfloat16"][team.index]):
+    try:
+        team.check_options(DeviceOptions(precision=precision))
+    except UserError as error:
+        print(error)
+sums = tf.function(lambda x: team.strategy.run(lambda x: step.reduce_gradients({"x": x + 0.0}), args=(x,)))
+(summed, norm) = sums(tf.constant([3.0 - 2.0 * team.index, 3.0]))
+print(summed["x"].numpy().tolist(), float(norm), flush=True)
+"""
+
+
+def test_what_workers_sum_and_compare(tmp_path):
+    with WorkerProcesses([sys.executable, "-c", _TEAM], 2, tmp_path) as team:
+        assert team.wait(300) == [0, 0], team.log(0)
+        for index in range(2):
+            numbers, differ, sums = without_tensorflow(team.log(index)).splitlines()[-3:]
+            assert numbers == f"[7, 8] 3 ({index}, 1, 2)" and sums == "[4.0, 6.0] 7.211102485656738"
+            assert differ.startswith("worker 0 (localhost:") and "--precision" in differ
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.soak)])
-def test_workers_train_as_one_process_does(command, tmp_path, count):
-    command = [*command, "--num_train_steps=20", "--eval_steps=10"]
-    subprocess.run([*command, f"--output_dir={tmp_path}/alone"], check=True, capture_output=True)
+@pytest.mark.compiled
+@pytest.mark.parametrize(("count", "steps"), [(2, 4), pytest.param(3, 20, marks=pytest.mark.soak)])
+def test_workers_train_as_one_process_does(command, tmp_path, count, steps):
+    command = [*command, f"--num_train_steps={steps}", f"--eval_steps={steps // 2}"]
     with WorkerProcesses([*command, f"--output_dir={tmp_path}/team"], count, tmp_path / "logs") as team:
-        assert team.wait() == [0] * count
+        lines.call("run_pretraining.py", *command[2:], f"--output_dir={tmp_path}/alone")
+        assert team.wait(300) == [0] * count, team.log(0)
         assert "This is worker 1 (localhost:" in team.log(1) and "Saved" not in team.log(1)
     alone, together = weights(tmp_path / "alone"), weights(tmp_path / "team")
-    assert alone.keys() == together.keys() and alone["global_step"] == 20
-    for name, values in alone.items():
-        np.testing.assert_allclose(together[name], values, rtol=0, atol=1e-6, err_msg=name)
+    assert alone["global_step"] == steps
+    assert_equal(together, alone, atol=1e-6)
     for name in ("eval_results.txt", "best/checkpoint"):
         alone, together = ((tmp_path / run / name).read_text() for run in ("alone", "team"))
         assert len(alone.splitlines()) == len(together.splitlines()) and alone.split()[0] == together.split()[0]
@@ -153,14 +319,37 @@ def test_a_team_ends_together_and_continues(command, tmp_path):
         team.wait_for("model.ckpt-200")
         team.processes[1].send_signal(signal.SIGKILL)
         assert team.wait(60) == [1, -signal.SIGKILL]
-        last = team.log(0).strip().splitlines()[-1]
+        last = team.last_line(0)
         assert last.startswith("run_pretraining.py: error: worker 1 (localhost:") and "start all workers again" in last
     with WorkerProcesses(command, 2, tmp_path / "logs") as team:
         team.wait_for("Saved")
         team.processes[1].send_signal(signal.SIGTERM)
         assert team.wait(60) == [128 + signal.SIGTERM] * 2
         assert all("Continuing from" in team.log(index) for index in range(2))
-        stopped = [team.log(index).strip().splitlines()[-1] for index in range(2)]
-        assert stopped[0] == stopped[1] and "stopped by a signal to worker 1" in stopped[0]
-        step = re.search(r"after step (\d+), which is saved", stopped[0])[1]
+        assert team.last_line(0) == team.last_line(1) and "by a signal to worker 1" in team.last_line(0)
+        step = re.search(r"after step (\d+), which is saved", team.last_line(0))[1]
         assert (tmp_path / "out" / f"model.ckpt-{step}.index").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(networks.why_not()), reason=str(networks.why_not()))
+def test_a_link_that_stays_cut(command, tmp_path):
+    """Each worker takes the other one for dead, and a scheduler that starts both again gets the same model."""
+    command = [*command, "--num_train_steps=400", "--save_checkpoints_steps=50"]
+    with WorkerProcesses([*command, f"--output_dir={tmp_path}/undisturbed"], 2, tmp_path / "logs") as team:
+        assert team.wait() == [0, 0], team.log(0)
+    command = [*command, f"--output_dir={tmp_path}/out"]
+    with networks.Network(2) as network:
+        with WorkerProcesses(command, 2, tmp_path / "logs", network) as team:
+            team.wait_for("model.ckpt-100")
+            network.cut(1)
+            assert team.wait(60) == [1, 1]
+            for index in range(2):
+                last = team.last_line(index)
+                assert f"error: worker {1 - index} (10.77.0.{2 - index}:" in last and "start all workers again" in last
+        assert weights(tmp_path / "out")["global_step"] < 400
+        network.mend(1)
+        with WorkerProcesses(command, 2, tmp_path / "logs", network) as team:
+            assert team.wait() == [0, 0], team.log(0)
+            assert all("Continuing from" in team.log(index) for index in range(2))
+    assert_equal(weights(tmp_path / "out"), weights(tmp_path / "undisturbed"))

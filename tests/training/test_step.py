@@ -1,0 +1,214 @@
+"""The update of a batch is the same however it is computed: by two replicas, in parts, in float16, compiled by XLA."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from executed_graphs import executed
+from refused import message_of
+from small_models import GOLDEN, MAKERS, batch_for, needs_golden, randomize, small_batch, values_of
+from small_trainings import ONE, endless, make_trainer, saved
+
+from bert_tf2 import heads, optimization
+from bert_tf2.config import BertConfig
+from bert_tf2.training.step import LossScale, local_gradients, reduce_gradients
+from bert_tf2.weights import checkpoint
+
+
+def train(folder, kind, strategy=ONE, steps=2, batch=None, head_dropout=0.0, **settings):
+    """Some steps with a batch of 8 from random weights; returns the contents of the checkpoint."""
+    trainer = make_trainer(
+        folder, kind, strategy=strategy, **{"num_train_steps": steps, "train_batch_size": 8, **settings}
+    )
+    trainer.model.head_dropout = head_dropout
+    randomize(trainer.model)
+    trainer.start()
+    trainer.train(endless(batch_for(kind, 8) if batch is None else batch))
+    return saved(folder)
+
+
+@pytest.fixture(scope="module")
+def plainly(tmp_path_factory):
+    """kind -> what one replica makes of the batch as a whole, in float32 and without XLA."""
+    return functools.cache(lambda kind: train(tmp_path_factory.mktemp(kind), kind))
+
+
+WAYS = {
+    "parts": {"gradient_accumulation_steps": 4},
+    "replicas": {"strategy": "two"},
+    "programs": {"strategy": "two", "xla": "true"},
+    "narrow sums": {"strategy": "two", "all_reduce_dtype": "bfloat16"},
+    "float16": {"precision": "float16"},
+}
+SLOW = [
+    *((kind, "parts") for kind in MAKERS if kind != "pretraining"),
+    *((kind, "replicas") for kind in ("pretraining", "masked_words", "classifier", "tagging")),
+    *(("pretraining", "float16"), ("span", "narrow sums")),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [
+        *(("pretraining", "parts"), ("span", "replicas"), ("span", "float16")),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW),
+        pytest.param("span", "programs", marks=[pytest.mark.slow, pytest.mark.compiled]),
+    ],
+)
+def test_an_update_is_the_same_in_every_way(tmp_path, plainly, two, kind, way):
+    """Compares the gradients' sums, because Adam enlarges the rounding of a gradient that is 0."""
+    how = {**WAYS[way], **({"strategy": two} if "strategy" in WAYS[way] else {})}
+    found = []
+    nodes = executed(lambda: found.append(train(tmp_path, kind, **how))) if way == "programs" else ()
+    (found,) = found or [train(tmp_path, kind, **how)]
+    if way == "programs":  # for each replica, the gradients and the update
+        assert sum(node.attr["_XlaMustCompile"].b for node in nodes) == 4
+    wanted = plainly(kind)
+    assert {*found} - {*wanted} == ({"loss_scale", "loss_scale_good_steps"} if way == "float16" else set())
+    gradients = [name for name in wanted if name.endswith("/adam_m")]
+    ours, plain = (np.concatenate([state[name].ravel() for name in gradients]) for state in (found, wanted))
+    tolerance = {"float16": 0.02, "narrow sums": 0.01}.get(way, 1e-5)
+    assert np.linalg.norm(plain) > 0 and np.linalg.norm(ours - plain) < tolerance * np.linalg.norm(plain)
+    if way in ("float16", "narrow sums"):
+        assert (ours != plain).any()
+        return
+    for name, value in wanted.items():
+        if name.endswith(("/adam_m", "/adam_v")):
+            np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-7, err_msg=name)
+    words = found["bert/embeddings/word_embeddings/adam_m"]
+    assert np.abs(words[np.unique(batch_for(kind, 8)["input_ids"])]).min(axis=1).max() > 0  # lookups had their gradient
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize(
+    ("kind", "precision"), [("span", "float32"), pytest.param("pretraining", "bfloat16", marks=pytest.mark.slow)]
+)
+def test_the_whole_step_compiles_to_the_same_update(kind, precision):
+    """As on a TPU: dropout and all."""
+    config = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    batch = {name: tf.constant(value) for name, value in batch_for(kind).items()}
+    found = []
+    for compiled in (False, True):
+        trainer = make_trainer("", kind, config=config, precision=precision)
+        randomize(trainer.model)
+        measures = trainer.step.compiled(jit_compile=compiled)(batch, tf.constant(3, tf.int64))
+        gradients = [value.numpy().ravel() for name, value in trainer.step.state.items() if name.endswith("/adam_m")]
+        found.append(({name: float(value) for name, value in measures.items()}, np.concatenate(gradients)))
+    (plain, gradients), (compiled, compiled_gradients) = found
+    tolerance = 1e-4 if precision == "float32" else 0.05
+    assert plain == pytest.approx(compiled, rel=tolerance)
+    assert np.linalg.norm(gradients - compiled_gradients) < tolerance * np.linalg.norm(gradients)
+
+
+def test_parts_steps_and_seeds_drop_other_values_each():
+    """The same row twice: without other dropout for each part, all parts would have the same loss."""
+    batch = {name: np.repeat(values[:1], 2, axis=0) for name, values in batch_for("pretraining", 8).items()}
+    batch["masked_lm_weights"] = np.ones_like(batch["masked_lm_weights"])
+    losses = []
+    for way, steps in (({}, (0, 1, 0)), ({"gradient_accumulation_steps": 2}, (0,)), ({"random_seed": 2}, (0,))):
+        settings = {"train_batch_size": 2, "learning_rate": 0.0, "config": {"hidden_dropout_prob": 0.5}}
+        compute = make_trainer(**settings, **way).step.compiled()
+        losses += [float(compute(batch, tf.constant(step, tf.int64))["masked_lm_loss"]) for step in steps]
+    assert losses[0] == losses[2] and len({*losses}) == 4
+
+
+@pytest.mark.slow
+def test_replicas_drop_different_values(tmp_path, two):
+    """Both halves of the batch are the same: two replicas that dropped the same values would act as one on a half."""
+    half = {name: values[4:] for name, values in small_batch(8).items()}
+    batch = {name: np.concatenate([values, values]) for name, values in half.items()}
+    how = {"config": {"hidden_dropout_prob": 0.3}, "steps": 1, "learning_rate": 0.0}
+    both = train(tmp_path / "two", "pretraining", two, batch=batch, **how)
+    one = train(tmp_path / "half", "pretraining", batch=half, train_batch_size=4, **how)
+    name = "cls/seq_relationship/output_weights/adam_m"
+    assert np.abs(both[name] - one[name]).max() > 1e-4
+
+
+def test_a_batch_that_cannot_be_divided():
+    found = message_of(make_trainer, train_batch_size=6, gradient_accumulation_steps=4)
+    assert "--train_batch_size=6" in found and "--gradient_accumulation_steps=4" in found
+
+
+# float16
+
+
+def test_the_scale_grows_after_many_good_steps():
+    scale, applied = LossScale(steps_before_growth=3), tf.Variable(0)
+    seen = []
+    for norm in (1.0, 1.0, 1.0, 1.0, float("inf"), 1.0, float("nan"), 1.0, 1.0, 1.0):
+        left_out = scale.apply(tf.constant(norm), lambda: applied.assign_add(1))
+        seen.append((float(left_out), float(scale.scale) / 2**15))
+    expected = [(0, 1), (0, 1), (0, 2), (0, 2), (1, 1), (0, 1), (1, 0.5), (0, 0.5), (0, 0.5), (0, 1)]
+    assert seen == expected and int(applied) == 8
+    highest, lowest = LossScale(2.0**30, steps_before_growth=1), LossScale(1.0)
+    highest.apply(tf.constant(1.0), lambda: None)
+    lowest.apply(tf.constant(float("inf")), lambda: None)
+    assert float(highest.scale) == 2.0**30 and float(lowest.scale) == 1.0
+
+
+@pytest.mark.slow
+def test_a_checkpoint_keeps_the_scale_and_one_of_float32_has_none(tmp_path):
+    def go_on(name: str, steps: int, precision: str = "float16") -> dict[str, np.ndarray]:
+        settings = {"num_train_steps": 20, "save_checkpoints_steps": steps, "precision": precision}
+        trainer = make_trainer(tmp_path / name, **settings)
+        trainer.start()
+        trainer.train(endless(batch_for("pretraining")), evaluate=lambda step: step >= steps, eval_steps=4)
+        assert trainer.global_step == steps
+        return saved(tmp_path / name)
+
+    for steps in (4, 8):
+        found = go_on("half", steps)
+        assert found["loss_scale"] == 2.0**15 and found["loss_scale_good_steps"] == steps
+    assert "loss_scale" not in go_on("wide", 4, "float32")
+    assert go_on("wide", 8)["loss_scale_good_steps"] == 4  # continues in another precision
+    go_on("half", 12, "float32")  # and back
+
+
+# The reference's numbers
+
+
+class WithoutDropout:
+    """A classifier as the golden steps trained it: not even the dropout on the pooled output."""
+
+    def __init__(self, model: heads.ClassifierModel):
+        self._model = model
+
+    def loss_terms(self, batch, dropout_seed):
+        losses = self._model.outputs(batch)["example_loss"]
+        return [heads.LossTerm("loss", tf.reduce_sum(losses), tf.cast(tf.size(losses), tf.float32))]
+
+
+@needs_golden
+def test_classifier_steps_equal_the_reference():
+    golden = np.load(GOLDEN / "unit" / "classifier_steps.npz")
+    model = heads.ClassifierModel(BertConfig.from_json_file(str(GOLDEN / "config" / "bert_config_nodropout.json")), 2)
+    checkpoint.initialize(model, str(GOLDEN / "ckpt" / "tasks" / "model.ckpt"))
+    variables = checkpoint.trained_variables(model)
+    initial = values_of(model)
+    optimizer = optimization.AdamWeightDecayOptimizer(variables)
+    batch = {name: tf.constant(golden[name]) for name in ("input_ids", "input_mask", "segment_ids", "label_ids")}
+    schedule = [golden["init_lr"].item(), golden["num_train_steps"].item(), golden["num_warmup_steps"].item()]
+
+    @tf.function
+    def step_of(step):
+        logits = model(batch)
+        losses, gradients = local_gradients(WithoutDropout(model), variables, batch, tf.constant([0, 0]))
+        lookups = [name for name, gradient in gradients.items() if isinstance(gradient, tf.IndexedSlices)]
+        assert lookups == [str(name) for name in golden["indexed_slices"]]
+        gradients, norm = reduce_gradients(gradients)
+        summed = tf.linalg.global_norm(list(gradients.values()))
+        rate = optimization.learning_rate_at(step, *schedule)
+        optimizer.apply_gradients(gradients, rate, step, optimization.clip_scale(norm))
+        norms = {"norm_of_slices_not_summed": norm, "norm_of_summed_gradient": summed}
+        return {"loss": losses["loss"], "logits": logits, **norms}
+
+    for step in range(20):
+        for name, value in step_of(tf.constant(step, tf.int64)).items():
+            np.testing.assert_allclose(value, golden[name][step], rtol=1e-4, atol=2e-5, err_msg=f"{name} {step}")
+    for name, value in values_of(model).items():
+        wanted = golden[f"final|{name}"]
+        error = np.abs(value - wanted).max()
+        assert error <= 1e-4 * np.abs(wanted).max(), name
+        if not name.endswith("key/bias"):  # its true gradient is zero
+            assert error <= 1e-3 * np.abs(wanted - initial[name]).max(), name
