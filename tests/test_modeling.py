@@ -46,6 +46,9 @@ def test_encoder_equals_numpy(hidden_act, dtype):
     for values, wanted in zip(found, (embedded, *blocks, pooled), strict=True):
         assert values.dtype == dtype.removeprefix("mixed_")
         np.testing.assert_allclose(tf.cast(values, tf.float64), wanted, rtol=0, atol=PRECISIONS[dtype])
+    for name in ("segment_ids", "token_type_ids"):  # a dictionary with either name
+        named = {"input_ids": batch["input_ids"], "input_mask": batch["input_mask"], name: batch["segment_ids"]}
+        np.testing.assert_array_equal(model(named).pooled_output, output.pooled_output)
     if "mixed" in dtype:  # another precision indeed
         assert np.abs(tf.cast(output.sequence_output, tf.float64) - blocks[-1]).max() > 1e-4
 

@@ -167,8 +167,7 @@ def test_wordpiece_limits_names_and_memory(tmp_path):
     other = tokenization.WordpieceTokenizer(vocab, unk_token="<?>", max_input_chars_per_word=3)
     assert other.tokenize("aaa aaaa") == ["a", "##a", "##a", "<?>"]
     remembered = tokenization.Remembered(len, limit=4, longest=3)
-    for number in range(40):
-        word = "x" * (number % 6)
+    for word in [*map(str, range(40)), "xxxx"]:
         assert remembered[word] == len(word) and len(remembered) <= 4 and "xxxx" not in remembered
     tokenizer = tokenization.FullTokenizer(write_vocab(tmp_path, [*SPECIAL, "a", "##b"]))
     tokenizer.tokenize("ab")
