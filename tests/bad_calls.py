@@ -67,8 +67,6 @@ def _contents() -> dict[str, str | bytes]:
     config = json.loads(toy_data.config(num_hidden_layers=1).to_json_string())
     vocabulary = "".join(f"{word}\n" for word in toy_data.VOCAB)
     words, doubled = toy_data.conll(8, 1), toy_data.squad(8, 1)
-    outside = toy_data.squad(8, 1)
-    outside["data"][0]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 9000
     doubled["data"][0]["paragraphs"][3]["qas"][0]["id"] = "q1"
     labels = {"task": "tsv", "labels": ["a", "b"], "regression": False}
     return {
@@ -83,10 +81,8 @@ def _contents() -> dict[str, str | bytes]:
         "other_labels.json": json.dumps(labels),
         "squad.json": json.dumps(toy_data.squad(8, 1)),
         "squad2.json": json.dumps(toy_data.squad(8, 1, impossible=True)),
-        "outside.json": json.dumps(outside),
         "doubled.json": json.dumps(doubled),
         "words.txt": words,
-        "torn.txt": words.replace("1.0 ", "1.0 x ", 1),
         "new_tag.txt": words.replace("B-LOC", "B-NEW", 1),
         "untagged.txt": words.replace("B-LOC", "O").replace("B-PER", "O"),
         "latin1.txt": b"a\ncaf\xe9\n",

@@ -14,6 +14,7 @@ from bert_tf2.fast import kernels
 
 SEED = tf.constant([3, 4])
 DTYPES = [tf.float32, tf.bfloat16, tf.float16]
+QUICK = [(tf.float32, "eager"), (tf.float32, "compiled"), (tf.bfloat16, "unknown sizes")]
 RATE = 0.2
 SHAPE = [2, 3, 10, 8]  # B, N, F = T, H; F and H differ, so that a sum over the wrong axis would not fit
 
@@ -59,8 +60,14 @@ def of_unknown_sizes(function, dtype):
 
 
 @pytest.mark.compiled
-@pytest.mark.parametrize("way", ["eager", "compiled", "unknown sizes"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(
+    ("dtype", "way"),
+    [
+        pytest.param(dtype, way, marks=() if (dtype, way) in QUICK else pytest.mark.slow)
+        for dtype in DTYPES
+        for way in ("eager", "compiled", "unknown sizes")
+    ],
+)
 def test_it_is_attention_with_dropout_and_so_is_its_gradient(dtype, way):
     exact = with_gradients(by_hand, *(tf.cast(x, tf.float64) for x in inputs(dtype)))
     compute = functools.partial(with_gradients, attend)
@@ -127,7 +134,9 @@ def test_layer_norm_of_a_sum_and_its_gradient(shape, rate):
 
 
 @pytest.mark.compiled
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(
+    "dtype", [tf.bfloat16, *(pytest.param(dtype, marks=pytest.mark.slow) for dtype in (tf.float32, tf.float16))]
+)
 def test_chains_are_the_same_compiled_and_not(dtype):
     rng = np.random.default_rng(5)
     x, branch, upstream = (tf.cast(rng.normal(size=[8, 32]), dtype) for _ in range(3))
