@@ -227,17 +227,6 @@ def test_another_length_and_a_guessed_case_are_logged(copy, log_lines):
     assert any("--do_lower_case=True: guessed from the vocabulary" in line for line in log_lines)
 
 
-def test_texts_and_numbers_of_other_libraries(trained):
-    bert = bert_tf2.load(trained["output_dir"])
-    wanted = bert.classify(["a film"])
-    for texts in ([b"a film"], tf.constant(["a film"]), np.array(["a film"])):
-        assert bert.classify(texts) == wanted
-    refuses("tuple", bert.classify, [["a film", "b"]])
-    refuses("UTF-8", bert.classify, [b"\xff"])
-    for name, value in {"train_batch_size": np.int64(-5), "learning_rate": np.float32("nan")}.items():
-        refuses(f"--{name}={value}", call, "run_classifier", do_train=True, **{**trained, name: value})
-
-
 # Questions and tags
 
 

@@ -70,6 +70,12 @@ def test_a_sentence_has_no_more_windows_than_it_needs(tokenizer):
     for context, wanted in ((False, ["aabbcc", "bbccdd"]), (True, ["efaabb", "aabbcc", "bbccdd", "ccddfe"])):
         windows = ner.convert_sentences_to_features(around, [], 8, tokenizer, 2, context)
         assert shown(tokenizer, [window for window in windows if window.sentence == 1]) == wanted
+    middle = [sentence(*"aaaaaa", document=1), sentence(*"bcde", document=1), sentence(*"ffffff", document=1)]
+    windows = ner.convert_sentences_to_features(middle, [], 8, tokenizer, 2, document_context=True)
+    assert shown(tokenizer, [window for window in windows if window.sentence == 1]) == ["abcdef"]
+    # Of windows with equal context, the first has the word.
+    windows = ner.convert_sentences_to_features(around[1:2], [], 8, tokenizer, 1)
+    assert [[word for word, _ in window.answers] for window in windows] == [[0, 1, 2, 3], [4], [5, 6, 7]]
     for stride in (0, 7):
         refuses(f"doc_stride {stride} 6", ner.convert_sentences_to_features, short, [], 8, tokenizer, stride)
 
