@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gzip
 import itertools
-import struct
 
-import google_crc32c
 import numpy as np
 import pytest
 import tensorflow as tf
-from mutations import framed
+from mutations import framed, record_of
 from refused import message_of
 
 from bert_tf2.data import record_order, records, tfrecords
@@ -263,12 +261,6 @@ def flipped(place: int) -> bytes:
     return bytes(damaged)
 
 
-def length(count: int) -> bytes:
-    """The beginning of a record that claims so many bytes."""
-    content = struct.pack("<Q", count)
-    return content + struct.pack("<I", tfrecords.mask(google_crc32c.value(content)))
-
-
 PACKED = gzip.compress(PIECE * 50)
 
 
@@ -279,7 +271,7 @@ PACKED = gzip.compress(PIECE * 50)
         (PIECE + flipped(-1) + PIECE, ", record 2: the data"),
         (PIECE + flipped(1) + PIECE, ", record 2: the length"),
         (flipped(9) + PIECE, ", record 1: the length"),
-        (length(2**40), ", record 1: claims to have 1,099,511,627,776 bytes"),
+        (record_of(2**40), ", record 1: claims to have 1,099,511,627,776 bytes"),
         (b"\x01\x02\xff", ", record 1: the file is truncated"),
         (b"A text.\n" * 9, ": is text"),
         (gzip.compress(b"A text.\n" * 9), ": is text"),

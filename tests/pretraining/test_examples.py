@@ -62,6 +62,10 @@ def test_masks():
     for whole_words in (False, True):
         nothing = pretraining.create_masked_lm_predictions(["[CLS]", "[SEP]"], 0.9, 3, VOCABULARY, rng, whole_words)
         assert nothing == (["[CLS]", "[SEP]"], [], [])
+    for count, probability, wanted in ((128, 0.15, 19), (128, 0.3, 20), (5, 0.0, 1), (10, 0.25, 2), (14, 0.25, 4)):
+        tokens = ["[CLS]", *["a"] * (count - 2), "[SEP]"]
+        found = pretraining.create_masked_lm_predictions(tokens, probability, 20, VOCABULARY, random.Random(1))
+        assert len(found[1]) == wanted  # 2.5 and 3.5 are rounded to even
 
 
 def words_of(instance, boundaries):
@@ -134,21 +138,23 @@ def test_no_token_is_lost_and_only_long_sentences_are_cut():
 # The functions of the reference
 
 
-def test_the_reference_s_functions_take_its_arguments(tokenizer, corpus):
+@pytest.mark.parametrize("whole_words", [(), (True,)])
+def test_the_reference_s_functions_take_its_arguments(tokenizer, corpus, whole_words):
     """The arguments of two functions, the second one a call for each document with a generator that advances."""
     options = PretrainingDataOptions(
         max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, masked_lm_prob=0.2, short_seq_prob=0.3,
-        do_whole_word_mask=True,
+        do_whole_word_mask=bool(whole_words),
     )  # fmt: skip
     wanted = pretraining.make_instances([corpus], tokenizer, options, random.Random(3))
-    found = pretraining.create_training_instances([corpus], tokenizer, 32, 2, 0.3, 0.2, 5, random.Random(3), True)
+    given = (32, 2, 0.3, 0.2, 5, random.Random(3), *whole_words)
+    found = pretraining.create_training_instances([corpus], tokenizer, *given)
     assert len(found) > 10 and found == wanted
     documents = [[tokenizer.tokenize(line) for line in part.splitlines()] for part in CORPUS.split("\n\n")]
     rng, found = random.Random(3), []
     rng.shuffle(documents)
     for _, number in itertools.product(range(2), range(len(documents))):
-        arguments = (documents, number, 32, 0.3, 0.2, 5, VOCABULARY, rng, True)
-        found += pretraining.create_instances_from_document(*arguments)
+        given = (32, 0.3, 0.2, 5, VOCABULARY, rng, *whole_words)
+        found += pretraining.create_instances_from_document(documents, number, *given)
     rng.shuffle(found)
     assert found == wanted
 

@@ -239,8 +239,11 @@ def test_faults_are_named(call, tmp_path, monkeypatch):
         assert all(word in found for word in words), found
 
 
-def test_a_checkpoint_without_the_masked_lm_head_is_refused(tmp_path, model, call):
+def test_weights_of_other_models_are_refused(tmp_path, model, call):
     variables = checkpoint.tf1_variables(model)
+    cased = f"{tmp_path}/cased_L-12_H-768_A-12/bert_model.ckpt"
+    checkpoint.save(cased, variables)
+    assert "do_lower_case" in message_of(call, sentence=["[MASK]"], init_checkpoint=cased, do_lower_case=True)
     encoder = {name: value for name, value in variables.items() if not name.startswith("cls/")}
     checkpoint.save(f"{tmp_path}/encoder.ckpt", encoder)
     assert "encoder.ckpt: " in message_of(call, sentence=["[MASK]"], init_checkpoint=f"{tmp_path}/encoder.ckpt")

@@ -123,12 +123,9 @@ def test_the_first_record_of_every_file_is_checked(made, shards, name, words):
     for number in range(120):
         (shards / f"x{number:03d}").symlink_to(shards / shard(0))
     shutil.copy(made / "more" / name, shards / "x120")
-    paths = [*map(str, shards.glob("x*"))]
-    for read in (
-        train,
-        evaluate,
-        lambda names: record_index.read(paths, "none", keep=True, smallest=1) and train(names),
-    ):
+    for number, read in enumerate((train, evaluate, train)):
+        if number == 2:  # of files that are known
+            record_index.read([*map(str, shards.glob("x*"))], "none", keep=True, smallest=1)
         found = message_of(read, f"{shards}/x*")
         assert "x120, record 1: " in found and words in found
 
