@@ -91,6 +91,7 @@ BY_MANIFEST = {
     ),
     "not complete": (lambda s: edit(s, complete=False), ["manifest.json", "3 of 3 files"]),
     "fewer rows": (lambda s: edit(s, shards=[{}, {}, {}]), ["manifest.json", "0 of 3 files"]),
+    "a damaged row": (lambda s: edit(s, {"index": None}), ["manifest.json", "2 of 3 files"]),
     "another name": (lambda s: edit(s, {"file": "t-9"}), ["manifest.json", "t-9"]),
     "another count": (lambda s: edit(s, {"examples": 1}), ["t-00001-of-00003", " records", "manifest.json"]),
 }
