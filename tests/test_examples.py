@@ -82,7 +82,9 @@ FAST = ("embed_and_search", "fill_mask", "look_at_attention")
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "printed"), [row if row[0] in FAST else pytest.param(*row, marks=SLOW) for row in PRINTED]
+    ("name", "arguments", "printed"),
+    [row if row[0] in FAST else pytest.param(*row, marks=SLOW) for row in PRINTED],
+    ids=[name for name, *_ in PRINTED],
 )
 def test_what_an_example_prints(run, model, name, arguments, printed):
     lines = run(name, *arguments)
