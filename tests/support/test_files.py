@@ -88,6 +88,19 @@ def test_files_appear_together_or_stay_as_they_were(tmp_path):
     assert str(one) in message_of(files.write_text, str(one), "half \ud83d")
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="no /proc here")
+def test_a_durable_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    """And the folder after that, with the name."""
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}")))
+    path = tmp_path / "state.json"
+    files.write_json(str(path), {"a": 1})
+    assert synced == []
+    files.write_json(str(path), {"a": 1}, durable=True)
+    first, second = synced
+    assert environment.final_name(first) == str(path) != first and second == str(tmp_path)
+
+
 def test_what_is_in_the_way(tmp_path):
     write(tmp_path / "vocab.txt", b"")
     write(tmp_path / ".hidden", b"")
