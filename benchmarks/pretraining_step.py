@@ -3,6 +3,7 @@
     python benchmarks/pretraining_step.py
     python benchmarks/pretraining_step.py --bert_config_file bert_config.json --batch_size 32 --precision bfloat16
     python benchmarks/pretraining_step.py --max_seq_length 512 --max_predictions_per_seq 76 --mean_length 256
+    python benchmarks/pretraining_step.py --max_seq_length 512 --max_predictions_per_seq 76 --mean_length 256 --in_turn
 
 The rate that counts as 100 % is measured in the same run, on the product that widens the states in a block. The
 operations of a step are those of its matrix products, once forward and twice backward; no others are counted, and none
@@ -10,6 +11,9 @@ of padding.
 
 With --mean_length, a quarter of the rows fill --max_seq_length and the lengths of the others are uniform, so that the
 mean is that of --mean_length: nearly as in Wikipedia, where at 512 tokens half of the positions are padding.
+
+With --in_turn, each batch is computed with its padding, with --unpad=groups and with --pack_rows, one after the other,
+so that other programs on the machine slow down all three ways alike.
 """
 
 from __future__ import annotations
@@ -42,6 +46,7 @@ class BenchmarkOptions(PrecisionOptions):
     loop: bool = setting("Time the loop of a training too, in which no step waits for its loss.", False, group=TRAINING)
     steps: int = setting("Steps to time.", 10, group=TRAINING, low=1)
     profile_dir: str | None = setting("Folder for a profile of the steps that TensorBoard shows.", None, group=TRAINING)
+    in_turn: bool = setting("Compare the ways of leaving out padding, batch by batch.", False, group=TO_DO)
     json: bool = setting("Print the result as one line of JSON.", False, group=TO_DO)
 
 
@@ -58,6 +63,9 @@ def main(options: BenchmarkOptions) -> None:
     shape = (options.batch_size, options.max_seq_length, options.max_predictions_per_seq, options.mean_length)
     batches = workload.random_batches(sizes, options.steps + workload.WARM_UP, *shape)
     shared = settings.shared(options, TrainOptions)
+    if options.in_turn:
+        show_in_turn(options, steps.in_turn(config, heads.PretrainingModel, batches, options, **shared))
+        return
     seconds, measured = steps.measure(
         config, heads.PretrainingModel, batches, options, bool(options.mean_length), **shared
     )
@@ -83,6 +91,15 @@ def main(options: BenchmarkOptions) -> None:
     )
     print(f"share           {100 * measured['share']:.0f} %")
     print(f"peak memory     {measured['memory_gb']:.2f} GB")
+
+
+def show_in_turn(options: BenchmarkOptions, measured) -> None:
+    print(machine.describe())
+    padded = measured["padded"][0]
+    for way, (seconds, rows) in measured.items():
+        ratio = statistics.median(before / now for before, now in zip(padded, seconds, strict=True))
+        rate = options.batch_size / statistics.mean(seconds)
+        print(f"{way:8s} {rate:8.2f} examples/s, {ratio:.2f} times as fast as padded, {statistics.mean(rows):.1f} rows")
 
 
 if __name__ == "__main__":

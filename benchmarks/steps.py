@@ -83,22 +83,11 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
     """
     import tensorflow as tf
 
-    from bert_tf2.fast.encoder import Plan, accelerate
-    from bert_tf2.training.devices import build_model, computes_on
-    from bert_tf2.training.loop import Trainer
-    from bert_tf2.training.options import PRECISIONS, TrainOptions
+    from bert_tf2.training.options import PRECISIONS
 
     precision, (rows, length) = PRECISIONS[options.precision], batches[0]["input_mask"].shape
-    rate = product_rate(config, rows * length, precision.exported)
-    strategy, profile_dir = tf.distribute.get_strategy(), getattr(options, "profile_dir", None)
-    model = build_model(strategy, lambda: make_model(config, dtype=precision.policy), 1)
-    schedule = {"learning_rate": 1e-4, "num_train_steps": 1000, "num_warmup_steps": 10}
-    training = TrainOptions(output_dir="", train_batch_size=rows, **schedule, **settings)
-    on_cpu = computes_on(strategy) == "CPU"
-    jit_compile = training.xla == "true"
-    accelerate(model, Plan(options.unpad, training.recompute, share_graph=on_cpu and not jit_compile))
-    training_step = Trainer(model, strategy, training).step
-    compiled = training_step.compiled(jit_compile=jit_compile)
+    rate, profile_dir = product_rate(config, rows * length, precision.exported), getattr(options, "profile_dir", None)
+    training_step, compiled = _step_of(config, make_model, rows, options, options.unpad, **settings)
     number, losses, took = iter(range(len(batches))), [], []
 
     def step(batch: dict) -> float:
@@ -127,6 +116,68 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
     if getattr(options, "loop", False):
         measured["examples_per_second_in_loop"] = _loop_rate(training_step, batches)
     return seconds, measured
+
+
+def _step_of(config, make_model: Callable[..., Any], rows: int, options, unpad: str, **settings: Any):
+    """A training step of batches of `rows` examples, and its graph for one batch: (batch, step) -> measures."""
+    import tensorflow as tf
+
+    from bert_tf2.fast.encoder import Plan, accelerate
+    from bert_tf2.training.devices import build_model, computes_on
+    from bert_tf2.training.loop import Trainer
+    from bert_tf2.training.options import PRECISIONS, TrainOptions
+
+    strategy = tf.distribute.get_strategy()
+    model = build_model(strategy, lambda: make_model(config, dtype=PRECISIONS[options.precision].policy), 1)
+    schedule = {"learning_rate": 1e-4, "num_train_steps": 1000, "num_warmup_steps": 10}
+    training = TrainOptions(output_dir="", train_batch_size=rows, **schedule, **settings)
+    jit_compile = training.xla == "true"
+    on_cpu = computes_on(strategy) == "CPU"
+    accelerate(model, Plan(unpad, training.recompute, share_graph=on_cpu and not jit_compile))
+    training_step = Trainer(model, strategy, training).step
+    return training_step, training_step.compiled(jit_compile=jit_compile)
+
+
+def in_turn(config, make_model: Callable[..., Any], batches: Sequence[dict], options, **settings: Any):
+    """Times the ways of leaving out padding, each batch in all of them before the next one.
+
+    Args: see `measure`. With `options.xla`, which needs fixed shapes, "groups" is left out.
+
+    Returns:
+      For each way, the seconds of the batches but the first ones, and the number of rows that each of them computed.
+    """
+    import tensorflow as tf
+
+    from bert_tf2.data.record_order import packed
+    from bert_tf2.data.records import PACKED
+
+    rows, ways = len(batches[0]["input_mask"]), ("padded", *([] if options.xla else ["groups"]), "packed")
+    unpad = {"groups": "groups", "padded": "none", "packed": "none" if options.xla else "groups"}
+    runs = {}
+    for way in ways:
+        tensors = [{name: tf.constant(values) for name, values in batch.items()} for batch in batches]
+        tensors = [packed(batch, settings.get("gradient_accumulation_steps", 1)) for batch in tensors]
+        counts = [batch[PACKED[0]].shape[0] if way == "packed" else rows for batch in tensors]
+        if way != "packed":
+            tensors = [{name: batch[name] for name in batches[0]} for batch in tensors]
+        how = {**settings, "pack_rows": way == "packed"}
+        step = _step_of(config, make_model, rows, options, unpad[way], **how)[1]
+        specs = {name: tf.TensorSpec(values.shape, values.dtype) for name, values in tensors[0].items()}
+        if way == "packed":  # one graph for all numbers of rows, as in a training
+            specs[PACKED[0]] = tf.TensorSpec([None, *specs[PACKED[0]].shape[1:]], tf.int32)
+        run = tf.function(step, input_signature=[specs, tf.TensorSpec([], tf.int64)], autograph=False)
+        runs[way] = run, tensors, counts
+    for run, tensors, _ in runs.values():  # XLA compiles for each number of tokens or rows, once
+        for batch in tensors:
+            run(batch, tf.constant(0, tf.int64))["loss"].numpy()
+    seconds = {way: [] for way in ways}
+    for number in range(workload.WARM_UP, len(batches)):
+        for way in ways[number % len(ways) :] + ways[: number % len(ways)]:
+            run, tensors, _ = runs[way]
+            began = time.perf_counter()
+            float(run(tensors[number], tf.constant(number, tf.int64))["loss"])
+            seconds[way].append(time.perf_counter() - began)
+    return {way: (seconds[way], runs[way][2][workload.WARM_UP :]) for way in ways}
 
 
 def _loop_rate(training_step, batches: Sequence[dict]) -> float:
