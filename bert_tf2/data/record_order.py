@@ -258,7 +258,7 @@ def _stacked(rows: Sequence[np.ndarray], no_score: float) -> np.ndarray:
     return stacked
 
 
-_PACKERS = 4  # each packs about 40,000 examples in a second
+_PACKERS = 4  # each packs about 25,000 examples in a second
 _SIZES_OF_ROWS = 16  # so many numbers of rows are possible, of which two to five are usual
 
 
