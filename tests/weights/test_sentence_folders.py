@@ -34,17 +34,16 @@ def written(root: pathlib.Path, pooling: dict, *more: str, inner: str = "", **se
     return folder
 
 
-@pytest.mark.parametrize("inner", ["", "0_BERT"])
 @pytest.mark.parametrize(
-    ("pooling", "more", "how"),
+    ("pooling", "more", "inner", "how"),
     [
-        (MEAN, [], lambda tokens: tokens.mean(axis=0)),
-        (MEAN, ["Normalize"], lambda tokens: tokens.mean(axis=0) / np.linalg.norm(tokens.mean(axis=0))),
-        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, [], lambda tokens: tokens[0]),
-        ({"pooling_mode": "max", "include_prompt": True}, [], lambda tokens: tokens.max(axis=0)),
+        (MEAN, [], "", lambda tokens: tokens.mean(axis=0)),
+        (MEAN, ["Normalize"], "0_BERT", lambda tokens: tokens.mean(axis=0) / np.linalg.norm(tokens.mean(axis=0))),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, [], "", lambda tokens: tokens[0]),
+        ({"pooling_mode": "max", "include_prompt": True}, [], "0_BERT", lambda tokens: tokens.max(axis=0)),
     ],
 )
-def test_embed_makes_the_vectors_of_the_folder(tmp_path, log_lines, pooling, more, how, inner):
+def test_embed_makes_the_vectors_of_the_folder(tmp_path, log_lines, pooling, more, inner, how):
     """Old and new names of the settings. Arguments count before the files."""
     bert = bert_tf2.load(written(tmp_path / "st", pooling, *more, inner=inner, max_seq_length=4))
     tokens = bert.embed(LONG, "none", max_seq_length=4)  # [CLS] the film [SEP]
@@ -71,9 +70,8 @@ def test_unknown_steps_are_refused_unless_the_arguments_say_all(tmp_path, poolin
     assert bert.embed(LONG, "mean", normalize=False, max_seq_length=5).shape == (4,)
 
 
-@pytest.mark.parametrize("inner", ["", "0_BERT"])
-@pytest.mark.parametrize("included", [True, False])
-def test_prompts_precede_the_texts(tmp_path, inner, included):
+@pytest.mark.parametrize(("included", "inner"), [(True, "0_BERT"), (False, "")])
+def test_prompts_precede_the_texts(tmp_path, included, inner):
     """By default that of the folder; without `include_prompt`, its tokens and [CLS] are not in the mean."""
     folder = written(tmp_path / "st", {**MEAN, "include_prompt": included}, inner=inner)
     content = {"prompts": {"query": "the ", "film": "film film ", "none": None}, "default_prompt_name": "query"}
