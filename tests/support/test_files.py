@@ -201,6 +201,11 @@ def test_weights_that_are_something_else(name, kind, tmp_path):
         assert found.startswith(f"{path}: is ") and cure.format(path=path) in found
 
 
+def test_what_is_text_where_weights_are_expected():
+    for head, is_text in (("schön".encode(), True), ("schö".encode()[:-1], True), ("schön".encode("latin-1"), False)):
+        assert (files.mismatch(head, "x", "weights") is not None) == is_text
+
+
 @pytest.mark.parametrize(
     ("text", "word"),
     [

@@ -11,6 +11,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import command_lines as lines
 import pytest
@@ -57,6 +58,12 @@ def test_an_output_is_never_an_input(script, change, named, bad_files, tmp_path,
         lines.call(script, *flags(script, change, tmp_path))
     assert content(bad_files) == before and content(tmp_path) == mine
     assert not [line for line in log_lines if "Initialized" in line]  # before the work
+
+
+def test_remote_files_are_known_by_their_names():
+    for inputs, named in (({"input_file": "gs://a/x,gs://a/y"}, "gs://a/y"), ({}, "gs://a/z")):
+        given = [outputs.Output("output_file", name) for name in ("gs://a/z", named)]
+        assert named in message_of(outputs.check, inputs, given)
 
 
 def test_devices_are_written_to_and_not_replaced(tmp_path):
@@ -151,12 +158,16 @@ def test_other_exceptions_of_the_same(tmp_path):
     assert os.listdir(tmp_path) == ["folder"]
 
 
-def test_room_is_looked_for_before_the_work(tmp_path, log_lines):
+def test_room_is_looked_for_before_the_work(tmp_path, log_lines, monkeypatch):
     environment.check_space(str(tmp_path / "new" / "x"), 10, "the checkpoints", 20)
     assert not log_lines
     environment.check_space(str(tmp_path), 10, "the checkpoints", 10**17)
     assert len(log_lines) == 1 and "the checkpoints" in log_lines[0] and "100000.0 TB" in log_lines[0]
     assert str(tmp_path) in message_of(environment.check_space, str(tmp_path), 10**17, "the checkpoints")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: types.SimpleNamespace(free=10))
+    environment.check_space(str(tmp_path), 10, "the checkpoints", 10)
+    assert "11 B" in message_of(environment.check_space, str(tmp_path), 11, "the checkpoints")
+    assert len(log_lines) == 1
     assert [environment.human(size) for size in (999, 1300, 12_345_678)] == ["999 B", "1.3 kB", "12 MB"]
 
 
