@@ -16,6 +16,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one worker for each core, which needs
 import pytest
 from command_lines import CommandLines
 
+pytest_plugins = ("text_fixtures",)
+
 # All of what is in them needs an extra, and has the mark.
 NEED_EXTRAS = ("test_dask_run.py", "test_interop.py", "test_onnx_model.py", "test_openvino.py")
 

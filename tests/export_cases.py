@@ -1,4 +1,7 @@
-"""Small exported models of every task, and the outputs of the Python models for the same inputs."""
+"""Small exported models of every task, and the outputs of the Python models for the same inputs.
+
+The folder of an export's weights is one that a training leaves, so scripts, `load` and Keras' models take it, too.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy_data
-from small_models import randomize
 
 from bert_tf2 import heads, modeling, tokenization
-from bert_tf2.exporting import signatures
 from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.run import run
-from bert_tf2.finetuning import classification
-from bert_tf2.weights import checkpoint
-from bert_tf2.weights.task_file import TAGGING_TASK, LabelMap, save_label_map
+from bert_tf2.weights.task_file import TAGGING_TASK, LabelMap
 
 CONFIG = toy_data.config(num_hidden_layers=1)
 POSITIONS = CONFIG.max_position_embeddings
+IDS = ("input_ids", "input_mask", "segment_ids")
 LABELS = ("bad", "fair", "good")
 TAGS = ("O", "B-LOC", "B-PER", "I-LOC", "I-PER")
 MAKERS = {
@@ -34,7 +34,15 @@ MAKERS = {
     "masked_lm": lambda: heads.PretrainingModel(CONFIG),
 }
 """By task; a regression, which has no labels, is a task of its own here."""
-SETTINGS = {task: {"max_seq_length": 24} for task in MAKERS}
+KINDS = {**MAKERS, "multi_label": lambda: heads.ClassifierModel(CONFIG, len(LABELS), multi_label=True)}
+"""Also with several labels of a text, which LiteRT and OpenVINO are not asked for."""
+LABEL_MAPS = {
+    "classifier": LabelMap("tsv", LABELS, False),
+    "regression": LabelMap("tsv", (), True),
+    "multi_label": LabelMap("tsv", LABELS, False, multi_label=True),
+    "ner": LabelMap(TAGGING_TASK, TAGS, False),
+}
+SETTINGS = {task: {"max_seq_length": 24} for task in KINDS}
 SETTINGS["squad"] |= {"max_query_length": 6, "doc_stride": 5, "max_answer_length": 4, "n_best_size": 8}
 SETTINGS["masked_lm"] |= {"top_k": 3}
 CLS, SEP, MASK = 2, 3, 4  # in toy_data.VOCAB
@@ -43,7 +51,7 @@ CLOSE = {"atol": 1e-5, "rtol": 0}
 
 @dataclasses.dataclass
 class Exported:
-    """An export and its original model."""
+    """An export and its original model; `weights` is a checkpoint in a folder with all that belongs to it."""
 
     folder: str
     weights: pathlib.Path
@@ -66,27 +74,19 @@ class Exported:
 
 def save_weights(folder: pathlib.Path, task: str, model) -> pathlib.Path:
     """Saves a checkpoint of random weights with its labels."""
-    randomize(model, seed=5)
-    checkpoint.save(str(folder / "model.ckpt-7"), checkpoint.tf1_variables(model), 7)
-    labels = {
-        "classifier": LabelMap("stars", LABELS, False),
-        "regression": LabelMap("sts-b", (), True),
-        "ner": LabelMap(TAGGING_TASK, TAGS, False),
-    }
-    if task in labels:
-        save_label_map(str(folder), labels[task])
-    return folder / "model.ckpt-7"
+    return toy_data.write_trained(folder, model, LABEL_MAPS.get(task), seed=5)
 
 
 def make_options(folder: pathlib.Path, task: str, weights: pathlib.Path, **changes) -> ExportOptions:
     files = toy_data.write_model(folder, num_hidden_layers=1)
     settings = {**files, **SETTINGS[task], "init_checkpoint": str(weights), "export_dir": str(folder / "export")}
-    return ExportOptions(task="classifier" if task == "regression" else task, **{**settings, **changes})
+    kind = "classifier" if task in ("regression", "multi_label") else task
+    return ExportOptions(task=kind, **{**settings, **changes})
 
 
 def export(folder: pathlib.Path, task: str, model=None, **changes) -> Exported:
     """Exports a model, by default the task's, with random weights."""
-    model = model or MAKERS[task]()
+    model = model or KINDS[task]()
     folder.mkdir(parents=True, exist_ok=True)
     weights = save_weights(folder, task, model)
     options = make_options(folder, task, weights, **changes)
@@ -97,7 +97,7 @@ def export(folder: pathlib.Path, task: str, model=None, **changes) -> Exported:
 def rows(lengths=(4, 17, 9, 24), seed: int = 3) -> dict[str, np.ndarray]:
     """Rows `[CLS] tokens [SEP] tokens [SEP]` of several lengths, with one [MASK] or more, segments and padding."""
     draw = np.random.default_rng(seed)
-    inputs = {name: np.zeros([len(lengths), max(lengths)], np.int32) for name in signatures.IDS}
+    inputs = {name: np.zeros([len(lengths), max(lengths)], np.int32) for name in IDS}
     for row, length in enumerate(lengths):
         ids = draw.integers(MASK, len(toy_data.VOCAB), length)
         middle = length // 2
@@ -108,52 +108,37 @@ def rows(lengths=(4, 17, 9, 24), seed: int = 3) -> dict[str, np.ndarray]:
     return inputs
 
 
-def model_inputs(tokenizer, pairs, max_seq_length: int) -> dict[str, np.ndarray]:
-    """By the reference's way from texts to ids, as long as the longest; "" for no second text; [MASK] stays whole."""
-
-    def tokenize(text: str) -> list[str]:
-        parts = [tokenizer.tokenize(part) for part in text.split("[MASK]")]
-        return [token for part in parts for token in ["[MASK]", *part]][1:]
-
-    inputs = {name: np.zeros([len(pairs), max_seq_length], np.int32) for name in signatures.IDS}
-    for row, (first, second) in enumerate(pairs):
-        first, second = tokenize(first), tokenize(second)
-        if second:
-            classification.truncate_seq_pair(first, second, max_seq_length - 3)
-        first = ["[CLS]", *first[: max_seq_length - 2], "[SEP]"]
-        tokens = [*first, *second, "[SEP]"] if second else first
-        inputs["input_ids"][row, : len(tokens)] = tokenizer.convert_tokens_to_ids(tokens)
-        inputs["input_mask"][row, : len(tokens)] = 1
-        inputs["segment_ids"][row, len(first) : len(tokens)] = 1
-    longest = inputs["input_mask"].sum(1).max()
-    return {name: value[:, :longest] for name, value in inputs.items()}
-
-
 def expected_outputs(made: Exported, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The outputs of the Python model, under the names of the signatures; those at padding are excluded."""
     task, model = made.options.task, made.model
     mask = inputs["input_mask"][..., None]
     if task == "features":
-        output = model(inputs["input_ids"], inputs["input_mask"], inputs["segment_ids"])
+        output = model(*(inputs[name] for name in IDS))
         sequence = output.sequence_output.numpy() * mask
         pooled = {"pooled_output": output.pooled_output.numpy(), "mean_pooled": sequence.sum(1) / mask.sum(1)}
         return {"sequence_output": sequence, **pooled}
-    if task == "classifier" and model.regression:
-        return {"value": model(inputs).numpy()[:, 0]}
-    if task == "classifier":
-        probabilities = tf.nn.softmax(model(inputs)).numpy()
-        return {"probabilities": probabilities, "label": np.array(LABELS)[probabilities.argmax(-1)].astype("S")}
+    if task == "masked_lm":
+        return _expected_words(model, inputs)
+    logits = model(inputs)
     if task == "squad":
-        start, end = (np.where(mask[..., 0], logits.numpy(), modeling.MASKED_SCORE) for logits in model(inputs))
+        start, end = (np.where(mask[..., 0], part.numpy(), modeling.MASKED_SCORE) for part in logits)
         return {"start_logits": start, "end_logits": end}
     if task == "ner":
-        probabilities = tf.nn.softmax(model(inputs)).numpy()
+        probabilities = tf.nn.softmax(logits).numpy()
         labels = np.where(mask[..., 0], np.array(TAGS)[probabilities.argmax(-1)].astype("S"), b"")
         return {"label": labels, "probability": probabilities.max(-1) * mask[..., 0]}
-    return expected_words(model, inputs)
+    if model.regression:
+        return {"value": logits.numpy()[:, 0]}
+    if model.multi_label:
+        probabilities = 1 / (1 + np.exp(-logits.numpy()))
+        named = [[label for label, one in zip(LABELS, row, strict=True) if one >= 0.5] for row in probabilities]
+        labels = [[*found, *[""] * (len(LABELS) - len(found))] for found in named]
+        return {"probabilities": probabilities, "labels": np.array(labels).astype("S")}
+    probabilities = tf.nn.softmax(logits).numpy()
+    return {"probabilities": probabilities, "label": np.array(LABELS)[probabilities.argmax(-1)].astype("S")}
 
 
-def expected_words(model, inputs) -> dict[str, np.ndarray]:
+def _expected_words(model, inputs) -> dict[str, np.ndarray]:
     places = [np.flatnonzero(row == MASK) for row in inputs["input_ids"]]
     count = max(map(len, places))
     positions = np.array([[*row, *[-1] * (count - len(row))] for row in places], np.int32)
@@ -164,16 +149,13 @@ def expected_words(model, inputs) -> dict[str, np.ndarray]:
     return {"positions": positions, "tokens": words, "scores": np.where(there, scores, 0.0)}
 
 
-def assert_outputs(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
+def assert_outputs(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray], **close) -> None:
+    """All outputs `wanted` are there; numbers are close, by default to 1e-5."""
     for name, value in wanted.items():
         if value.dtype.kind == "f":
-            np.testing.assert_allclose(found[name], value, err_msg=name, **CLOSE)
+            np.testing.assert_allclose(found[name], value, err_msg=name, **CLOSE | close)
         else:
             np.testing.assert_array_equal(found[name], value, err_msg=name)
-
-
-TEXTS = ["Ann lives in Paris.", "film?", "the GOOD film was played, and Bob is in Oslo now", "a book " * 30, "Zoë: sad"]
-SECONDS = ["where is it ?", "", "playing", "Eve is bad " * 20, "\t \n"]
 
 
 def raw(made: Exported, signature: str, **inputs) -> str:

@@ -7,10 +7,9 @@ import sys
 
 import pytest
 from command_lines import ROOT, SCRIPTS, environment, without_tensorflow
+from refused import message_of
 
 from bert_tf2 import commands
-from bert_tf2.support import process
-from bert_tf2.support.settings import WrongSetting
 
 
 def test_there_is_a_command_for_every_script():
@@ -29,17 +28,16 @@ def test_the_command_without_a_script_lists_them_and_knows_the_right_one(capsys,
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "message"),
+    ("name", "given", "parts"),
     [
-        ("run_clasifier", {}, "there is no script 'run_clasifier'; did you mean run_classifier?"),
-        ("run_classifier", {"do_trian": True}, "ClassifierOptions has no setting 'do_trian'; did you mean do_train?"),
-        ("build_vocab", {"input_file": "x"}, "--vocab_file must be given"),
+        ("run_clasifier", {}, "'run_clasifier' run_classifier?"),
+        ("run_classifier", {"do_trian": True}, "'do_trian' do_train?"),
+        ("build_vocab", {"input_file": "x"}, "--vocab_file given"),
     ],
 )
-def test_a_wrong_call_says_what_would_be_right(name, given, message):
-    with pytest.raises(WrongSetting) as caught:
-        commands.call(name, **given)
-    assert str(caught.value) == message
+def test_a_wrong_call_names_what_would_be_right(name, given, parts):
+    message = message_of(commands.call, name, **given)
+    assert all(part in message for part in parts.split())
 
 
 def test_a_tpu_that_is_none_says_so_once():
@@ -53,65 +51,46 @@ def test_a_tpu_that_is_none_says_so_once():
     assert (done.stdout, without_tensorflow(done.stderr)) == ("3\n", "")
 
 
-def test_the_demonstration_is_a_command(capsys, monkeypatch, tmp_path):
-    for words, status in (["--help"], 0), (["--dir=x"], 2), (["a", "b"], 2):
-        monkeypatch.setattr(sys, "argv", ["bert_tf2", "demo", *words])
-        with pytest.raises(SystemExit) as ended, monkeypatch.context() as patched:
-            patched.setattr(process, "begin", lambda: None)  # it would replace what capsys reads
-            commands.main()
-        assert ended.value.code == status and "bert_tf2 demo [OUTPUT_DIR]" in capsys.readouterr().out
+def test_the_demonstration_is_a_command(tmp_path):
     (tmp_path / "out").touch()
-    done = run(ROOT, tmp_path, sys.executable, "-m", "bert_tf2", "demo", "out")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("bert_tf2 demo: error: ") and done.stderr.count("\n") == 1
+    for words, status, part in (
+        (["--help"], 0, "bert_tf2 demo [OUTPUT_DIR]"),
+        (["--dir=x"], 2, "bert_tf2 demo [OUTPUT_DIR]"),
+        (["out"], 1, "bert_tf2 demo: error: "),
+    ):
+        done = run(ROOT, tmp_path, sys.executable, "-m", "bert_tf2", "demo", *words)
+        assert done.returncode == status and part in done.stdout + done.stderr
+        assert status != 1 or (done.stdout == "" and done.stderr.count("\n") == 1)
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory) -> pathlib.Path:
-    """The folder of a wheel's files, as pip installs them into an environment."""
-    folder = tmp_path_factory.mktemp("wheel")
-    build = "import setuptools.build_meta as backend, sys; backend.build_wheel(sys.argv[1])"
-    source = folder / "source"
-    source.mkdir()
-    for name in ("bert_tf2", "setup.py", "README.md", "pyproject.toml"):
-        (source / name).symlink_to(ROOT / name)
-    subprocess.run([sys.executable, "-c", build, str(folder)], cwd=source, check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
-    target = folder / "site"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
-    subprocess.run([*pip, f"--target={target}", str(wheel)], check=True, capture_output=True)
-    return target
-
-
-def run(
-    installed: pathlib.Path, folder: pathlib.Path, *command: str, timeout: float = 60
-) -> subprocess.CompletedProcess:
+def run(installed: pathlib.Path, folder: pathlib.Path, *command: str) -> subprocess.CompletedProcess:
     """Runs a command with the installed bert_tf2; the other packages are those of this environment."""
     variables = environment(installed)
-    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=timeout)
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.slow
-def test_a_wheel_holds_all_modules_and_data(installed):
+def test_a_wheel_holds_all_modules_and_data_and_answers_away_from_the_checkout(tmp_path):
+    source, installed, elsewhere = (tmp_path / name for name in ("source", "site", "elsewhere"))
+    source.mkdir()
+    elsewhere.mkdir()
+    for name in ("bert_tf2", "setup.py", "README.md", "pyproject.toml"):
+        (source / name).symlink_to(ROOT / name)
+    build = "import setuptools.build_meta as backend, sys; backend.build_wheel(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=source, check=True, capture_output=True)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
+    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([*pip, f"--target={installed}", str(wheel)], check=True, capture_output=True)
     kinds = (".py", ".txt", ".json", ".html", ".css", ".js", ".svg")
     ours = {path.relative_to(ROOT) for path in (ROOT / "bert_tf2").rglob("*") if path.suffix in kinds}
-    assert ours == {path.relative_to(installed) for path in (installed / "bert_tf2").rglob("*") if path.is_file()} - {
-        pathlib.Path("bert_tf2/demo/README.md")
-    }
-
-
-@pytest.mark.slow
-def test_the_command_answers_away_from_the_checkout(installed, tmp_path):
-    script = str(installed / "bin" / "bert_tf2")
-    where = run(installed, tmp_path, sys.executable, "-c", "import bert_tf2; print(bert_tf2.__file__)")
+    found = {path.relative_to(installed) for path in (installed / "bert_tf2").rglob("*") if path.is_file()}
+    assert ours == found - {pathlib.Path("bert_tf2/demo/README.md")}
+    where = run(installed, elsewhere, sys.executable, "-c", "import bert_tf2; print(bert_tf2.__file__)")
     assert where.stdout.startswith(str(installed))
-    done = run(installed, tmp_path, sys.executable, script, "run_squad", "--do_trai")
+    done = run(installed, elsewhere, sys.executable, str(installed / "bin" / "bert_tf2"), "run_squad", "--do_trai")
     assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        done.stderr
-        == "run_squad.py: error: there is no flag --do_trai; did you mean --do_train? (--help lists the flags)\n"
-    )
-    done = run(installed, tmp_path, sys.executable, "-m", "bert_tf2", "run_ner.py", "--help")
+    assert done.stderr.startswith("run_squad.py: error: ") and "did you mean --do_train?" in done.stderr
+    done = run(installed, elsewhere, sys.executable, "-m", "bert_tf2", "run_ner.py", "--help")
     assert done.returncode == 0 and "--tag_column=N" in done.stdout
 
 

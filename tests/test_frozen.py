@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
-from small_checkpoints import small_model
-from small_models import small_batch, tiny_config, values_of
+from small_models import MAKERS, small_batch, tiny_config, values_of
+from small_trainings import ONE, endless
 
-from bert_tf2 import heads
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.devices import build_model
 from bert_tf2.training.loop import Trainer
@@ -17,13 +15,12 @@ BIAS, POSITIONS = "cls/predictions/output_bias", "bert/embeddings/position_embed
 
 
 def train(folder, steps: int, freeze: bool) -> dict[str, np.ndarray]:
-    strategy = tf.distribute.get_strategy()
-    model = build_model(strategy, lambda: heads.PretrainingModel(tiny_config()), 1)
+    model = build_model(ONE, lambda: MAKERS["pretraining"](tiny_config()), 1)
     model.masked_lm.output_bias.trainable = not freeze
     schedule = {"learning_rate": 1e-3, "num_train_steps": steps, "num_warmup_steps": 0, "train_batch_size": 4}
-    trainer = Trainer(model, strategy, TrainOptions(output_dir=str(folder), **schedule))
+    trainer = Trainer(model, ONE, TrainOptions(output_dir=str(folder), **schedule))
     trainer.start()
-    trainer.train(tf.data.Dataset.from_tensors(small_batch()).repeat())
+    trainer.train(endless(small_batch()))
     return values_of(model)
 
 
@@ -33,13 +30,12 @@ def test_a_frozen_variable_stays_and_has_no_slots(tmp_path):
     shapes = checkpoint.Checkpoint(str(tmp_path)).shapes
     assert BIAS in shapes and f"{BIAS}/adam_m" not in shapes
     assert not train(tmp_path, 4, freeze=True)[BIAS].any()
-    with pytest.raises(UserError, match=f"{BIAS}/adam_m is missing"):
+    with pytest.raises(UserError, match=f"{BIAS}/adam_m"):
         train(tmp_path, 6, freeze=False)
 
 
 def test_what_is_frozen_still_counts_as_used():
-    model = small_model()
+    model = MAKERS["pretraining"](tiny_config())
     model.bert.embeddings.trainable = False
     trained = checkpoint.trained_variables(model)
-    assert POSITIONS not in trained and BIAS in trained
-    assert POSITIONS in checkpoint.used_variables(model)
+    assert POSITIONS not in trained and BIAS in trained and POSITIONS in checkpoint.used_variables(model)

@@ -6,7 +6,11 @@ import json
 import pathlib
 import random
 
+from small_models import randomize
+
 from bert_tf2.config import BertConfig
+from bert_tf2.weights import checkpoint
+from bert_tf2.weights.task_file import LabelMap, save_label_map
 
 GOOD, BAD = ["good", "fine", "great", "lovely"], ["bad", "poor", "awful", "sad"]
 PLACES, NAMES = ["paris", "rome", "oslo", "lima"], ["ann", "bob", "eve", "max"]
@@ -35,6 +39,18 @@ def write_model(folder: pathlib.Path, **changes) -> dict[str, str]:
     (folder / "bert_config.json").write_text(config(**changes).to_json_string())
     (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in VOCAB))
     return {"bert_config_file": str(folder / "bert_config.json"), "vocab_file": str(folder / "vocab.txt")}
+
+
+def write_trained(folder: pathlib.Path, model, labels: LabelMap | None = None, seed: int = 0) -> pathlib.Path:
+    """Writes a folder as a training leaves it, with random weights; returns the prefix of its checkpoint."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_model(folder)
+    (folder / "bert_config.json").write_text(model.config.to_json_string())
+    randomize(model, seed)
+    if labels:
+        save_label_map(str(folder), labels)
+    checkpoint.CheckpointFolder(str(folder)).save(checkpoint.tf1_variables(model), 7)
+    return folder / "model.ckpt-7"
 
 
 def _around(word: str, draw: random.Random) -> list[str]:
