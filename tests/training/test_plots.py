@@ -80,14 +80,10 @@ def test_a_folder_without_curves_is_named(tmp_path):
 
 
 @pytest.mark.slow
-def test_folders_are_words_or_flags_and_no_backend_of_matplotlib_is_needed(runs, tmp_path):
+def test_folders_are_words_and_flags_and_no_backend_of_matplotlib_is_needed(runs, tmp_path):
     pytest.importorskip("matplotlib")
-    for arguments in ([*runs, "--output_file=x.png"], [runs[0], f"--output_dir={runs[1]}", "--output_file=x.png"]):
-        command, variables = (
-            [sys.executable, str(ROOT / "plot_training.py"), *arguments],
-            environment(MPLBACKEND="gone"),
-        )
-        done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
-        assert (done.returncode, done.stdout) == (0, "x.png\n"), done.stderr
-        assert (tmp_path / "x.png").stat().st_size > 1000
-        (tmp_path / "x.png").unlink()
+    script, flags = str(ROOT / "plot_training.py"), [f"--output_dir={runs[1]}", "--output_file=x.png"]
+    how = {"cwd": tmp_path, "env": environment(MPLBACKEND="gone"), "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, script, runs[0], *flags], **how)
+    assert (done.returncode, done.stdout) == (0, "x.png\n"), done.stderr
+    assert (tmp_path / "x.png").stat().st_size > 1000
