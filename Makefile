@@ -114,7 +114,7 @@ newest: .venv-newest/installed
 	.venv-newest/bin/python -m pytest $(NEWEST)
 
 NEWEST := tests/test_config.py tests/test_heads.py tests/test_layers.py \
-  tests/test_text_models.py::test_the_training_step_is_traced_once
+  tests/test_fit.py::test_the_training_step_is_traced_once
 
 .venv-newest/installed: setup.py
 	$(PYTHON) -m venv .venv-newest

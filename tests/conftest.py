@@ -34,6 +34,11 @@ def pytest_configure(config):
     gpu_or_cpu.divide()  # so that a test can train on two replicas
 
 
+def pytest_make_parametrize_id(val, argname):
+    """Names contents of files by their argument: gzip writes the time into them, and all workers need equal names."""
+    return argname if isinstance(val, bytes) else None
+
+
 def pytest_ignore_collect(collection_path, config):
     """Leaves out the files with the mark `extra` before they import torch and the like: seconds, and memory."""
     return True if "not extra" in config.option.markexpr and collection_path.name in NEED_EXTRAS else None

@@ -227,13 +227,14 @@ def test_metrics_of_vectors(short, metrics):
     assert sorted(again.fit(ids, indexes, **QUIET).history) == ["accuracy", "loss"]
 
 
-def test_numbers_as_labels(encoder, short):
+def test_numbers_as_labels(encoder):
     model, indexes = bert_tf2.classifier(encoder, labels=np.arange(2), max_seq_length=8), [0, 1, 1]
+    named = bert_tf2.classifier(encoder, labels=["no", "yes"], max_seq_length=8)
     assert model.labels == ["0", "1"]
-    ids = short.tokenize(LONG[:3])
-    for each in (model, short):
+    ids = model.tokenize(LONG[:3])
+    for each in (model, named):
         each.compile(1e-9, run_eagerly=True)
-    found, wanted = model.evaluate(ids, indexes, **QUIET), short.evaluate(ids, ["no", "yes", "yes"], **QUIET)
+    found, wanted = model.evaluate(ids, indexes, **QUIET), named.evaluate(ids, ["no", "yes", "yes"], **QUIET)
     np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 

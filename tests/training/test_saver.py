@@ -153,7 +153,7 @@ def test_what_is_no_change():
 
 _OF_ALL = {
     *("train_batch_size", "gradient_accumulation_steps", "learning_rate", "all_reduce_dtype", "random_seed"),
-    *("adam_bias_correction", "precision", "max_seq_length"),
+    *("adam_bias_correction", "precision", "max_seq_length", "pack_rows"),
 }
 
 
