@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import importlib.util
 import json
 import pathlib
 import re
@@ -15,11 +16,11 @@ import urllib.error
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "serving"))
-
-import client
-
-SERVING = pathlib.Path(client.__file__).parent
+SERVING = pathlib.Path(__file__).resolve().parents[2] / "serving"
+# Not through sys.path, because PyTorch would take the folder serving/triton for the package triton.
+_SPEC = importlib.util.spec_from_file_location("client", SERVING / "client.py")
+client = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(client)
 
 
 @pytest.fixture
