@@ -117,6 +117,7 @@ def test_several_seeds(run, monkeypatch):
     assert best == "best on dev.tsv: learning_rate=0.001 random_seed=3"
 
 
+@pytest.mark.slow
 @pytest.mark.extra
 def test_sentence_vectors(run, tmp_path):
     """sentence-transformers loads what the example writes, and makes the same vectors."""
