@@ -40,6 +40,7 @@ def test_a_wrong_call_names_what_would_be_right(name, given, parts):
     assert all(part in message for part in parts.split())
 
 
+@pytest.mark.slow
 def test_a_tpu_that_is_none_says_so_once():
     """TensorFlow would log the errors of gRPC besides, before the one line, as it does at a lower level."""
     program = (

@@ -199,6 +199,7 @@ def test_batches_of_a_generator(films, names, reader):
     assert "maybe" in message_of(films.evaluate, wrong, steps=2, **QUIET)
 
 
+@pytest.mark.slow
 def test_batches_of_a_pydataset(films, names):
     films.compile(1e-9, run_eagerly=True)
     data = Batches(TEXTS, LABELS)
@@ -228,6 +229,7 @@ def test_a_table_of_tensorflow(films, tmp_path):
     assert "x['text']" in message_of(films.evaluate, read(1), **QUIET)
 
 
+@pytest.mark.slow
 def test_single_batches_train(encoder, names, ids):
     """The recipe's rate falls to 0 at the end of `fit`; here it is constant."""
     model = bert_tf2.classifier(encoder, labels=["bad", "good"], max_seq_length=16)
@@ -255,6 +257,7 @@ def test_shares_of_labels(encoder, ids):
     np.testing.assert_allclose(losses, [wanted[0], wanted[0], wanted[1]], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_half_a_character(films, names, reader, opened):
     text = "good \ud83d film"
     found = opened["films"].tokenize(text)["input_ids"]

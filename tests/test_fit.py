@@ -61,6 +61,7 @@ def test_the_training_step_is_traced_once(encoder):
     assert len(traced) == 1
 
 
+@pytest.mark.slow
 def test_saved_it_goes_on(trained, tmp_path):
     """As a file of Keras, and as a folder of the scripts."""
     model, _ = trained
@@ -89,6 +90,7 @@ def test_keras_around_it(encoder, tmp_path):
     assert isinstance(keras.models.load_model(tmp_path / "best.keras").optimizer, keras.optimizers.Adam)
 
 
+@pytest.mark.slow
 def test_heads_of_other_kinds(encoder):
     scores = bert_tf2.classifier(encoder, regression=True)
     scores.compile(1e-3, run_eagerly=True)
@@ -107,6 +109,7 @@ def test_heads_of_other_kinds(encoder):
     np.testing.assert_allclose(accuracy, ((found > 0.5) == rows).mean())
 
 
+@pytest.mark.slow
 def test_texts_that_are_cut_are_counted(short, caplog):
     """In each epoch, of lists and of a dataset that goes on where the last epoch stopped; not those of padding."""
     short.compile(1e-9, run_eagerly=True)
@@ -167,6 +170,7 @@ def test_the_recipe_is_planned_for_the_epochs_that_run(short, first, epochs):
     np.testing.assert_allclose([max(rates), rates[-1]], [1e-6, 0.0], rtol=0.1, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_weights_of_labels(short, encoder, monkeypatch):
     """Those of rows times those of labels, by name or index, or scikit-learn's "balanced"; also of tags."""
     given = []
@@ -273,6 +277,7 @@ def test_without_tensorflow_text(encoder, monkeypatch, task):
     assert "tensorflow-text" in message_of(bert_tf2.commands.call, "export_saved_model", **served)
 
 
+@pytest.mark.slow
 def test_the_layer_tokenize(tmp_path):
     """The rows of `classify`, in tf.data, alone, and made again of its configuration."""
     tokenizer = bert_tf2.FullTokenizer(toy_data.write_model(tmp_path)["vocab_file"], never_split=["film"])
@@ -291,6 +296,7 @@ def test_the_layer_tokenize(tmp_path):
     assert bert_tf2.Tokenize(tokenizer, 12, pad_to_max_length=True)(["a"])["input_ids"].shape == (1, 12)
 
 
+@pytest.mark.slow
 def test_a_tagger_learns(encoder, tmp_path):
     """It trains on lists of words, on texts and on datasets, and answers as `load` does with its folder."""
     known = {**dict.fromkeys(toy_data.PLACES, "B-LOC"), **dict.fromkeys(toy_data.NAMES, "B-PER")}

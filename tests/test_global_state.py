@@ -220,7 +220,8 @@ CALLS = {
 }  # fmt: skip
 
 
-SLOW = ("run_classifier", "run_squad", "run_ner", "export_saved_model", "fit", "fit of tags", "fit of answers")
+SLOW = ("run_classifier", "run_squad", "run_ner", "run_pretraining", "export", "export_saved_model")
+SLOW += ("fit", "fit of tags", "fit of answers")
 DRAWING = ("fit", "fit of tags", "fit of answers")  # from the seeds of Keras, as any model of Keras does
 EXTRA = ("onnx",)  # need an extra of setup.py
 MARKS = {**dict.fromkeys(SLOW, pytest.mark.slow), **dict.fromkeys(EXTRA, pytest.mark.extra)}

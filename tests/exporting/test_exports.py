@@ -171,6 +171,7 @@ def test_a_version_appears_when_it_is_complete(exported, tmp_path, monkeypatch, 
     assert found == [False] and os.listdir(tmp_path / "export") == []
 
 
+@pytest.mark.slow
 def test_what_a_killed_export_of_this_machine_left_is_removed(tmp_path, log_lines):
     """A process writes, and is killed: the folder has its number in the name."""
     code = (
@@ -306,6 +307,7 @@ def test_a_functional_model_answers_texts(exported, tmp_path, width, names):
     assert "age" in message_of(load, folder)
 
 
+@pytest.mark.slow
 def test_other_models_of_keras(exported, tmp_path):
     made = exported("classifier")
     bert = bert_tf2.load(made.weights.parent)

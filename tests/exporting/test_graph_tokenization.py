@@ -132,7 +132,7 @@ PARTS_OF = {"masks": OF_MASKS, "never split": OF_KEPT, "accents": OF_KEPT, "odd"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@lengths(25, 5000)
+@lengths(8, 5000)
 def test_the_same_pieces_at_their_places(pairs, kind, examples):
     """squad.features finds the places from the letters of single characters, in Python."""
     pair, parts = pairs(kind), PARTS | st.sampled_from(PARTS_OF.get(kind, ["[MASK]"]))

@@ -50,7 +50,7 @@ def test_the_dropout_is_that_of_the_plain_model():
 @pytest.mark.parametrize(
     ("kind", "precision", "parts"),
     [
-        ("span", "float32", 1),
+        pytest.param("span", "float32", 1, marks=pytest.mark.slow),
         pytest.param("pretraining", "float32", 1, marks=pytest.mark.slow),
         pytest.param("classifier", "bfloat16", 1, marks=pytest.mark.slow),
         pytest.param("tagging", "float32", 3, marks=pytest.mark.slow),

@@ -126,7 +126,9 @@ def test_no_example_sees_another():
 PLANS = [Plan(), Plan("groups", recompute=True, share_graph=True)]
 
 
-@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize(
+    "kind", [*(pytest.param(x, marks=pytest.mark.slow) for x in MAKERS if x != "pretraining"), "pretraining"]
+)
 def test_losses_and_gradients_of_each_head(kind):
     model, batch = made(kind, num_hidden_layers=3), batch_of(kind)
     # An answer is at none of the positions that are not computed, so a span is compared with the way that omits them.
@@ -135,6 +137,7 @@ def test_losses_and_gradients_of_each_head(kind):
         check(step_of(accelerate(model, plan))(packed(batch)), wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.compiled
 @pytest.mark.parametrize("kind", ["pretraining", pytest.param("span", marks=pytest.mark.slow)])
 def test_under_xla(kind):
@@ -154,6 +157,7 @@ def test_parts_of_a_batch_have_rows_of_their_own(kind):
     check(step_of(model, parts=3)(packed(batch, parts=3)), step_of(model)(batch))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_narrow_types(precision):
     model, batch = made("pretraining", dtype=f"mixed_{precision}"), batch_of("pretraining")

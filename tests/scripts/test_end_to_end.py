@@ -114,6 +114,7 @@ def test_a_classifier_learns_and_predicts_in_the_order_of_the_file(classified, t
         classify(tmp_path, classified.out, do_eval=True)
 
 
+@pytest.mark.slow
 def test_questions_with_an_answer_in_every_paragraph(tmp_path):
     files = {
         "train_file": toy_data.write_squad(tmp_path / "train.json", 64, 1),
@@ -142,6 +143,7 @@ def tagged(tmp_path_factory):
     return SimpleNamespace(folder=folder, out=folder / "out", scores=scores, files=files)
 
 
+@pytest.mark.slow
 def test_words_are_tagged_behind_the_columns_of_the_input(tagged):
     """Also beyond the window, which has 16 pieces; most of the sentences have more."""
     assert tagged.scores["f1"] == 1.0 and tagged.scores["types"]["LOC"]["true_entities"] == 12

@@ -13,7 +13,7 @@ from bert_tf2.training.forward import Runner
 pytestmark = pytest.mark.compiled
 
 
-@pytest.mark.parametrize(("kind", "replicas"), [("pretraining", 2), ("span", 1)])
+@pytest.mark.parametrize(("kind", "replicas"), [pytest.param("pretraining", 2, marks=pytest.mark.slow), ("span", 1)])
 def test_the_answers_of_compiled_batches(kind, replicas, two):
     strategy = ONE if replicas == 1 else two
     model = build_model(strategy, lambda: MAKERS[kind](tiny_config()), 1)

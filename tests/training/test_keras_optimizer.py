@@ -146,7 +146,8 @@ def plainly(kind):
 @pytest.mark.parametrize(
     ("kind", "way"),
     [
-        *(("functional", "devices"), ("dense", "parts"), ("functional", "mixed_float16")),
+        *(("functional", "devices"), ("dense", "parts")),
+        pytest.param("functional", "mixed_float16", marks=pytest.mark.slow),
         *(pytest.param(kind, "devices", marks=pytest.mark.slow) for kind in MAKERS),
         pytest.param("functional", "compiled", marks=pytest.mark.slow),
         pytest.param("tagging", "mixed_bfloat16", marks=pytest.mark.slow),

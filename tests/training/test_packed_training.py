@@ -75,8 +75,8 @@ def train(path, folder, strategy=ONE, pack_rows=True, **settings):
     ("replicas", "settings", "tolerance"),
     [
         (1, {}, 1e-5),
-        (1, {"gradient_accumulation_steps": 2}, 1e-5),
-        (2, {}, 1e-5),
+        pytest.param(1, {"gradient_accumulation_steps": 2}, 1e-5, marks=pytest.mark.slow),
+        pytest.param(2, {}, 1e-5, marks=pytest.mark.slow),
         (2, {"train_batch_size": 7}, 1e-5),  # 3 and 4 examples
         pytest.param(2, {"precision": "float16", "gradient_accumulation_steps": 2}, 0.02, marks=pytest.mark.slow),
         pytest.param(1, {"xla": "true"}, 1e-4, marks=[pytest.mark.slow, pytest.mark.compiled]),
@@ -172,6 +172,7 @@ def predictions(script, folder):
     return (folder / name).read_text().split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script", ["run_classifier", *(pytest.param(x, marks=pytest.mark.slow) for x in ("run_squad", "run_ner"))]
 )

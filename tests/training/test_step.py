@@ -80,6 +80,7 @@ def test_an_update_is_the_same_in_every_way(tmp_path, plainly, two, kind, way):
     assert np.abs(words[np.unique(batch_for(kind, 8)["input_ids"])]).min(axis=1).max() > 0  # lookups had their gradient
 
 
+@pytest.mark.slow
 @pytest.mark.compiled
 @pytest.mark.parametrize(
     ("kind", "precision"), [("span", "float32"), pytest.param("pretraining", "bfloat16", marks=pytest.mark.slow)]

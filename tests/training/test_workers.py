@@ -237,6 +237,7 @@ def test_of_the_devices_of_a_worker_one_gives_its_number(two):
     assert team.gather(2**52 + 1) == [2**52 + 1] and team.share == Share(0, 2, 2)
 
 
+@pytest.mark.slow
 def test_a_worker_evaluates_on_its_own_devices_alone(two, monkeypatch):
     """With two devices in one process, in place of a worker that has two; the last batch has one row."""
     model = build_model(two, lambda: MAKERS["classifier"](tiny_config()), 1)

@@ -37,6 +37,7 @@ def write(folder: pathlib.Path, labels, texts=None) -> dict:
     return {**settings, "output_dir": str(folder / "out"), "train_batch_size": 16}
 
 
+@pytest.mark.slow
 def test_a_regression(tmp_path):
     scores = [-1.25 + number % 2 * 2.5 for number in range(64)]  # "yes" and "no" of toy_data in turn
     settings = {**write(tmp_path, scores), "regression": True}

@@ -147,6 +147,7 @@ def conllu(count: int, seed: int) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.slow
 def test_parts_of_speech_of_conllu(tmp_path, log_lines):
     """A training with the columns that docs/finetuning.md gives for CoNLL-U, and a later call, which knows the tags."""
     for part, seed in (("train", 1), ("eval", 2), ("predict", 3)):
