@@ -43,11 +43,13 @@ def test_labels_of_texts(exported, tmp_path, kind):
     model = bert_tf2.classifier(made.weights.parent, **LENGTH)
     assert model.labels == [*bert.labels.labels] == made.info["labels"]
 
+    key = "value" if kind == "regression" else "probabilities"
+
     def by_every_door(texts):
         found = bert.classify(texts, **LENGTH, batch_size=2)
         assert {tuple(row) for row in found} == {("score",) if kind == "regression" else LABELS}
         answers = served(texts, batch_size=2)
-        numbers = [np.reshape(answer["value" if kind == "regression" else "probabilities"], [-1]) for answer in answers]
+        numbers = [np.reshape(answer[key], [-1]) for answer in answers]
         return [[*row.values()] for row in found], model.predict(texts, verbose=0), numbers, answers
 
     *found, answers = by_every_door(PAIRS)
@@ -64,7 +66,7 @@ def test_labels_of_texts(exported, tmp_path, kind):
     for alone in (TEXTS[0], PAIRS[0]):
         expected = (first if alone == TEXTS[0] else wanted)[0]
         assert [*bert.classify(alone, **LENGTH).values()] == pytest.approx(expected, abs=1e-5)
-        np.testing.assert_allclose([*served(alone).values()][-1], [*served([alone])[0].values()][-1])
+        np.testing.assert_allclose(served(alone)[key], served([alone])[0][key])
     assert bert.classify([]) == served([]) == [] and len(model.predict([], verbose=0)) == 0
 
 
