@@ -43,7 +43,7 @@ soak: $(VENV)/dask-installed
 
 # All but `make soak`: what `.ci/run` leaves out, too.
 test-all: $(VENV)/extras-installed .venv-accelerators/installed
-	$(MAKE) test TESTS="not soak"
+	BERT_TF2_TEST_BROWSER=1 $(MAKE) test TESTS="not soak"  # fails without Chromium
 	$(MAKE) test-extras EXTRA=extra
 	$(MAKE) docs newest
 

@@ -64,9 +64,9 @@ class Runner:
 
         @tf.function(reduce_retracing=True, autograph=False)
         def step(batch, is_compiled: bool):
-            # Each replica has a program of its own, because programs refer to its copies of the variables.
-            compiled = tf.function(model.outputs, jit_compile=True, autograph=False)
-            outputs = compiled if is_compiled else model.outputs
+            outputs = model.outputs
+            if is_compiled:  # each replica has a program of its own, which refers to its copies of the variables
+                outputs = tf.function(outputs, jit_compile=True, autograph=False)
             return strategy.run(lambda part: {**part, **outputs(part)}, args=(batch,))
 
         self._step = step
