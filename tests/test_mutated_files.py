@@ -1,4 +1,4 @@
-"""Damaged and invented files at every reader of what users bring: read as a whole, or refused by a UserError."""
+"""Damaged and invented files at every reader but those of weights: read as a whole, or refused by a UserError."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ import shutil
 import time
 from collections.abc import Callable
 
-import garden_models
 import pytest
 import toy_data
-from huggingface_folders import CONFIG, make_folder
+from huggingface_folders import CONFIG
 from hypothesis import strategies as st
 from mutations import damaged, damaged_json, damaged_records, framed, lengths, record_of, refuses_or_reads
 from refused import message_of
-from small_models import MAKERS, randomize, tiny_config
 
 from bert_tf2 import exporting
 from bert_tf2.config import BertConfig
@@ -31,7 +29,7 @@ from bert_tf2.pretraining import sentences
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.forward import explained
-from bert_tf2.weights import checkpoint, convert, huggingface, keras_files, sources, task_file, text_rules
+from bert_tf2.weights import huggingface, task_file, text_rules
 
 VOCABULARY = "".join(f"{word}\n" for word in toy_data.VOCAB).encode()
 TEXT = b"one film was good .\na book ||| the play\n\nit lives in Oslo now . Is it ?\n"
@@ -119,59 +117,6 @@ def test_a_text_is_read_or_refused(name, content, read, examples, tmp_path):
         (tmp_path / name).write_bytes(data)
         read(tmp_path / name)
 
-    refuses_or_reads(content, write_and_read, examples)
-
-
-# Weights
-
-
-def _read_all(path: str) -> None:
-    source = sources.open_weights(path)
-    for name, shape in source.shapes.items():
-        assert list(source.get(name).shape) == shape
-    assert source.global_step >= 0
-    task_file.label_map_of(source)
-    source.vocabulary()
-    sources.stated_config(source)
-    "\n".join(convert.listing(path)).encode()
-
-
-@pytest.fixture(scope="module")
-def valid(tmp_path_factory) -> pathlib.Path:
-    """A folder for each kind of weights."""
-    path = tmp_path_factory.mktemp("valid")
-    model = MAKERS["classifier"](tiny_config())
-    randomize(model)
-    checkpoint.save(str(path / "tf1" / "model.ckpt"), checkpoint.tf1_variables(model), 7)
-    (path / "keras").mkdir()
-    keras_files.write(str(path / "keras" / "model.keras"), model)
-    (path / "garden").mkdir()
-    prefix = garden_models.save(path / "garden", garden_models.random_arrays(garden_models.ENCODER))
-    for old in (path / "garden").glob("ckpt*"):
-        old.rename(path / "garden" / f"model.ckpt{old.name.removeprefix(pathlib.Path(prefix).name)}")
-    (path / "garden" / "checkpoint").unlink()
-    make_folder(path / "safetensors")
-    return path
-
-
-@lengths(20, 1000)
-@pytest.mark.parametrize(
-    ("folder", "file"),
-    [
-        *((folder, f"model.ckpt.{part}") for folder in ("tf1", "garden") for part in ("index", "data-00000-of-00001")),
-        *(("safetensors", "model.safetensors"), ("safetensors", "config.json"), ("keras", "model.keras")),
-    ],
-)
-def test_weights_are_read_or_refused(folder, file, examples, valid, tmp_path):
-    copy = shutil.copytree(valid / folder, tmp_path / "it")
-    path = str(copy / file if folder == "keras" else copy)
-    _read_all(path)  # otherwise the rest would show little
-
-    def write_and_read(data: bytes) -> None:
-        (copy / file).write_bytes(data)
-        _read_all(path)
-
-    content = damaged_json(CONFIG) if file == "config.json" else damaged((copy / file).read_bytes())
     refuses_or_reads(content, write_and_read, examples)
 
 
