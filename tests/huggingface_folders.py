@@ -7,96 +7,86 @@ import json
 import numpy as np
 import safetensors.numpy
 
+V, P, D, I = 7, 5, 4, 6  # noqa: E741
 CONFIG = {
-    "architectures": ["BertForPreTraining"],
-    "attention_probs_dropout_prob": 0.0,
-    "classifier_dropout": None,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.0,
-    "hidden_size": 4,
-    "initializer_range": 0.02,
-    "intermediate_size": 6,
-    "layer_norm_eps": 1e-12,
-    "max_position_embeddings": 5,
-    "model_type": "bert",
-    "num_attention_heads": 2,
-    "num_hidden_layers": 1,
-    "pad_token_id": 0,
-    "transformers_version": "5.0.0",
-    "type_vocab_size": 2,
-    "use_cache": True,
-    "vocab_size": 7,
+    **{"architectures": ["BertForPreTraining"], "model_type": "bert", "transformers_version": "5.0.0"},
+    **{"vocab_size": V, "max_position_embeddings": P, "type_vocab_size": 2, "pad_token_id": 0, "use_cache": True},
+    **{"hidden_size": D, "intermediate_size": I, "num_attention_heads": 2, "num_hidden_layers": 1},
+    **{"hidden_act": "gelu", "layer_norm_eps": 1e-12, "initializer_range": 0.02, "classifier_dropout": None},
+    **{"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
 }
 
-# Name and shape in a file of transformers, name here.
-ENCODER = [
-    ("embeddings.word_embeddings.weight", (7, 4), "bert/embeddings/word_embeddings"),
-    ("embeddings.position_embeddings.weight", (5, 4), "bert/embeddings/position_embeddings"),
-    ("embeddings.token_type_embeddings.weight", (2, 4), "bert/embeddings/token_type_embeddings"),
-    ("embeddings.LayerNorm.weight", (4,), "bert/embeddings/LayerNorm/gamma"),
-    ("embeddings.LayerNorm.bias", (4,), "bert/embeddings/LayerNorm/beta"),
-    ("encoder.layer.0.attention.self.query.weight", (4, 4), "bert/encoder/layer_0/attention/self/query/kernel"),
-    ("encoder.layer.0.attention.self.query.bias", (4,), "bert/encoder/layer_0/attention/self/query/bias"),
-    ("encoder.layer.0.attention.self.key.weight", (4, 4), "bert/encoder/layer_0/attention/self/key/kernel"),
-    ("encoder.layer.0.attention.self.key.bias", (4,), "bert/encoder/layer_0/attention/self/key/bias"),
-    ("encoder.layer.0.attention.self.value.weight", (4, 4), "bert/encoder/layer_0/attention/self/value/kernel"),
-    ("encoder.layer.0.attention.self.value.bias", (4,), "bert/encoder/layer_0/attention/self/value/bias"),
-    ("encoder.layer.0.attention.output.dense.weight", (4, 4), "bert/encoder/layer_0/attention/output/dense/kernel"),
-    ("encoder.layer.0.attention.output.dense.bias", (4,), "bert/encoder/layer_0/attention/output/dense/bias"),
-    (
-        "encoder.layer.0.attention.output.LayerNorm.weight",
-        (4,),
-        "bert/encoder/layer_0/attention/output/LayerNorm/gamma",
-    ),
-    ("encoder.layer.0.attention.output.LayerNorm.bias", (4,), "bert/encoder/layer_0/attention/output/LayerNorm/beta"),
-    ("encoder.layer.0.intermediate.dense.weight", (6, 4), "bert/encoder/layer_0/intermediate/dense/kernel"),
-    ("encoder.layer.0.intermediate.dense.bias", (6,), "bert/encoder/layer_0/intermediate/dense/bias"),
-    ("encoder.layer.0.output.dense.weight", (4, 6), "bert/encoder/layer_0/output/dense/kernel"),
-    ("encoder.layer.0.output.dense.bias", (4,), "bert/encoder/layer_0/output/dense/bias"),
-    ("encoder.layer.0.output.LayerNorm.weight", (4,), "bert/encoder/layer_0/output/LayerNorm/gamma"),
-    ("encoder.layer.0.output.LayerNorm.bias", (4,), "bert/encoder/layer_0/output/LayerNorm/beta"),
-]
-POOLER = [
-    ("pooler.dense.weight", (4, 4), "bert/pooler/dense/kernel"),
-    ("pooler.dense.bias", (4,), "bert/pooler/dense/bias"),
-]
-MASKED_LM = [
-    ("cls.predictions.transform.dense.weight", (4, 4), "cls/predictions/transform/dense/kernel"),
-    ("cls.predictions.transform.dense.bias", (4,), "cls/predictions/transform/dense/bias"),
-    ("cls.predictions.transform.LayerNorm.weight", (4,), "cls/predictions/transform/LayerNorm/gamma"),
-    ("cls.predictions.transform.LayerNorm.bias", (4,), "cls/predictions/transform/LayerNorm/beta"),
-    ("cls.predictions.bias", (7,), "cls/predictions/output_bias"),
-]
-NEXT_SENTENCE = [
-    ("cls.seq_relationship.weight", (2, 4), "cls/seq_relationship/output_weights"),
-    ("cls.seq_relationship.bias", (2,), "cls/seq_relationship/output_bias"),
-]
-SPAN = [("qa_outputs.weight", (2, 4), "cls/squad/output_weights"), ("qa_outputs.bias", (2,), "cls/squad/output_bias")]
-LABELS = [("classifier.weight", (3, 4), "output_weights"), ("classifier.bias", (3,), "output_bias")]
 
+def _dense(name: str, outputs: int, inputs: int = D) -> dict[str, tuple[int, ...]]:
+    return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
+
+
+def _norm(name: str) -> dict[str, tuple[int, ...]]:
+    return {f"{name}.LayerNorm.weight": (D,), f"{name}.LayerNorm.bias": (D,)}
+
+
+_ROWS = {"word": V, "position": P, "token_type": 2}
+# Name and shape in a file of transformers.
+POOLER = _dense("pooler.dense", D)
+ENCODER = {
+    **{f"embeddings.{kind}_embeddings.weight": (rows, D) for kind, rows in _ROWS.items()},
+    **_norm("embeddings"),
+    **{
+        f"encoder.layer.0.{name}": shape
+        for part in (
+            *(_dense(f"attention.self.{kind}", D) for kind in ("query", "key", "value")),
+            *(_dense("attention.output.dense", D), _norm("attention.output")),
+            *(_dense("intermediate.dense", I), _dense("output.dense", D, I), _norm("output")),
+        )
+        for name, shape in part.items()
+    },
+}
+MASKED_LM = {
+    **_dense("cls.predictions.transform.dense", D),
+    **_norm("cls.predictions.transform"),
+    "cls.predictions.bias": (V,),
+}
+NEXT_SENTENCE = _dense("cls.seq_relationship", 2)
+LABELS = _dense("classifier", 3)
 CLASSES = {
     "BertModel": POOLER,
-    "BertForPreTraining": [*POOLER, *MASKED_LM, *NEXT_SENTENCE],
+    "BertForPreTraining": {**POOLER, **MASKED_LM, **NEXT_SENTENCE},
     "BertForMaskedLM": MASKED_LM,
-    "BertForNextSentencePrediction": [*POOLER, *NEXT_SENTENCE],
-    "BertForSequenceClassification": [*POOLER, *LABELS],
-    "BertForQuestionAnswering": SPAN,
+    "BertForNextSentencePrediction": {**POOLER, **NEXT_SENTENCE},
+    "BertForSequenceClassification": {**POOLER, **LABELS},
+    "BertForQuestionAnswering": _dense("qa_outputs", 2),
     "BertForTokenClassification": LABELS,
 }
-WORDS = "bert.embeddings.word_embeddings.weight"
-DECODER = "cls.predictions.decoder.weight"
+WORDS, DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
+
+
+_OUTPUTS = {"qa_outputs.": "cls/squad/", "classifier.": "", "cls.seq_relationship.": "cls/seq_relationship/"}
+_PARTS = {
+    **{"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta", "weight": "kernel"},
+    **{"embeddings.kernel": "embeddings", "layer.": "layer_", "predictions.bias": "predictions.output_bias", ".": "/"},
+}
+
+
+def reference_name(name: str) -> str:
+    """The name in google-research/bert of a tensor of transformers."""
+    name = name.removeprefix("bert.")
+    for theirs, ours in _OUTPUTS.items():
+        if name.startswith(theirs):
+            return f"{ours}output_{name.removeprefix(theirs).replace('weight', 'weights')}"
+    name = name if name.startswith("cls.") else f"bert.{name}"
+    for theirs, ours in _PARTS.items():
+        name = name.replace(theirs, ours)
+    return name
 
 
 def tensors_of(architecture: str, seed: int = 0) -> dict[str, np.ndarray]:
     """Random weights under the names that transformers uses for the class."""
     random = np.random.default_rng(seed)
-    rows = [*ENCODER, *CLASSES[architecture]]
-    bare = architecture == "BertModel"
-    named = {
-        name if bare or (name, shape, _) not in [*ENCODER, *POOLER] else f"bert.{name}": shape
-        for name, shape, _ in rows
+    inside = "" if architecture == "BertModel" else "bert."
+    return {
+        (inside if name in ENCODER or name in POOLER else "") + name: random.normal(size=shape).astype(np.float32)
+        for name, shape in {**ENCODER, **CLASSES[architecture]}.items()
     }
-    return {name: random.normal(size=shape).astype(np.float32) for name, shape in named.items()}
 
 
 def write_json(path, content) -> None:
