@@ -1,4 +1,4 @@
-"""The manifest of a sharded run, and what it and the names of files of records say of these files.
+"""The manifest of a sharded run, and the files of records that it lists.
 
 `manifest.json` stands beside the shards: the flags, the vocabulary and the inputs, and a row per finished shard. It is
 written again after a shard, unless the shards would wait for it: a large one takes longer to write than a shard.
@@ -15,7 +15,7 @@ import fnmatch
 import os
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -30,7 +30,7 @@ from bert_tf2.support.errors import UserError, and_more
 NAME = "manifest.json"
 _SHARE = 0.05  # of the time is for writing the manifest; after a kill, what was made since the last time is made again
 _SECONDS_BETWEEN_REMOTE = 10.0  # object stores limit how often an object may change
-_NUMBERED = re.compile(r"(?P<begin>.*-)(?P<number>\d{1,6})-of-(?P<count>\d{1,6})(?P<end>(\..*)?)")
+_NUMBERED = re.compile(r".*-\d{1,6}-of-\d{1,6}(\..*)?")
 _ONE_BY_ONE = "or name the files that are meant one by one, with commas"
 
 
@@ -219,8 +219,8 @@ def find(input_file: str, held_out: Sequence[str] = ()) -> RecordFiles:
             folders.setdefault(os.path.dirname(path), []).append(os.path.basename(path))
         for folder, names in folders.items():
             listed = _read_manifest(folder, names, pattern)
-            if pattern:
-                _compare(folder, names, listed or _as_numbered(names, pattern), pattern, is_listed=bool(listed))
+            if pattern and listed:
+                _compare(folder, names, listed, pattern)
             rows |= {os.path.join(folder, name): listed[name] for name in names if name in listed}
         paths += found
     for path, row in rows.items():
@@ -232,40 +232,20 @@ def find(input_file: str, held_out: Sequence[str] = ()) -> RecordFiles:
     return RecordFiles(kept, rows)
 
 
-def _compare(folder: str, names: Sequence[str], expected: Collection[str], pattern: str, *, is_listed: bool) -> None:
-    """Raises UserError if a pattern does not find all `expected` files that it matches, or finds others."""
-    wanted = {name for name in expected if fnmatch.fnmatchcase(os.path.join(folder, name), pattern)}
-    where = os.path.join(folder, NAME) if is_listed else "their names"
+def _compare(folder: str, names: Sequence[str], listed: Collection[str], pattern: str) -> None:
+    """Raises UserError if a pattern does not find all files of the manifest that it matches, or finds others."""
+    wanted = {name for name in listed if fnmatch.fnmatchcase(os.path.join(folder, name), pattern)}
+    where = os.path.join(folder, NAME)
     if missing := sorted(wanted.difference(names)):
         raise UserError(
             f"{pattern}: {len(missing)} of {len(wanted)} files are missing by {where} ({and_more(missing, 3)}); make or"
             f" copy them, {_ONE_BY_ONE}"
         )
-    others = [name for name in names if name not in expected]
-    if (is_listed and others) or any(map(_NUMBERED.fullmatch, others)):
+    if others := [name for name in names if name not in listed]:
         raise UserError(
-            f"{pattern}: matches {and_more(others, 3)}, which by {where} is none of the {len(expected)} files; give a"
+            f"{pattern}: matches {and_more(others, 3)}, which by {where} is none of the {len(listed)} files; give a"
             f" pattern that leaves out what does not belong to them, {_ONE_BY_ONE}"
         )
-    if expected and others:
-        logging.warning("%s: matches %s beside numbered files, and reads all of them", pattern, and_more(others, 3))
-
-
-def _as_numbered(names: Iterable[str], pattern: str) -> set[str]:
-    """The names that should be there by the numbers of some of them; none for other names."""
-    runs: dict[str, dict[str, set[int]]] = {}
-    for found in filter(None, map(_NUMBERED.fullmatch, names)):
-        runs.setdefault(found["begin"], {}).setdefault(found["count"] + found["end"], set()).add(int(found["number"]))
-    expected: set[str] = set()
-    for begin, run in runs.items():
-        if len(run) > 1:
-            found = " and ".join(f"{begin}*-of-{end}" for end in run)
-            raise UserError(f"{pattern}: matches the files of several runs, {found}; give a pattern for one of them")
-        for end, numbers in run.items():
-            count = end.partition(".")[0]
-            first = int(0 not in numbers and int(count) in numbers)  # other programs may count from 1
-            expected |= {f"{begin}{first + place:0{len(count)}d}-of-{end}" for place in range(int(count))}
-    return expected
 
 
 def _read_manifest(folder: str, names: Sequence[str], pattern: str | None) -> dict[str, dict[str, Any]]:
