@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+import re
 import struct
 
 import pytest
@@ -15,10 +16,12 @@ GOLDEN = ANSWERS / "data"
 
 
 @functools.cache
-def cases(kind):
-    """The cases of a kind, as test parameters."""
+def cases(kind, quick=".*"):
+    """The cases of a kind, as test parameters; those whose name has no match of `quick` are slow."""
     found = json.loads((GOLDEN / "cases.json").read_text(encoding="utf-8"))["cases"]
-    return [pytest.param(case, id=case["name"]) for case in found if case["kind"] == kind]
+    found = [case for case in found if case["kind"] == kind]
+    marks = {case["name"]: () if re.search(quick, case["name"]) else pytest.mark.slow for case in found}
+    return [pytest.param(case, id=case["name"], marks=marks[case["name"]]) for case in found]
 
 
 def digest(path):

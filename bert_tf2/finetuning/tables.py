@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import sys
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 
 from absl import logging
 
@@ -58,7 +58,7 @@ class TsvLayout:
 
     def table(self, part: str) -> Table:
         """The table `part`.tsv with these columns; `test` has no labels."""
-        if self.separator and (set("\t\n\r") & set(self.separator) or self.separator in ("\\t", "\\n")):
+        if self.separator and set("\t\n\r") & set(self.separator):
             raise UserError(f"label_separator={self.separator!r}: ends a cell, so it cannot stand between two labels")
         columns = {name: self._column(name) for name in ("text_a", "text_b", "label", "id")}
         if part == "test":
@@ -86,14 +86,16 @@ def read_rows(path: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
     """
     lines = enumerate(line.split("\t") for line in files.read_lines(path, drop_bom=True))
     header = next(lines, (0, None))[1] if table.header else None
-    allowed, numbers, broken, rows = None, {}, [], []
+    allowed, numbers, broken = None, {}, []
+    widths: collections.Counter[int] = collections.Counter()
+    first_rows: dict[int, int] = {}  # width -> the first row with it
     for index, cells in lines:
         if allowed is None:
             numbers, allowed = _find_columns(path, table, header, len(cells))
         if len(cells) in allowed:
-            found = {name: cells[number] for name, number in numbers.items()}
-            rows.append((index + 1, len(cells), found))
-            yield index, found
+            widths[len(cells)] += 1
+            first_rows.setdefault(len(cells), index + 1)
+            yield index, {name: cells[number] for name, number in numbers.items()}
         elif table.skip_broken_rows:
             broken.append(index + 1)
         else:
@@ -104,42 +106,14 @@ def read_rows(path: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
         raise UserError(f"{path}: has no row but the header" if header else f"{path}: is empty")
     if broken:
         logging.warning("%s: left out %d rows of a wrong width, the first is row %d", path, len(broken), broken[0])
-    by_number = header and all(isinstance(getattr(table, name), int) for name in numbers)  # names were looked up
-    for doubt in _doubts(rows, numbers, header if by_number else None):
-        logging.warning("%s%s", path, doubt)
-
-
-def _doubts(
-    rows: Sequence[tuple[int, int, Mapping[str, str]]], numbers: Mapping[str, int], header: Sequence[str] | None
-) -> Iterator[str]:
-    """What is odd about rows (number, width, cells) of a table, to stand behind its name; `header`, if it may be."""
-    column = numbers["text_a"] + 1
-    if blank := [row for row, _, cells in rows if not cells["text_a"].strip()]:
-        yield f": column {column} has no text in row {and_more(blank, 3)}; fill it in, or leave the row out"
-    if rows and all(as_number(cells["text_a"]) is not None for *_, cells in rows):
-        yield f": every text, in column {column}, is a number; is this the right column, and the right file?"
-    widths = collections.Counter(width for _, width, _ in rows)
     if len(widths) > 1:  # an extra cell at the end is harmless, but one in the middle shifts the rest
         usual, count = widths.most_common(1)[0]
-        row, width = next((row, width) for row, width, _ in rows if width != usual)
-        yield (
-            f": {len(rows) - count} of {len(rows)} rows do not have {usual} columns, the first is row {row} with"
-            f" {width}; cells are taken by the number of their column, so make sure that no TAB inside a text has moved"
-            " them"
-        )
-    named = {name: header[number] for name, number in numbers.items() if number < len(header)} if header else {}
-    texts = (named.get(name, "") for name in ("text_a", "text_b"))
-    is_text = any(len(text.split()) > _NAME_WORDS or len(text) > _NAME_LENGTH for text in texts)
-    is_label = named.get("label", "") in {cells.get("label", "") for *_, cells in rows} - {""}
-    if is_text or is_label or any(as_number(cell) is not None for cell in header or ()):
-        yield (
-            ", row 1: is left out as the header and does not look like one"
-            f" ({and_more([repr(shortened(cell, _NAME_LENGTH)) for cell in named.values()])}); write a header above"
-            " it, or, for tables of your own, give --noheader"
-        )
-
-
-_NAME_WORDS, _NAME_LENGTH = 3, 40  # of the name of a column, at most
+        width, row = next((width, row) for width, row in first_rows.items() if width != usual)
+        logging.warning(
+            "%s: %d of %d rows do not have %d columns, the first is row %d with %d; cells are taken by the number of"
+            " their column, so make sure that no TAB inside a text has moved them",
+            path, widths.total() - count, widths.total(), usual, row, width,
+        )  # fmt: skip
 
 
 def as_number(cell: str) -> float | None:

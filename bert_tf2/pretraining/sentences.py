@@ -73,29 +73,26 @@ def read(texts: Iterable[str | Piece], options: CorpusOptions) -> Iterator[str]:
         warnings, the lines of a piece count from its start.
       options: input_format, language and text_field are used.
     """
-    decode, warned = _decoder(options), set()
+    decode = _decoder(options)
     for text in texts:
         name = str(text)
         if isinstance(text, Piece):
             lines = files.decode_lines(text.lines(), name)
-            yield from decode(_watched(lines, name, options.input_format, warned), name)
+            yield from decode(_watched(lines, name, options.input_format), name)
             continue
         with packed_files.open_unpacked(text, of_text=True) as stream:
             # Counting the lines of an archive would take as long as reading it.
             total = None if packed_files.is_packed(stream) else files.count_lines(text)
             lines = progress.track(files.decode_lines(stream, text), f"Reading {text}", total, "lines")
-            yield from decode(_watched(lines, name, options.input_format, warned), name)
+            yield from decode(_watched(lines, name, options.input_format), name)
 
 
 _LONG = 10_000_000
 
 
-def _watched(lines: Iterable[str], name: str, input_format: str, warned: set[str]) -> Iterator[str]:
-    """Warns of lines that take much memory, and once of JSON that is read as text."""
+def _watched(lines: Iterable[str], name: str, input_format: str) -> Iterator[str]:
+    """Warns of lines that take much memory."""
     for number, line in enumerate(lines, 1):
-        if number == 1 and input_format != "jsonl" and not warned and _is_json_object(line):
-            warned.add(name)
-            logging.warning("%s: its first line is a JSON object; for JSON lines give --input_format=jsonl", name)
         if len(line) >= _LONG:
             lost = " as one sentence, most of which no example holds, and" if input_format == "lines" else ""
             logging.warning(
@@ -103,13 +100,6 @@ def _watched(lines: Iterable[str], name: str, input_format: str, warned: set[str
                 name, number, f"{len(line):,}", lost,
             )  # fmt: skip
         yield line
-
-
-def _is_json_object(line: str) -> bool:
-    try:
-        return isinstance(json.loads(line.removeprefix("\ufeff")), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 def _decoder(options: CorpusOptions) -> Callable[[Iterable[str], str], Iterator[str]]:

@@ -259,8 +259,6 @@ MANY = f"{DOCUMENT}\n" * 20
         (CORPUS, {"max_predictions_per_seq": 3}, ["--max_predictions_per_seq=3", "4 at --masked_lm_prob=0.15"]),
         (CORPUS, {"dynamic_masking": True, "dupe_factor": 5}, ["--dupe_factor=5", "--dynamic_masking"]),
         (CORPUS, {"dynamic_masking": True, "dupe_factor": 4}, []),
-        (as_json("a b c . " * 9), MLM, ["corpus.txt", "--input_format=jsonl"]),
-        ("[1] is a number.\n\n{a set}\n", MLM, []),
         ("\n \n\x00\n", {}, ["corpus.txt", "no records"]),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ import collections
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from bert_tf2.finetuning.tables import num_columns
@@ -29,8 +29,8 @@ _TAKEN = (
 )
 
 _BLANKS = " \t"  # not str.split's: real corpora have words that are or contain a no-break space or U+2028
-_DOCUMENT_MARK = "-DOCSTART-"
-_CONLLU_COLUMNS = 10  # number, word, lemma, part of speech, ..., and last what else there is to say
+_MARK = "-DOCSTART-"
+_CONLLU_COLUMNS = 10  # number, word, lemma, part of speech, ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,97 +45,115 @@ class NerSentence:
     file: str = ""  # the name of the file, for messages
 
 
-class _Layout(NamedTuple):
-    """The columns that every line of a word must have; `line` is the number of the line that defines them."""
-
-    file: str
-    line: int
-    width: int
-    word: int
-    tag: int | None
-    plain_tags: frozenset[str]  # those of the words that are no comment for sure; empty if tags are those of entities
-
-    def has_tag(self, columns: Sequence[str]) -> bool:
-        """Whether a line with the right number of columns has a tag, if tags are read."""
-        if self.tag is None:
-            return True
-        tag = columns[self.tag]
-        return tag in self.plain_tags if self.plain_tags else TAG.fullmatch(tag) is not None
-
-    @property
-    def is_conllu(self) -> bool:
-        return self.word > 0 and self.width == _CONLLU_COLUMNS
-
-    def is_no_word(self, columns: Sequence[str]) -> bool:
-        """Whether a line of CoNLL-U is no single word: `1-2` are words that are written as one, `8.1` was left out."""
-        return self.is_conllu and re.fullmatch(r"\d+[-.]\d+", columns[0]) is not None
-
-    def is_comment(self, columns: Sequence[str]) -> bool:
-        """Whether a line before a sentence is a comment; `#` and hashtags may also be words."""
-        if len(columns) != self.width:
-            return columns[0].startswith("#")
-        return columns[0] == "#" and (self.is_conllu or not self.has_tag(columns))  # there, a number comes first
-
-    def check(self, line: int, columns: Sequence[str]) -> None:
-        """Raises UserError if a line within a sentence is not a word with its columns."""
-        where = f"{self.file}, line {line}"
-        if len(columns) != self.width:
-            raise UserError(
-                f"{where}: {num_columns(len(columns))}, but line {self.line} has {self.width}; give every word the"
-                " same columns and put a blank line between sentences"
-            )
-        if not columns[self.word]:
-            raise UserError(f"{where}: no word in column {self.word + 1}")
-        if self.tag is not None and not (columns[self.tag] if self.plain_tags else self.has_tag(columns)):
-            raise UserError(f"{where}: {columns[self.tag]!r} in column {self.tag + 1} is not a tag; {_TAKEN}")
-
-
 def read_conll(
     input_file: str, word_column: int = 0, tag_column: int = -1, has_labels: bool | None = None
 ) -> list[NerSentence]:
-    """Reads a file of one word per line, with columns separated by tabs (if a line has a tab) or spaces.
+    """Reads a file of one word per line, with columns separated by tabs (if its first word has a tab) or spaces.
 
-    A blank line ends a sentence and a `-DOCSTART-` line starts a document. A line before a sentence is a comment if it
-    starts with `#` and has another number of columns than the words, or if its first column is `#` and it does not end
-    with a tag: `# id 7` is a comment, but `#nlp O` and `# O` are words. In CoNLL-U, lines `1-2` and `8.1` are left out.
+    A blank line ends a sentence and a `-DOCSTART-` line starts a document. A line before a sentence that starts with
+    `#` is a comment if it has another number of columns than the words, or if its first column is `#` and no other word
+    has its tag: `# id 7` is a comment, but `#nlp O` and `# O` are words. In CoNLL-U, the lines `1-2` (words that are
+    written as one) and `8.1` (a word that was left out) are not read.
 
     Args:
       input_file: a UTF-8 file, local or remote.
       word_column, tag_column: from 0; negative numbers count from the end. (Messages count from 1, like the flags.)
       has_labels: whether to read tags. None reads them unless the file has a single column.
+
+    Raises:
+      UserError: names the line that lacks a column, a word or a tag; or the file, if there is no word in the file.
     """
-    lines = [*files.read_lines(input_file, drop_bom=True)]
-    rows = [*map(_columns, lines)]
-    layout = _layout(input_file, rows, word_column, tag_column, has_labels)
+    rows, first = _rows(files.read_lines(input_file, drop_bom=True))
+    width = len(rows[first]) if rows else 0
+    word, tag = _places(f"{input_file}, line {first + 1}", width, word_column, tag_column, has_labels)
+    words = [row for row in rows if len(row) == width and not row[0].startswith(("#", _MARK))]
+    sure = set() if tag is None else {row[tag] for row in words}
     sentences: list[NerSentence] = []
     document = 0
     group: dict[int, list[str]] = {}  # line -> columns, of the words of a sentence
-    for line, columns in enumerate([*rows, []] if layout else [], 1):
+    for line, columns in enumerate([*rows, []], 1):
         if not columns or _starts_document(columns):
             if group:
-                words = [row[layout.word] for row in group.values()]
-                tags = None if layout.tag is None else [row[layout.tag] for row in group.values()]
+                tags = None if tag is None else [row[tag] for row in group.values()]
+                words = [row[word] for row in group.values()]
                 sentences.append(NerSentence(words, tags, [*group], document, input_file))
             group = {}
             document += _starts_document(columns)
-        elif not layout.is_no_word(columns) and (group or not layout.is_comment(columns)):
-            layout.check(line, columns)
-            if (tabs := _has_tabs(lines[line - 1])) != _has_tabs(lines[layout.line - 1]):
-                ours, theirs = ("tabs", "spaces") if tabs else ("spaces", "tabs")
+        else:
+            if len(columns) == width:
+                is_comment = columns[0] == "#" and tag is not None and columns[tag] not in sure
+            else:
+                is_comment = columns[0].startswith("#")
+            is_range = word > 0 and width == _CONLLU_COLUMNS and re.fullmatch(r"\d+[-.]\d+", columns[0])
+            if is_range or (is_comment and not group):
+                continue
+            if len(columns) != width:
                 raise UserError(
-                    f"{input_file}, line {line}: {ours} separate its columns, and {theirs} those of line {layout.line};"
-                    " use one of them throughout, or words and tags are mixed up"
+                    f"{input_file}, line {line}: {num_columns(len(columns))}, but line {first + 1} has {width}; give"
+                    " every word the same columns and put a blank line between sentences"
                 )
+            if not columns[word]:
+                raise UserError(f"{input_file}, line {line}: no word in column {word + 1}")
             group[line] = columns
-    if not sentences:  # no lines but comments and marks
+    words = [each for sentence in sentences for each in sentence.words]
+    if not words:  # no lines but comments and marks
         raise UserError(f"{input_file}: there is no word in this file; give one word a line, with its tag behind it")
-    words = [word for sentence in sentences for word in sentence.words]
-    if len(words) > 1 and not any(re.search(r"[^\d.-]", word) for word in words):
+    if len(words) > 1 and not any(re.search(r"[^\d.-]", each) for each in words):
         raise UserError(
-            f"{input_file}: column {layout.word + 1} holds the numbers of the words and not the words; give the column"
-            f" of the words, perhaps --word_column={layout.word + 2}"
+            f"{input_file}: column {word + 1} holds the numbers of the words and not the words; give the column of the"
+            f" words, perhaps --word_column={word + 2}"
         )
+    _check_tags(sentences, tag, sure)
     return sentences
+
+
+def _rows(lines: Iterable[str]) -> tuple[list[list[str]], int]:
+    """The columns of each line, none of a blank line; and the index of the line whose columns the words must have.
+
+    That is the first line that does not start with `#`, or the first line if all start with `#`.
+    """
+    lines = [line.rstrip(_BLANKS) for line in lines]
+    candidates = [index for index, line in enumerate(lines) if line and not line.startswith(_MARK)]
+    if not candidates:
+        return [], 0
+    first = next((index for index in candidates if not lines[index].startswith("#")), candidates[0])
+    if "\t" in lines[first]:
+        return [line.split("\t") if line else [] for line in lines], first
+    return [re.findall(f"[^{_BLANKS}]+", line) for line in lines], first
+
+
+def _places(
+    where: str, width: int, word_column: int, tag_column: int, has_labels: bool | None
+) -> tuple[int, int | None]:
+    """The columns of the words and of the tags, from 0; None where tags are not read. `where` is a line of `width`."""
+    if not width:
+        return 0, None
+    if has_labels is None:
+        has_labels = width > 1
+    for column in (word_column, tag_column) if has_labels else (word_column,):
+        if not -width <= column < width:
+            raise UserError(
+                f"{where}: there is no column {column + 1 if column >= 0 else column} among {num_columns(width)} (the"
+                f" first is 1, the last is {width} or -1)"
+            )
+    word, tag = word_column % width, tag_column % width
+    if has_labels and tag == word:
+        raise UserError(
+            f"{where}: column {word + 1} would be word and tag at once; the file needs a column of tags beside the"
+            " words"
+        )
+    return word, tag if has_labels else None
+
+
+def _check_tags(sentences: Sequence[NerSentence], column: int | None, sure: Collection[str]) -> None:
+    """Raises UserError for the first tag that is empty, or no tag of an entity where the tags `sure` are not plain."""
+    plain = is_plain(sure)
+    tags = {tag for sentence in sentences for tag in sentence.tags or ()}
+    bad = {tag for tag in tags if not tag or not (plain or TAG.fullmatch(tag))}
+    for sentence in sentences if bad else ():
+        for row, tag in zip(sentence.rows, sentence.tags, strict=True):
+            if tag in bad:
+                raise UserError(f"{sentence.file}, line {row}: {tag!r} in column {column + 1} is not a tag; {_TAKEN}")
 
 
 def tags_of(sentences: Iterable[NerSentence]) -> list[str]:
@@ -159,53 +177,8 @@ def is_plain(tags: Iterable[str]) -> bool:
     return bool(others) and not (misspelt and has_outside) and not any(re.fullmatch(r"[BIES]-", tag) for tag in others)
 
 
-def _has_tabs(line: str) -> bool:
-    return "\t" in line.rstrip(_BLANKS)
-
-
-def _columns(line: str) -> list[str]:
-    """The columns of a line; a blank line has none."""
-    line = line.rstrip(_BLANKS)
-    return line.split("\t") if _has_tabs(line) else [part for part in line.split(" ") if part]
-
-
 def _starts_document(columns: Sequence[str]) -> bool:
-    return bool(columns) and columns[0].startswith(_DOCUMENT_MARK)
-
-
-def _layout(
-    input_file: str, rows: Sequence[list[str]], word_column: int, tag_column: int, has_labels: bool | None
-) -> _Layout | None:
-    """The columns of the first line that does not start with `#`, or of the first line if all start with it."""
-    candidates = [line for line, row in enumerate(rows, 1) if row and not _starts_document(row)]
-    if not candidates:
-        return None
-    line = next((line for line in candidates if not rows[line - 1][0].startswith("#")), candidates[0])
-    where, width = f"{input_file}, line {line}", len(rows[line - 1])
-    if has_labels is None:
-        has_labels = width > 1
-    for column in (word_column, tag_column) if has_labels else (word_column,):
-        if not -width <= column < width:
-            raise UserError(
-                f"{where}: there is no column {column + 1 if column >= 0 else column} among {num_columns(width)} (the"
-                f" first is 1, the last is {width} or -1)"
-            )
-    word, tag = word_column % width, tag_column % width
-    if has_labels and tag == word:
-        raise UserError(
-            f"{where}: column {word + 1} would be word and tag at once; the file needs a column of tags beside the"
-            " words"
-        )
-    if not has_labels:
-        return _Layout(input_file, line, width, word, None, frozenset())
-    tags = {row[tag] for row in rows if len(row) == width and not row[0].startswith("#") and not _starts_document(row)}
-    plain = frozenset(tags if is_plain(tags) else ())
-    if plain and word > 0 and width == _CONLLU_COLUMNS == tag + 1:  # `_`, or SpaceAfter=No
-        raise UserError(
-            f"{where}: column {width} of CoNLL-U has no tags; give the column of the tags, --tag_column=4 for the parts"
-            " of speech"
-        )
-    return _Layout(input_file, line, width, word, tag, plain)
+    return bool(columns) and columns[0].startswith(_MARK)
 
 
 def write_predictions(
@@ -222,7 +195,7 @@ def write_predictions(
     text = files.read_text(input_file)
     lines = text.split("\n")
     read = text.removeprefix("\ufeff").replace("\r", "").split("\n")  # as read_conll reads them
-    rows = dict(enumerate(map(_columns, read), 1))
+    rows = dict(enumerate(_rows(read)[0], 1))
     added: dict[int, str] = {}
     for sentence, predicted in zip(sentences, tags, strict=True):
         added.update(zip(sentence.rows, predicted, strict=True))

@@ -1,0 +1,320 @@
+"""SQuAD: files, windows, answers and scores are those of the reference; and what the reference has not, by hand.
+
+The reference's own data hold words, windows, spans, n-best lists and the official scores; the data called `edge`
+consist of odd ones.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import toy_data
+from golden_data import GOLDEN, cases, digest
+from refused import refuses
+
+from bert_tf2 import commands, heads, tokenization
+from bert_tf2.data import records
+from bert_tf2.finetuning import squad
+from bert_tf2.finetuning.squad.features import piece_spans
+
+WORDS = "the a of in fox dog jumped over ##s born year was john smith 1895 1943 who when ( ) - . , '"
+VOCAB = [*tokenization.SPECIAL_TOKENS, *WORDS.split(), *(f"w{i}" for i in range(30))]
+FOX = "The fox was born in 1895."
+
+
+@pytest.fixture(scope="module")
+def vocab_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+    path.write_text("\n".join(VOCAB), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(vocab_file):
+    return tokenization.FullTokenizer(vocab_file)
+
+
+def dataset_of(*questions, context=FOX):
+    """A SQuAD file in memory. A question is (id, answers, further keys); an answer is (text, answer_start)."""
+    qas = [
+        {"id": qid, "question": "When?", "answers": [{"text": t, "answer_start": s} for t, s in answers], **further}
+        for qid, answers, further in questions
+    ]
+    return {"version": "x", "data": [{"title": "t", "paragraphs": [{"context": context, "qas": qas}]}]}
+
+
+def read(tmp_path, dataset, training=True, version_2=False):
+    path = tmp_path / "squad.json"
+    path.write_text(dataset if isinstance(dataset, str) else json.dumps(dataset), encoding="utf-8")
+    return squad.read_squad_examples(str(path), training, version_2)
+
+
+def features_of(tokenizer, words, question="who", length=16, stride=4, query=4):
+    example = squad.SquadExample("q", question, squad.split_words(words), context=words)
+    return [example], list(squad.convert_examples_to_features([example], tokenizer, length, stride, query, False))
+
+
+# The reference's data
+
+
+@functools.cache
+def golden_tokenizer(vocab, do_lower_case):
+    return tokenization.FullTokenizer(vocab_file=str(GOLDEN / vocab), do_lower_case=do_lower_case)
+
+
+def golden_features(case, is_training):
+    """The examples of a case and their windows."""
+    flags = case["flags"]
+    tokenizer = golden_tokenizer(case["vocab"], flags["do_lower_case"])
+    examples = squad.read_squad_examples(str(GOLDEN / case["input"]), is_training, flags["version_2_with_negative"])
+    if case.get("example_order", "").startswith("shuffled"):
+        examples = squad.shuffled_for_training(examples)
+    lengths = flags["max_seq_length"], flags["doc_stride"], flags["max_query_length"]
+    return examples, list(squad.convert_examples_to_features(examples, tokenizer, *lengths, is_training))
+
+
+@pytest.mark.parametrize("case", cases("squad-features", quick="edge"))
+def test_feature_file_is_that_of_the_reference(case, tmp_path):
+    is_training = case["is_training"]
+    examples, features = golden_features(case, is_training)
+    path = str(tmp_path / "features.tf_record")
+    kind = records.SQUAD_TRAIN if is_training else records.SQUAD_PREDICT
+    records.write_records(path, kind, (squad.as_record(feature, is_training) for feature in features))
+    assert len(examples) == case["examples"]
+    assert digest(path) == {name: case["outputs"][0][name] for name in ("digest", "count")}
+
+
+@pytest.mark.parametrize("case", cases("squad-predictions", quick="edge"))
+def test_answer_files_and_scores_are_those_of_the_reference(case, tmp_path):
+    flags, expected = case["flags"], case["expected"]
+    examples, features = golden_features(case, is_training=False)
+    with np.load(GOLDEN / case["logits"]) as stored:
+        columns = [stored[name] for name in ("unique_ids", "start_logits", "end_logits")]
+    results = [squad.RawResult(int(unique_id), start, end) for unique_id, start, end in zip(*columns, strict=True)]
+    how = {name: flags[name] for name in ("n_best_size", "max_answer_length", "do_lower_case")}
+    how["version_2_with_negative"] = flags["version_2_with_negative"]
+    for threshold, predictions in expected["predictions"].items():
+        null_score = {"null_score_diff_threshold": float(threshold)}
+        answers = squad.compute_predictions(examples, features, results, **how, **null_score)
+        output = tmp_path / threshold
+        squad.write_answers(str(output), answers)
+        wanted = {
+            "predictions.json": (GOLDEN / predictions).read_bytes(),
+            "nbest_predictions.json": gzip.decompress((GOLDEN / expected["nbest"]).read_bytes()),
+        }
+        if "null_odds" in expected:
+            wanted["null_odds.json"] = (GOLDEN / expected["null_odds"]).read_bytes()
+        assert {path.name: path.read_bytes() for path in output.iterdir()} == wanted
+        for command, scores in case["scores"][threshold].items():
+            odds = str(output / "null_odds.json") if "null_odds.json" in command else None
+            given = (str(GOLDEN / case["input"]), str(output / "predictions.json"), odds)
+            assert squad.evaluate_predictions(*given, version_2_with_negative="v2.0" in command) == scores
+
+
+def test_the_reference_s_names(tokenizer, tmp_path):
+    """Features' attributes; convert_examples_to_features calls back, write_predictions computes and writes."""
+    examples, features = features_of(tokenizer, "The foxs jumped.", question="who was john", query=2)
+    (feature,) = features
+    assert " ".join(feature.tokens) == "[CLS] who was [SEP] the fox ##s jumped . [SEP]"
+    assert feature.input_mask == [1] * 10 + [0] * 6 and feature.segment_ids == [0] * 4 + [1] * 6 + [0] * 6
+    assert feature.token_to_orig_map == {4: 0, 5: 1, 6: 1, 7: 2, 8: 2} and len(feature.input_ids) == 16
+    assert feature.token_is_max_context == dict.fromkeys(range(4, 9), True)
+    assert (feature.unique_id, feature.example_index, feature.doc_span_index) == (1000000000, 0, 0)
+    called = []
+    assert squad.convert_examples_to_features(examples, tokenizer, 16, 4, 2, False, called.append) is None
+    assert list(map(str, called)) == list(map(str, features))
+    results = [squad.RawResult(feature.unique_id, *(np.arange(32.0).reshape(2, 16) % 7))]
+    for version_2 in (False, True):
+        paths = [str(tmp_path / f"{name}{version_2}") for name in ("answers", "nbest", "odds")]
+        squad.write_predictions(examples, features, results, 5, 4, True, *paths, version_2_with_negative=version_2)
+        wanted = squad.compute_predictions(examples, features, results, 5, 4, True, version_2)
+        written = [json.loads(path.read_text()) for path in map(pathlib.Path, paths) if path.exists()]
+        assert written == [content for content in wanted[:3] if content is not None]
+
+
+# Files
+
+
+def test_answers_that_are_not_in_the_words_are_counted_once(tmp_path, log_lines):
+    wrong = [(f"q{i}", [("dog", 4)], {}) for i in range(50)]
+    dataset = dataset_of(*wrong, ("blank", [(" ", 3)], {}), ("empty", [("", 0)], {}), (7, [("fox", 4)], {}))
+    assert [example.qas_id for example in read(tmp_path, dataset)] == ["7"]
+    (message,) = log_lines
+    assert "52 of 53 answers" in message and "question q0" in message
+
+
+@pytest.mark.parametrize(
+    ("content", "training", "words"),
+    [
+        ('{"id": "a"}\n{"id": "b"}\n', False, "line 2, column 1 JSON"),
+        ({"questions": []}, False, "'data' missing"),
+        ({"data": []}, False, "no question"),
+        ({"data": [{}]}, False, "data[0] 'paragraphs' missing"),
+        ({"data": [{"paragraphs": [{"qas": []}]}]}, False, "data[0].paragraphs[0] 'context' missing"),
+        ({"data": [{"paragraphs": [{"context": "", "qas": [{}]}]}]}, False, "data[0].paragraphs[0].qas[0] 'id'"),
+        (dataset_of(("Q1", [], {"question": 3})), False, "Q1 'question' text"),
+        (dataset_of(("Q1", [("The", 0), ("fox", 4)], {})), True, "Q1 exactly 1 2"),
+        (dataset_of(("Q1", [], {})), True, "Q1 0 --version_2_with_negative"),
+        (dataset_of(("Q1", [("fox", -1)], {})), True, "Q1 outside"),
+        (dataset_of(("Q1", [("1895.", 21)], {})), True, "Q1 21 to 26 of 25"),
+        (dataset_of(("Q1", [("dog", 4)], {})), True, "1 of 1 Q1 answer_start"),
+        (dataset_of(("Q1", [("fox", 4)], {})), "version 2", "Q1 'is_impossible' missing"),
+    ],
+    ids=str,
+)
+def test_bad_files(content, training, words, tmp_path):
+    version_2 = training == "version 2"
+    refuses(f"{tmp_path}/squad.json {words}", read, tmp_path, content, bool(training), version_2)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "words"),
+    [
+        ((67, 64, 1), "--max_query_length=64"),
+        ((128, 64, 125), "--doc_stride=125 124 61"),
+        ((128, 64, 0), "--doc_stride=0"),
+        ((128, -1, 8), "--max_query_length=-1"),
+    ],
+)
+def test_lengths(lengths, words):
+    squad.check_lengths(68, 64, 64)  # all that fits, also beside the shortest question
+    refuses(words, squad.check_lengths, *lengths)
+
+
+# Answers where their pieces are
+
+
+class Whole(tokenization.FullTokenizer):
+    """A tokenizer of one's own, with other rules."""
+
+    def tokenize(self, text):
+        return ["fox", "dog"]
+
+
+@pytest.mark.parametrize(
+    ("word", "parts"),
+    [
+        ("(xxq-1895)", "( xxq - 1895 )"),  # [UNK] is all of xxq
+        ("\u200bFo\u0301\u0327xs\u0301\u200b", "Fo\u0301\u0327x s\u0301"),  # accents belong to their letters
+        ("\u5317the\u4eac", "\u5317 the \u4eac"),
+        ("\u0130n\ufb01", "\u0130n\ufb01"),
+        ("\u0001\u0301", ""),
+    ],
+)
+def test_the_places_of_the_pieces_of_a_word(tokenizer, vocab_file, word, parts):
+    spans = piece_spans(word, tokenizer)
+    assert [word[start:end] for start, end in spans] == parts.split()
+    assert len(spans) == len(tokenizer.tokenize(word))
+    assert piece_spans("foxs", Whole(vocab_file)) == [(0, 4), (0, 4)]
+
+
+def answers_of(examples, features, start, end, **settings):
+    """Answers to one question from {position: logit}; other positions have -9."""
+    results = []
+    for feature in features:
+        logits = np.full((2, len(feature.input_ids)), -9.0, np.float32)
+        for row, given in zip(logits, (start, end), strict=True):
+            row[[*given]] = [*given.values()]
+        results.append(squad.RawResult(feature.unique_id, *logits))
+    return squad.compute_predictions(examples, features, results, 2, 4, True, **settings)
+
+
+@pytest.mark.parametrize(
+    ("context", "start", "end", "compared", "cut", "longer"),
+    [
+        ("the\u201cfox dog\u201djumped over", 1, 3, "the\u201cfox dog\u201djumped", "\u201cfox dog", True),  # [UNK]
+        ("the fox \t dog.", 1, 2, "fox dog", "fox \t dog", False),
+        ("The F\u00d3x\u200b jumped", 1, 1, "F\u00d3x\u200b", "F\u00d3x", False),
+        ("(fox)\u202fdog", 1, 3, "fox) dog", "fox)\u202fdog", False),
+        ("the xxq-fox", 1, 1, "xxq-fox", "xxq", True),
+        ("\u200b", 0, 0, "empty", "", False),
+    ],
+)
+def test_answers_by_offsets(tokenizer, context, start, end, compared, cut, longer):
+    given = features_of(tokenizer, context)
+    for offsets, wanted in ((False, compared), (True, cut)):
+        answers = answers_of(*given, {3 + start: 9}, {3 + end: 9}, answer_offsets=offsets)
+        assert answers.predictions == {"q": wanted}
+        assert (answers.longer, answers.empty) == (["q"] * (longer and not offsets), ["q"] * (cut == ""))
+
+
+def test_answers_by_offsets_in_later_windows(tokenizer):
+    """A window may begin within a word."""
+    _, features = features_of(tokenizer, "w0-w1-w2-w3-w4-w5-w6-w7-w8-w9 xxq,foxs", length=12, stride=3)
+    for position, wanted in (("w6", "w6"), ("[UNK]", "xxq"), ("##s", "s")):
+        chosen = [f for f in features if position in f.tokens and f.max_context[f.tokens.index(position) - f.doc_start]]
+        place = chosen[0].tokens.index(position)
+        assert len(chosen) == 1 and chosen[0].text(place, place) == wanted
+    whole = features[-1]
+    assert whole.text(whole.doc_start, whole.doc_start + len(whole.word_indexes) - 1).endswith(" xxq,foxs")
+
+
+@pytest.mark.parametrize("words", [FOX, "\u200b"])
+def test_without_any_span_version_2_says_no_answer(tokenizer, words):
+    """Where the reference fails: the best positions are in the question."""
+    settings = {"version_2_with_negative": True, "null_score_diff_threshold": 1e9}
+    answers = answers_of(*features_of(tokenizer, words), {0: 1, 1: 2}, {0: 1, 1: 2}, **settings)
+    assert (answers.predictions, answers.null_odds) == ({"q": ""}, {"q": squad.NO_SPAN_ODDS})
+    assert [entry["text"] for entry in answers.nbest["q"]] == [""]
+
+
+def test_the_script_counts_odd_answers(tmp_path, log_lines):
+    """Answers of more than their span, "empty" ones, and questions that are marked as impossible."""
+    toy_data.write_trained(tmp_path / "start", heads.SpanModel(toy_data.config(num_hidden_layers=1)))
+    contexts = {"a": "\u201cx\u201dy\u201cz\u201d", "b": "\u200b", "c": "ann lives in oslo"}
+    qas = {name: [{"id": name, "question": "where ?", "answers": [], "is_impossible": True}] for name in contexts}
+    paragraphs = [{"context": context, "qas": qas[name]} for name, context in contexts.items()]
+    (tmp_path / "dev.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    sizes = {"max_seq_length": 32, "max_query_length": 8, "doc_stride": 8, "max_answer_length": 3}
+    files = {"init_checkpoint": str(tmp_path / "start"), "predict_file": str(tmp_path / "dev.json")}
+    commands.call("run_squad", do_predict=True, output_dir=str(tmp_path / "out"), **sizes, **files)
+    answers = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    assert answers["b"] == "empty" and answers["a"] == contexts["a"]
+    impossible, longer, empty = [line for line in log_lines if " of 3 " in line]
+    assert "3 of 3 questions" in impossible and "--version_2_with_negative" in impossible
+    assert "1 of 3 answers are longer" in longer and "1 of 3 answers are" in empty and "question b" in empty
+
+
+def test_get_final_text(log_lines):
+    for pred_text, orig_text, wanted in (
+        ("steve smith", "Steve Smith's", "Steve Smith"),
+        ("jose ' s", "(José's", "José's"),
+        ("fox", "fox\u200b jumped", "fox\u200b jumped"),  # a character went, so they cannot be counted off
+        ("", "fox", "fox"),
+        ("dog", "fox", "fox"),  # not found
+    ):
+        assert squad.get_final_text(pred_text, orig_text, True) == wanted
+    assert squad.get_final_text("fox", "(Fox)", False) == "(Fox)" and not log_lines
+    squad.get_final_text("dog", "fox", True, verbose_logging=True)
+    assert "'dog' in 'fox'" in log_lines[0]
+
+
+# Scores
+
+
+def test_missing_predictions_and_the_threshold_of_null_odds(log_lines):
+    dataset = dataset_of(("a", [("red fox", 0), ("fox", 0)], {}), ("b", [("dog", 0)], {}))
+    assert squad.evaluate_predictions(dataset, {"a": "Fox", "other": "x"}) == {"exact_match": 50.0, "f1": 50.0}
+    assert "1 of 2 questions have no prediction" in log_lines[0]
+    dataset = dataset_of(("has", [("red fox", 0)], {}), ("none", [], {}), ("the", [("the", 0)], {}))
+    given = ({"has": "fox", "none": "dog", "the": ""}, {"none": 3.0, "has": -1.0, "the": -2.0})
+    for threshold, exact in ((3.0, 0.0), (2.0, 100.0)):  # of the question without an answer
+        scores = squad.evaluate_predictions(dataset, *given, threshold=threshold, version_2_with_negative=True)
+        assert scores["NoAns_exact"] == exact
+        assert (scores["best_f1"], scores["best_f1_thresh"]) == (pytest.approx(100 * (2 + 2 / 3) / 3), -1.0)
+
+
+def test_questions_without_answers_or_predictions_are_refused(tokenizer, tmp_path):
+    answered, version_2 = dataset_of(("Q1", [("fox", 4)], {})), {"version_2_with_negative": True}
+    (tmp_path / "bad.json").write_text("[]")
+    refuses("Q1 no answer", squad.evaluate_predictions, dataset_of(("Q1", [], {})), {"Q1": "x"})
+    refuses("1 of 1 no prediction Q1", squad.evaluate_predictions, answered, {}, **version_2)
+    refuses("null odds Q1", squad.evaluate_predictions, answered, {"Q1": "x"}, {}, **version_2)
+    refuses("no question", squad.evaluate_predictions, {"data": []}, {})
+    refuses("bad.json: object", squad.evaluate_predictions, answered, str(tmp_path / "bad.json"))
+    refuses("question q: diverged", answers_of, *features_of(tokenizer, FOX), {4: float("nan")}, {4: 1})
