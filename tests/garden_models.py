@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from bert_tf2.weights.model_garden import ObjectCheckpoint
-
 V, D, LAYERS, N, H, INNER, P, S = 23, 8, 2, 2, 4, 12, 16, 2
 
 # Written out by hand: the name and shape in Model Garden, the name in the reference, and the attributes that lead to
@@ -43,42 +41,25 @@ output_layer_norm/gamma                 D    output/LayerNorm/gamma            _
 output_layer_norm/beta                  D    output/LayerNorm/beta             _output_layer_norm/beta
 """
 _SIZES = {"V": V, "D": D, "N": N, "H": H, "I": INNER, "P": P, "S": S}
-
-
-def _rows(table: str) -> list[tuple[str, list[int], str, str]]:
-    found = (line.split() for line in table.split("\n") if line)
-    return [(name, [_SIZES[axis] for axis in axes], reference, path) for name, axes, reference, path in found]
-
-
-_ALL = _rows(_TABLE) + [
-    (f"transformer/layer_{i}/{name}", shape, f"bert/encoder/layer_{i}/{reference}", f"_transformer_layers/{i}/{path}")
+_ROWS = [line.split() for line in _TABLE.split("\n") if line] + [
+    (f"transformer/layer_{i}/{name}", axes, f"bert/encoder/layer_{i}/{reference}", f"_transformer_layers/{i}/{path}")
     for i in range(LAYERS)
-    for name, shape, reference, path in _rows(_BLOCK)
+    for name, axes, reference, path in (line.split() for line in _BLOCK.split("\n") if line)
 ]
-ENCODER = {name: shape for name, shape, _, _ in _ALL}
-POOLER = [name for name in ENCODER if name.startswith("pooler_transform/")]
-_REFERENCE = {name: reference for name, _, reference, _ in _ALL}
+ENCODER = {name: [_SIZES[axis] for axis in axes] for name, axes, _, _ in _ROWS}
+_REFERENCE = {name: reference for name, _, reference, _ in _ROWS}
 _REFERENCE["cls/predictions/output_bias/bias"] = "cls/predictions/output_bias"
-_ATTRIBUTES = {name: path for name, _, _, path in _ALL}
+_ATTRIBUTES = {name: path for name, _, _, path in _ROWS}
+_TRANSFORM = {"dense/kernel": [D, D], "dense/bias": [D], "LayerNorm/gamma": [D], "LayerNorm/beta": [D]}
 MASKED_LM = {
-    "cls/predictions/transform/dense/kernel": [D, D],
-    "cls/predictions/transform/dense/bias": [D],
-    "cls/predictions/transform/LayerNorm/gamma": [D],
-    "cls/predictions/transform/LayerNorm/beta": [D],
+    **{f"cls/predictions/transform/{name}": shape for name, shape in _TRANSFORM.items()},
     "cls/predictions/output_bias/bias": [V],
 }
 
 
 def random_arrays(shapes, seed=0) -> dict[str, np.ndarray]:
     random = np.random.default_rng(seed)
-    return {
-        name: random.normal(1.0 if name.endswith("gamma") else 0.0, 0.3, shape).astype(np.float32)
-        for name, shape in shapes.items()
-    }
-
-
-def reference_name(name: str) -> str:
-    return _REFERENCE.get(name, name)
+    return {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
 
 
 def as_reference(arrays) -> dict[str, np.ndarray]:
@@ -89,7 +70,7 @@ def as_reference(arrays) -> dict[str, np.ndarray]:
             value = np.concatenate([value[:, head] for head in range(N)], axis=1)
         elif value.ndim == 3 or value.shape == (N, H):
             value = np.concatenate([value[head] for head in range(N)], axis=0)
-        found[reference_name(name)] = value
+        found[_REFERENCE.get(name, name)] = value
     return found
 
 
@@ -111,22 +92,16 @@ def old_name(name: str) -> str:
 
 def v1_path(name: str) -> str:
     """The attribute path in a functional Keras model: layers by number."""
-    if name not in _ATTRIBUTES:  # of a block that the table does not have
-        number = name.removeprefix("transformer/layer_").split("/")[0]
-        return v1_path(name.replace(f"layer_{number}/", "layer_0/")).replace("weights-4", f"weights-{4 + int(number)}")
     order = ["word_embeddings", "position_embedding", "type_embeddings", "embeddings"]
-    first, *rest = name.split("/")
-    if first in order:
-        return f"layer_with_weights-{order.index(first)}/{rest[-1]}"
-    if first == "pooler_transform":
-        return f"layer_with_weights-{4 + LAYERS}/{rest[-1]}"
-    _, number, path = _ATTRIBUTES[name].split("/", 2)
-    return f"layer_with_weights-{4 + int(number)}/{path}"
+    order += [f"transformer/layer_{number}" for number in range(LAYERS)] + ["pooler_transform"]
+    number = next(number for number, layer in enumerate(order) if name.startswith(f"{layer}/"))
+    path = _ATTRIBUTES[name]
+    path = path.split("/", 2)[2] if name.startswith("transformer/") else name.rpartition("/")[2]
+    return f"layer_with_weights-{number}/{path}"
 
 
-def v2_path(name: str) -> str:
-    """The attribute path in BertEncoderV2."""
-    return _ATTRIBUTES[name]
+def encoder(arrays, path=_ATTRIBUTES.get, name=lambda name: name) -> tf.Module:
+    return objects({path(key): tf.Variable(value, name=name(key)) for key, value in arrays.items()})
 
 
 def objects(variables: dict[str, tf.Variable]) -> tf.Module:
@@ -143,32 +118,17 @@ def objects(variables: dict[str, tf.Variable]) -> tf.Module:
     return root
 
 
-def encoder(arrays, path=v2_path, name=lambda name: name) -> tf.Module:
-    return objects({path(key): tf.Variable(value, name=name(key)) for key, value in arrays.items()})
-
-
+# Paths (those in BertEncoderV2 are _ATTRIBUTES), names, and the name of the root.
 LAYOUTS = {
     "v1": (v1_path, lambda name: name, "model"),
-    "v2": (v2_path, lambda name: f"bert_encoder_v2_1/{name}", "encoder"),
-    "v2 in a pretrainer": (v2_path, lambda name: f"bert/bert_encoder/{name}", "pretrainer"),
+    "v2": (_ATTRIBUTES.get, lambda name: f"bert_encoder_v2_1/{name}", "encoder"),
+    "v2 in a pretrainer": (_ATTRIBUTES.get, lambda name: f"bert/bert_encoder/{name}", "pretrainer"),
     "names of 2019": (v1_path, old_name, "model"),
-    "the scope of modules": (v2_path, lambda name: name, "module"),
+    "the scope of modules": (_ATTRIBUTES.get, lambda name: name, "module"),
 }
 
 
-def save(folder, arrays, layout="v1") -> str:
+def save(folder, arrays, layout="v1", **others) -> str:
+    """Saves a checkpoint of an encoder, and other objects by their names."""
     path, name, root = LAYOUTS[layout]
-    return tf.train.Checkpoint(**{root: encoder(arrays, path, name)}).save(str(folder / "ckpt"))
-
-
-def assert_holds(source: ObjectCheckpoint, expected: dict[str, np.ndarray]):
-    assert source.shapes == {name: list(value.shape) for name, value in expected.items()}
-    for name, value in expected.items():
-        np.testing.assert_array_equal(source.get(name), value, err_msg=name)
-
-
-def save_with(folder, arrays, root="model", **others) -> str:
-    """Saves a checkpoint of an encoder, and of other variables by path -> (full name, array)."""
-    variables = {f"{root}/{v1_path(name)}": tf.Variable(value, name=name) for name, value in arrays.items()}
-    variables |= {path: tf.Variable(value, name=name) for path, (name, value) in others.items()}
-    return tf.train.Checkpoint(root=objects(variables)).save(str(folder / "ckpt"))
+    return tf.train.Checkpoint(**{root: encoder(arrays, path, name)}, **others).save(str(folder / "ckpt"))

@@ -46,14 +46,6 @@ _NAMED = [
     for row in (*names.EMBEDDINGS, *names.BLOCK, *names.POOLER, *names.MASKED_LM)
 ]
 
-# What in a SavedModel shows hidden_act, which no size determines: operations of the graph (field 2 of a NodeDef; Model
-# Garden's gelu computes the third power of x, the exact one needs erf, or erfc in newer versions).
-_ACTIVATIONS = {
-    "gelu_erf": rb"\x12(\x03Erf|\x04Erfc)[\x1a\x22\x2a]",
-    "gelu": rb"\x12\x03Pow[\x1a\x22\x2a]",
-    "relu": rb"\x12\x04Relu[\x1a\x22\x2a]",
-}
-
 
 def saved_model_folder(path: str) -> str:
     """Returns the folder of a SavedModel, given the folder or its saved_model.pb, or ""."""
@@ -152,7 +144,12 @@ class ObjectCheckpoint(Weights):
         sizes["num_attention_heads"] = self._bundle.shapes[query][0]
         self.config_file = files.companion(self.folder, CONFIG_FILE)
         if self.config_file is None:
-            return BertConfig(**sizes, hidden_act=self._activation())
+            self._check_norm()
+            self.other_activations = ACTIVATIONS
+            self.remarks.append(
+                'No file states the activation; Model Garden\'s default is used, "gelu" (the tanh approximation).'
+            )
+            return BertConfig(**sizes, hidden_act="gelu")
         config = BertConfig.from_json_file(self.config_file)
         for name, size in sizes.items():
             if getattr(config, name) != size:
@@ -162,8 +159,8 @@ class ObjectCheckpoint(Weights):
                 )
         return config
 
-    def _activation(self) -> str:
-        """Returns hidden_act as far as a SavedModel shows it. Raises UserError for a model that is no BERT."""
+    def _check_norm(self) -> None:
+        """Raises UserError for a SavedModel that normalizes before attention."""
         # keras_metadata.pb is in saved_model.pb itself before TensorFlow 2.5.
         beside = (_SAVED_MODEL, "keras_metadata.pb") if self._saved_model else ()
         for path in filter(None, (files.companion(self.folder, name) for name in beside)):
@@ -171,15 +168,6 @@ class ObjectCheckpoint(Weights):
                 data = stream.read()
             if re.search(rb'norm_first"?: *true', data, re.IGNORECASE):
                 raise UserError(f"{path}: says norm_first; a model that normalizes before attention is not BERT")
-            for activation, pattern in _ACTIVATIONS.items():
-                if re.search(pattern, data):
-                    return activation
-        self.other_activations = ACTIVATIONS
-        self.remarks.append(
-            'Nothing says which activation it was trained with; taken for "gelu", the tanh approximation, which is'
-            " Model Garden's default."
-        )
-        return "gelu"
 
 
 # Attributes that lead to an optimizer, and attributes that only an optimizer has.

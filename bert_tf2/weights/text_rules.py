@@ -206,23 +206,12 @@ def _content(token: object) -> str | None:
 def check_special_tokens(vocab: Mapping[str, int], vocab_file: str, tokens: Sequence[str] = SPECIAL_TOKENS) -> None:
     """Raises UserError if a vocabulary lacks tokens that a script needs; in the reference, a KeyError comes later."""
     if missing := [token for token in tokens if token not in vocab]:
-        what = f"has no {', '.join(missing)}, so it is not the vocabulary of a BERT model{_look_alike(vocab)}"
+        what = f"has no {', '.join(missing)}, so it is not the vocabulary of a BERT model"
         raise UserError(
             f"{vocab_file}: {what if any(vocab) else 'holds no entries'}; give the vocab.txt that lies with the model's"
             " weights (entries must not be added to it: each line is a row of the weights), and for a model of your own"
             " one that build_vocab.py made"
         )
-
-
-def _look_alike(vocab: Mapping[str, int]) -> str:
-    """The entry that shows what else the file may be."""
-    if re.fullmatch(r".*\t-?\d[\d.e-]*", next(iter(vocab), "")):
-        return " but SentencePiece's, whose lines have scores"
-    for entry, index in vocab.items():
-        word = re.match(r"\W+(pad|unk|cls|sep|mask)\b", entry, re.IGNORECASE)
-        if word and entry not in SPECIAL_TOKENS:
-            return f" (line {index + 1} is {entry[:20]!r}, not {f'[{word[1].upper()}]'!r})"
-    return ""
 
 
 def unreachable_in_lower_case(vocab: Iterable[str]) -> list[str]:

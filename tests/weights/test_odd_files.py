@@ -18,7 +18,7 @@ import toy_data
 from google_folders import google_folder
 from huggingface_folders import CONFIG, make_folder, tensors_of, write_json
 from mutations import damaged, damaged_json, lengths, refuses_or_reads
-from refused import message_of, refuses
+from refused import refuses
 from small_models import MAKERS, randomize, tiny_config
 
 import bert_tf2
@@ -26,8 +26,7 @@ from bert_tf2 import heads, modeling
 from bert_tf2.commands import call
 from bert_tf2.exporting import saved_model_files
 from bert_tf2.support.errors import UserError
-from bert_tf2.tokenization import load_vocab
-from bert_tf2.weights import bundle, checkpoint, convert, keras_files, names, sources, task_file, text_rules
+from bert_tf2.weights import bundle, checkpoint, convert, keras_files, names, sources, task_file
 from bert_tf2.weights.tensor_files import TensorFile, write_safetensors
 
 OF_TF1 = (
@@ -111,7 +110,6 @@ VOCABULARIES = {
     "one too many": lines(*toy_data.VOCAB, "more"),
     "without [MASK]": lines(*(entry for entry in toy_data.VOCAB if entry != "[MASK]")),
     "twice": lines(*toy_data.VOCAB[:-1], toy_data.VOCAB[7]),
-    "scores of SentencePiece": lines(*(f"{entry}\t-1.5" for entry in toy_data.VOCAB)),
     "right": lines(*toy_data.VOCAB),
 }
 
@@ -140,9 +138,6 @@ def test_a_vocabulary_gets_one_verdict_by_every_door(folders, tmp_path, content,
         found.append((verdict, [line for line in log_lines if line.startswith(f"{path}: ")]))
     assert found[0] == found[1]
     assert (content in ("right", "twice", "half")) == (found[0][0] == "taken")
-    if content == "scores of SentencePiece":
-        vocab = load_vocab(str(path))
-        assert "SentencePiece" in message_of(text_rules.check_special_tokens, vocab, str(path))
 
 
 # Weights of other models
