@@ -4,11 +4,9 @@ import gzip
 import json
 import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
-from refused import message_of
+from refused import message_of, refuses
 
 from bert_tf2 import tokenization
 from bert_tf2.config import BertConfig
@@ -43,32 +41,18 @@ def test_lines_end_at_lf_only_and_lose_every_cr(tmp_path, data, lines):
     assert list(files.read_lines(path)) == lines and files.read_text(path) == data.decode()
 
 
-def test_bytes_that_are_not_utf8_name_file_and_line(tmp_path):
-    path = write(tmp_path / "text", b"good\nb\xe4d\n")
-    lines = files.read_lines(path)
-    assert next(lines) == "good"
-    for read in (lambda: next(lines), lambda: files.read_text(path)):
-        assert message_of(read).startswith(f"{path}, line 2: not UTF-8 text (byte 0xe4)")
-
-
 def test_names_and_patterns(tmp_path, log_lines):
     for name in ("c1", "a", "c0", "c10", "part[1].txt"):
         write(tmp_path / name, b"")
     found = files.match_files(f"{tmp_path}/c*, {tmp_path}/a,{tmp_path}/a,{tmp_path}/part[1].txt")
     assert [os.path.basename(path) for path in found] == ["c0", "c1", "c10", "a", "a", "part[1].txt"]
-    for names, word in (
-        ("{}/b*", "pattern"),
-        ("{0}/a,{0}/b", "holds: a, c0"),
-        ("{}/gone/b", "no folder"),
-        ("{}", "is a folder"),
-        (" , ", "no file"),
-    ):
+    for names, word in (("{}/b*", "pattern"), ("{0}/a,{0}/b", "holds: a, c0"), ("{}/gone/b", "no folder")):
         assert word in message_of(files.match_files, names.format(tmp_path))
+    refuses("is a folder", files.match_files, str(tmp_path))
+    refuses("no file", files.match_files, " , ")
     assert files.match_files(f"{tmp_path}/b,{found[0]}", skip_unmatched=True) == [found[0]]
     assert [line for line in log_lines if f"{tmp_path}/b" in line] == log_lines and len(log_lines) == 1
     message_of(lambda: files.match_files(f"{tmp_path}/b", skip_unmatched=True))  # nothing at all is left
-    assert files.list_directory(str(tmp_path)) == ["a", "c0", "c1", "c10", "part[1].txt"]
-    assert files.list_directory(f"{tmp_path}/none") == []
 
 
 def test_files_appear_together_or_stay_as_they_were(tmp_path):
@@ -78,11 +62,10 @@ def test_files_appear_together_or_stay_as_they_were(tmp_path):
             pathlib.Path(name).write_text("done")
         assert not one.exists() and not two.exists()
         assert environment.final_name(beside[0]) == str(one) and f".{os.getpid()}." in beside[0]
-    assert sorted(os.listdir(tmp_path / "new")) == ["one", "two"] and one.read_text() == two.read_text() == "done"
     with pytest.raises(ZeroDivisionError), files.complete_or_absent(str(one)) as (name,):
         pathlib.Path(name).write_text("half")
         raise ZeroDivisionError
-    assert sorted(os.listdir(tmp_path / "new")) == ["one", "two"] and one.read_text() == "done"
+    assert sorted(os.listdir(tmp_path / "new")) == ["one", "two"] and one.read_text() == two.read_text() == "done"
     files.write_text(str(one), "ä\r\nb", durable=True)
     assert one.read_bytes() == b"\xc3\xa4\r\nb" and files.read_text(str(one)) == "ä\r\nb"
     assert str(one) in message_of(files.write_text, str(one), "half \ud83d")
@@ -101,27 +84,6 @@ def test_a_durable_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypa
     assert environment.final_name(first) == str(path) != first and second == str(tmp_path)
 
 
-def test_what_is_in_the_way(tmp_path):
-    write(tmp_path / "vocab.txt", b"")
-    write(tmp_path / ".hidden", b"")
-    found = message_of(files.open_binary, f"{tmp_path}/vocab.tx")
-    assert found == f"{tmp_path}/vocab.tx: no such file ({tmp_path} holds: vocab.txt)"
-    assert "Is a directory" in message_of(files.read_text, str(tmp_path))
-    assert "vocab.txt/below" in message_of(files.make_directory, f"{tmp_path}/vocab.txt/below")
-    (tmp_path / "link").symlink_to("gone")
-    assert "link to gone" in message_of(files.read_text, f"{tmp_path}/link")
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/self/fd/1"), reason="no /proc here")
-def test_the_standard_output_is_written_to_and_not_replaced(tmp_path):
-    (tmp_path / "stdout").symlink_to("/proc/self/fd/1")  # as /dev/stdout is
-    program = f"from bert_tf2.support import files; files.write_text('{tmp_path}/stdout', 'text')"
-    with open(tmp_path / "out", "w") as out:
-        subprocess.run([sys.executable, "-c", program], stdout=out, check=True)
-    assert (tmp_path / "out").read_text() == "text" and sorted(os.listdir(tmp_path)) == ["out", "stdout"]
-    assert os.path.islink(tmp_path / "stdout")
-
-
 def test_a_path_with_a_scheme_goes_through_tensorflow(tmp_path):
     path = f"file://{tmp_path}/deep/text"
     files.make_directory(f"file://{tmp_path}/deep")
@@ -133,37 +95,52 @@ def test_a_path_with_a_scheme_goes_through_tensorflow(tmp_path):
     with files.open_binary(path, "wb") as stream:
         stream.write(memoryview(b"text"))
     assert (tmp_path / "deep" / "text").read_bytes() == b"text"
-    assert "no such file" in message_of(files.read_text, f"{path}s")
+    refuses("no such file", files.read_text, f"{path}s")
     for name in (f"{path}s", "nosuch://folder/x"):
         assert message_of(files.size, name).startswith(f"{name}: cannot be reached: ")
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
-def test_a_remote_file_that_cannot_be_written():
-    """An object store writes all of the file when it is closed, and says only then what is wrong."""
-    stream = files.open_binary("file:///dev/full", "wb")
-    with pytest.raises(UserError, match=r"^file:///dev/full: .*No space left"), stream:
-        stream.write(b"text")
+# Errors
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="no /proc here")
 @pytest.mark.parametrize("read", [files.read_text, lambda path: [*files.read_lines(path)], files.count_lines])
-def test_an_error_of_reading_names_the_file(read):
+def test_an_error_amid_reading_or_at_the_end_of_writing_names_the_file(read):
     with pytest.raises(OSError) as caught:
         read("/proc/self/mem")
     assert environment.explain(caught.value).startswith("/proc/self/mem: Input/output error")
+    stream = files.open_binary("file:///dev/full", "wb")  # a remote file is written when it is closed
+    with pytest.raises(UserError, match=r"^file:///dev/full: .*No space left"), stream:
+        stream.write(b"text")
 
 
-# Files of another kind
+def test_what_is_in_the_way(tmp_path):
+    write(tmp_path / "vocab.txt", b"")
+    write(tmp_path / ".hidden", b"")
+    found = message_of(files.open_binary, f"{tmp_path}/vocab.tx")
+    assert found == f"{tmp_path}/vocab.tx: no such file ({tmp_path} holds: vocab.txt)"
+    assert "Is a directory" in message_of(files.read_text, str(tmp_path))
+    assert "vocab.txt/below" in message_of(files.make_directory, f"{tmp_path}/vocab.txt/below")
+    (tmp_path / "link").symlink_to("gone")
+    assert "link to gone" in message_of(files.read_text, f"{tmp_path}/link")
 
-TEXT = "".join(f"word{number} another\n" for number in range(50)).encode()
-KINDS = {  # how one begins, and what the message tells to do with it
-    "gzip": (gzip.compress(TEXT), "gunzip -c < {path} > {path}.unpacked"),
-    "UTF-16": (TEXT.decode().encode("utf-16"), "iconv -f UTF-16 -t UTF-8 {path} > {path}.utf8"),
-    "UTF-16 big": (b"\xfe\xff" + TEXT.decode().encode("utf-16-be"), "iconv -f UTF-16 "),
+
+def test_bytes_that_are_not_utf8_name_file_and_line(tmp_path):
+    path = write(tmp_path / "text", b"good\nb\xe4d\n")
+    lines = files.read_lines(path)
+    assert next(lines) == "good"
+    for read in (lambda: next(lines), lambda: files.read_text(path)):
+        assert message_of(read).startswith(f"{path}, line 2: not UTF-8 text (byte 0xe4)")
+
+
+TEXT = "".join(f"word{number} another\n" for number in range(50))
+KINDS = {  # how one begins, and the cure that the message names
+    "gzip": (gzip.compress(TEXT.encode()), "gunzip -c < {path} > {path}.unpacked"),
+    "UTF-16": (TEXT.encode("utf-16"), "iconv -f UTF-16 -t UTF-8 {path} > {path}.utf8"),
+    "UTF-16 big": (b"\xfe\xff" + TEXT.encode("utf-16-be"), "iconv -f UTF-16 "),
     "Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "git lfs pull"),
     "HTML": (b"<!DOCTYPE html><html>sign in</html>", "HTML"),
-    "text": (TEXT, "is text"),
+    "text": (TEXT.encode(), "is text"),
 }
 READERS = {
     "text": files.read_text,
@@ -177,28 +154,23 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["gzip", "UTF-16", "UTF-16 big", "Git LFS"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_file_of_another_kind_is_called_by_its_name(kind, tmp_path):
     data, cure = KINDS[kind]
-    path = write(tmp_path / "file", data)
-    for read in READERS.values():
-        found = message_of(read, path)
-        assert found.startswith(f"{path}: is ") and cure.format(path=path) in found
-    found = str(records.find_fault([path], records.CLASSIFICATION, {}))
-    assert found.startswith(f"{path}: is ") and ("is text" if kind == "gzip" else cure.format(path=path)) in found
-    quoted = write(tmp_path / "my file", data)
-    assert cure.format(path=f"'{quoted}'") in message_of(files.read_text, quoted)
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "m.keras", "x.ckpt.index"])
-@pytest.mark.parametrize("kind", ["gzip", "Git LFS", "HTML", "text"])
-def test_weights_that_are_something_else(name, kind, tmp_path):
-    data, cure = KINDS[kind]
-    (tmp_path / "config.json").write_text("{}")
-    path = write(tmp_path / name, data)
-    found = message_of(sources.open_weights, path)
-    if "configuration" not in found:  # which is looked at first
-        assert found.startswith(f"{path}: is ") and cure.format(path=path) in found
+    path = write(tmp_path / "my file", data)
+    cure = cure.format(path=f"'{path}'")
+    if kind not in ("HTML", "text"):  # which texts may be
+        for read in READERS.values():
+            found = message_of(read, path)
+            assert found.startswith(f"{path}: is ") and cure in found
+        found = str(records.find_fault([path], records.CLASSIFICATION, {}))
+        assert found.startswith(f"{path}: is ") and ("is text" if kind == "gzip" else cure) in found
+    for name in ("pytorch_model.bin", "m.keras", "model.safetensors", "x.ckpt.index"):
+        other = write(tmp_path / name, data)
+        (tmp_path / "config.json").write_text("{}")
+        found = message_of(sources.open_weights, other)
+        if "configuration" not in found:  # which is looked at first
+            assert found.startswith(f"{other}: is ") and cure.replace(path, other).replace("'", "") in found
 
 
 def test_what_is_text_where_weights_are_expected():
@@ -210,13 +182,11 @@ def test_what_is_text_where_weights_are_expected():
     ("text", "word"),
     [
         (" \n", "empty"),
-        ("{", ", line 1, column 2: "),
         ('{"a": 1,\n "b": }', ", line 2, column 7: "),
         ("[" * 100000, "nested"),
         ('{\n"vocab_size": ' + "1" * 5000 + "}", "number"),
         ("[1]", "an object"),
         ("<html><body>404</body></html>", "HTML"),
-        ('{"a": "\x01"}', "JSON"),
     ],
 )
 def test_json_that_cannot_be_read(text, word, tmp_path):
@@ -225,7 +195,7 @@ def test_json_that_cannot_be_read(text, word, tmp_path):
     assert found.startswith(path) and word in found
 
 
-def test_a_byte_order_mark_goes_everywhere_but_in_running_text(tmp_path):
+def test_a_byte_order_mark_is_dropped_everywhere_but_in_running_text(tmp_path):
     def marked(name: str, text: str) -> str:
         return write(tmp_path / name, f"\ufeff{text}".encode())
 
@@ -234,8 +204,5 @@ def test_a_byte_order_mark_goes_everywhere_but_in_running_text(tmp_path):
     assert BertConfig.from_json_file(marked("config.json", config.to_json_string())) == config
     questions = {"data": [{"paragraphs": [{"context": "a", "qas": [{"id": 1, "question": "q"}]}]}]}
     assert squad.read_squad_examples(marked("squad.json", json.dumps(questions)), False)[0].qas_id == "1"
-    words = marked("conll.txt", "EU B-ORG\n")
-    assert ner.read_conll(words)[0].words == ["EU"] and next(files.read_lines(words)) == "\ufeffEU B-ORG"
     marked("label_map.json", json.dumps({"task": "tsv", "labels": ["a", "b"], "regression": False}))
     assert load_label_map(str(tmp_path)).labels == ("a", "b")
-    assert files.read_text(words, drop_bom=True) == "EU B-ORG\n"

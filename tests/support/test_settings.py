@@ -35,19 +35,11 @@ class Task(Part):
     word: str | None = setting("A word.", None, group=DATA)
     kind: str = setting("A kind.", "a", group=DATA, choices=("a", "b"))
     size: int | None = setting("A size.", None, group=DATA)
-    seed: int = setting("A seed.", 1, group=DATA, low=0, high=2**31 - 1)
-    shift: int = setting("A shift.", 0, group=DATA, high=0)
+    texts: Sequence[str] | None = setting("Texts.", None, group=DATA)
 
     def check(self) -> None:
         if self.word == "bad":
             raise WrongSetting("--word=bad: another word is needed")
-
-
-@options
-class Two(Options):
-    first: str = setting("One.", group=DATA)
-    second: str = setting("Two.", group=DATA)
-    texts: Sequence[str] | None = setting("Texts.", None, group=DATA)
 
 
 GOOD = {"output": "out", "train": True, "path": "text.txt"}
@@ -56,60 +48,51 @@ GOOD = {"output": "out", "train": True, "path": "text.txt"}
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"output": ""}, "--output"),
-        ({"output": None}, "--output"),
-        ({"train": False}, "--train, --predict"),
+        ({"output": ""}, "--output must be given"),
+        ({"output": None}, "--output must be given"),
+        ({"train": False}, "nothing to do: .*--train, --predict"),
         ({"path": None}, "--train needs --path"),
         ({"patience": 3}, "--patience needs --eval_steps"),
         ({"word": "x"}, "--path and --word"),
         ({"rate": 1.5}, "--rate=1.5: must be >= 0 and <= 1"),
-        ({"rate": -0.1}, "--rate=-0.1"),
         ({"rate": float("nan")}, "--rate=nan"),
         ({"eval_steps": -1}, "--eval_steps=-1: must be >= 0"),
-        ({"seed": 2**31}, "--seed=2147483648"),
-        ({"shift": 1}, "--shift=1: must be <= 0"),
         ({"kind": "c"}, "--kind=c: must be one of a, b"),
         ({"size": 2**31}, "--size=2147483648: .* 2147483647"),
         ({"train": False, "predict": True, "path": None, "word": "bad"}, "--word=bad: another"),
         ({"train": "False"}, "train='False': .*True"),
-        ({"train": 1}, "train=1: .*True"),
         ({"train": None}, "train=None: .*True"),
-        ({"size": "8"}, "size='8': .*whole"),
         ({"size": 8.0}, "size=8.0: .*whole"),
         ({"size": np.array(8)}, r"size=array\(8\): .*whole"),
-        ({"seed": True}, "seed=True: .*whole"),
+        ({"eval_steps": True}, "eval_steps=True: .*whole"),
         ({"rate": "0.1"}, "rate='0.1': .*number"),
         ({"path": b"text.txt"}, "path=b'text.txt': .*text"),
-        ({"kind": ["a"]}, r"kind=\['a'\]: .*text"),
     ],
 )
-def test_what_is_refused(given, words):
+def test_refused_values(given, words):
     with pytest.raises(WrongSetting) as caught:
         Task(**{**GOOD, **given})
-    assert re.match(words, str(caught.value)) or (words == "--train, --predict" and words in str(caught.value))
+    assert re.match(words, str(caught.value))
 
 
-def test_what_is_allowed(monkeypatch):
-    made = Task(**GOOD, patience=2, eval_steps=1)
-    assert (made.rate, made.kind, made.size) == (0.1, "a", None)
-    for edge in ({"rate": 0}, {"rate": 1.0}, {"seed": 0}, {"seed": 2**31 - 1}, {"shift": 0}, {"size": 2**31 - 1}):
+def test_allowed_values_and_the_settings_of_a_class(monkeypatch):
+    made = Task(**GOOD, patience=2, eval_steps=1, texts="abc")
+    assert (made.rate, made.kind, made.size, made.texts) == (0.1, "a", None, ["abc"])
+    for edge in ({"rate": 0}, {"rate": 1.0}, {"eval_steps": 0}, {"size": 2**31 - 1}):
         assert Task(**GOOD, **edge)
     made = Task(output=pathlib.Path("out"), train=np.bool_(True), path="a", size=np.int64(8), rate=np.float32(0.5))
     assert (made.output, made.size, made.rate) == ("out", 8, 0.5) and type(made.size) is int
+    assert settings.shared(made, Part) == {"rate": 0.5, "eval_steps": 0, "patience": 0}
     monkeypatch.setenv("HOME", "/home/ann")
     made = Task(output="~/out,~/b,c/~/d", train=True, path=pathlib.Path("~/a"))
     assert (made.output, made.path) == ("/home/ann/out,/home/ann/b,c/~/d", "/home/ann/a")
     assert Task(output="~", train=True, path="~x").output == "~"
-
-
-def test_what_several_settings_have_in_common():
-    with pytest.raises(WrongSetting, match=r"^--first and --second must be given$"):
-        Two(first=None, second="")
-    assert Two(first="a", second="b", texts="abc").texts == Two(first="a", second="b", texts=["abc"]).texts == ["abc"]
-    found = settings.settings_of(Task)  # those of a class come before those of its parts
-    names = ["output", "train", "predict", "path", "word", "kind", "size", "seed", "shift"]
-    assert [*found] == [*names, "rate", "eval_steps", "patience"]
-    assert [kind for _, kind, _ in found.values()] == [str, bool, bool, str, str, str, int, int, int, float, int, int]
+    found = settings.settings_of(Task)  # those of a class come before those of its bases
+    names = ["output", "train", "predict", "path", "word", "kind", "size", "texts", "rate", "eval_steps", "patience"]
+    assert [*found] == names and [found[name][1] for name in ("train", "path", "size", "rate")] == [
+        bool,
+        str,
+        int,
+        float,
+    ]
     assert settings.required(Task) == ["output"]
-    made = Task(output="out", predict=True, rate=0.5)
-    assert settings.shared(made, Part) == {"rate": 0.5, "eval_steps": 0, "patience": 0}

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from command_lines import environment
 
 SHOW = """
 import glob, json, os, sys
@@ -22,65 +23,53 @@ print(json.dumps({name: os.environ.get(name, "") for name in ("XLA_FLAGS", "TF_X
 
 @pytest.fixture
 def prepared(tmp_path):
-    """The variables after `prepare`, in a process of its own."""
+    """(XLA_FLAGS, the words of TF_XLA_FLAGS) after `prepare`, in a process of its own."""
     program = tmp_path / "bin" / "nvidia-smi"
     program.parent.mkdir()
-    kept = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "TF_XLA_FLAGS")}
-    kept |= {"CUDA_VISIBLE_DEVICES": "0", "PATH": f"{program.parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    fixed = {"CUDA_VISIBLE_DEVICES": "0", "PATH": f"{program.parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    fixed |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), "XLA_FLAGS": "", "TF_XLA_FLAGS": ""}
 
-    def run(*arguments, gpu="NVIDIA A100, 550.1", **variables) -> dict[str, str]:
+    def run(*arguments, gpu="NVIDIA A100, 550.1", **variables) -> tuple[str, dict[str, str]]:
         program.write_text(f"#!/bin/sh\necho '{gpu}'\n")
         program.chmod(0o755)
-        environment = {**kept, "XDG_CACHE_HOME": str(tmp_path / "cache"), **variables}
         command = [sys.executable, "-c", SHOW, *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        return json.loads(done.stdout)
+        how = {"env": environment(**{**fixed, **variables}), "capture_output": True, "text": True, "check": True}
+        found = json.loads(subprocess.run(command, **how).stdout)
+        return found["XLA_FLAGS"], dict(word.split("=", 1) for word in found["TF_XLA_FLAGS"].split())
 
     return run
 
 
-def cache_of(variables: dict[str, str]) -> str:
-    words = dict(word.split("=", 1) for word in variables["TF_XLA_FLAGS"].split())
-    return words["--tf_xla_persistent_cache_directory"]
+CACHE = "--tf_xla_persistent_cache_directory"
 
 
-def test_what_the_user_has_set_stays(prepared):
-    found = prepared(XLA_FLAGS="--xla_gpu_enable_triton_gemm=true --xla_dump_to=/x")["XLA_FLAGS"]
-    assert found.count("xla_gpu_enable_triton_gemm") == 1
-    assert "--xla_gpu_enable_triton_gemm=true --xla_dump_to=/x" in found and "command_buffer" in found
-    theirs = "--tf_xla_persistent_cache_directory=/their/own"
-    assert prepared(TF_XLA_FLAGS=theirs)["TF_XLA_FLAGS"] == theirs
-
-
-def test_a_program_is_found_again_by_the_same_machine_only(prepared, tmp_path):
-    first = cache_of(prepared())
-    assert os.path.isdir(first) and first.startswith(str(tmp_path / "cache"))
-    assert cache_of(prepared()) == first
-    assert cache_of(prepared(gpu="NVIDIA H100, 550.1")) != first
-    assert cache_of(prepared(XLA_FLAGS="--xla_gpu_autotune_level=0")) != first
-    assert cache_of(prepared(str(tmp_path / "mine"))).startswith(str(tmp_path / "mine"))
+def test_flags_of_the_user_stay_and_a_program_is_found_again_by_the_same_machine_only(prepared, tmp_path):
+    old = tmp_path / "cache" / "bert_tf2" / "xla" / "tensorflow-2.0-old"
+    old.mkdir(parents=True)
+    for number in range(4):  # of 1 GiB, without blocks on the disk
+        with open(old / f"{number}.pb", "wb") as stream:
+            stream.truncate(1 << 30)
+        os.utime(old / f"{number}.pb", (number + 1, number + 1))
+    first = prepared()[1][CACHE]
+    assert os.path.isdir(first) and first.startswith(str(tmp_path / "cache")) and prepared()[1][CACHE] == first
+    assert sorted(path.name for path in old.iterdir()) == ["2.pb", "3.pb"]  # the cache is bounded
+    assert prepared(gpu="NVIDIA H100, 550.1")[1][CACHE] != first
+    given = "--xla_gpu_enable_triton_gemm=true --xla_dump_to=/x"
+    found, theirs = prepared(str(tmp_path / "mine"), XLA_FLAGS=given)
+    assert given in found and found.count("xla_gpu_enable_triton_gemm") == 1 and "command_buffer" in found
+    assert theirs[CACHE].startswith(str(tmp_path / "mine")) and os.path.basename(theirs[CACHE]) not in first
+    assert prepared(TF_XLA_FLAGS=f"{CACHE}=/their/own")[1] == {CACHE: "/their/own"}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "variables", "names"),
+    ("arguments", "variables", "compiles"),
     [
-        (["none"], {}, {"XLA_FLAGS"}),
-        ([], {"XDG_CACHE_HOME": "/dev/null/x"}, {"XLA_FLAGS"}),
-        ([], {"CUDA_VISIBLE_DEVICES": "-1"}, set()),
-        ([], {"OTHER_BUILD": "1"}, set()),  # of TensorFlow, with another name
+        (["none"], {}, True),
+        ([], {"XDG_CACHE_HOME": "/dev/null/x"}, True),
+        ([], {"CUDA_VISIBLE_DEVICES": "-1"}, False),
+        ([], {"OTHER_BUILD": "1"}, False),  # of TensorFlow, with another name
     ],
 )
-def test_where_no_program_is_kept(prepared, arguments, variables, names):
-    assert {name for name, value in prepared(*arguments, **variables).items() if value} == names
-
-
-def test_the_cache_is_bounded(prepared, tmp_path):
-    folder = tmp_path / "cache" / "bert_tf2" / "xla" / "tensorflow-2.0-old"
-    folder.mkdir(parents=True)
-    for number in range(4):  # without blocks on the disk
-        path = folder / f"{number}.pb"
-        with open(path, "wb") as stream:
-            stream.truncate(1 << 30)
-        os.utime(path, (number + 1, number + 1))
-    prepared()
-    assert sorted(path.name for path in folder.iterdir()) == ["2.pb", "3.pb"]
+def test_where_no_program_is_kept(prepared, arguments, variables, compiles):
+    flags, kept = prepared(*arguments, **variables)
+    assert (bool(flags), kept) == (compiles, {})
