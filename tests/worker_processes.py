@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 from command_lines import ROOT
 from pretraining_text import VOCABULARY
 from unmasked_data import LENGTH, PREDICTIONS, make
@@ -25,15 +24,13 @@ if TYPE_CHECKING:
     import networks
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens at now."""
-    held = [socket.socket() for _ in range(count)]
-    for one in held:
-        one.bind(("localhost", 0))
+def free_addresses(count: int, hosts: Sequence[str] = ()) -> list[str]:
+    """HOST:PORT, of ports that nothing listens at now."""
+    held = [socket.create_server(("", 0)) for _ in range(count)]
     ports = [one.getsockname()[1] for one in held]
     for one in held:
         one.close()
-    return ports
+    return [f"{host}:{port}" for host, port in zip(hosts or ["localhost"] * count, ports, strict=True)]
 
 
 def tf_config(addresses: Sequence[str], index: int) -> str:
@@ -41,13 +38,12 @@ def tf_config(addresses: Sequence[str], index: int) -> str:
 
 
 class WorkerProcesses:
-    """The processes of a command; a context that ends what is still running."""
+    """The processes of a command; a context that ends those that still run."""
 
     def __init__(self, command: Sequence[str], count: int, logs: pathlib.Path, network: networks.Network | None = None):
         """Starts `count` of them; in a network, each is a host. `logs` is a folder."""
         logs.mkdir(exist_ok=True)
-        hosts = network.addresses if network else ["localhost"] * count
-        addresses = [f"{host}:{port}" for host, port in zip(hosts, free_ports(count), strict=True)]
+        addresses = free_addresses(count, network.addresses if network else ())
         self._logs = [logs / f"{index}.log" for index in range(count)]
         self.processes = []
         for index, log in enumerate(self._logs):
@@ -66,14 +62,14 @@ class WorkerProcesses:
             process.wait()
 
     def log(self, index: int) -> str:
-        """What a worker has printed so far."""
+        """The lines that a worker has printed so far."""
         return self._logs[index].read_text(errors="replace")
 
     def last_line(self, index: int) -> str:
         return self.log(index).rstrip().rpartition("\n")[2]
 
     def wait(self, seconds: float = 120.0) -> list[int]:
-        """The exit statuses, once all have ended; raises AssertionError with what they printed if they have not."""
+        """The exit statuses, once all have ended; raises AssertionError with their logs if they have not."""
         end = time.monotonic() + seconds
         try:
             return [process.wait(max(0.1, end - time.monotonic())) for process in self.processes]
@@ -88,35 +84,21 @@ class WorkerProcesses:
             time.sleep(0.05)
 
 
-def pretraining_flags(folder: pathlib.Path, num_documents: int = 40, **sizes) -> list[str]:
+def pretraining_command(folder: pathlib.Path, num_documents: int = 40, **sizes) -> list[str]:
     """A pretraining that draws its masks, and evaluates; without --output_dir and --num_train_steps.
 
     Without `sizes` of another model there is no dropout.
     """
     records = make(folder, num_documents=num_documents)
     shutil.copy(records, f"{records}_held_out")
-    sizes = sizes or {
-        **{"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32},
-        **{"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
-    }
+    plain = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    sizes = sizes or {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32, **plain}
     config = BertConfig(len(VOCABULARY), num_attention_heads=2, max_position_embeddings=LENGTH, **sizes)
     (folder / "config.json").write_text(config.to_json_string())
     return [
-        *("--do_train", "--do_eval", "--max_eval_steps=3", f"--input_file={records}"),
-        *(f"--eval_input_file={records}_held_out", f"--bert_config_file={folder}/config.json"),
-        *(f"--vocab_file={folder}/vocab.txt", f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}"),
-        *("--num_warmup_steps=2", "--train_batch_size=6", "--learning_rate=1e-3", "--do_lower_case"),
+        *(sys.executable, str(ROOT / "run_pretraining.py"), "--do_train", "--do_eval", "--max_eval_steps=3"),
+        *(f"--input_file={records}", f"--eval_input_file={records}_held_out"),
+        *(f"--bert_config_file={folder}/config.json", f"--vocab_file={folder}/vocab.txt", "--do_lower_case"),
+        *(f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}"),
+        *("--num_warmup_steps=2", "--train_batch_size=6", "--learning_rate=1e-3"),
     ]
-
-
-def pretraining_command(*arguments, **sizes) -> list[str]:
-    """The command line of `pretraining_flags`."""
-    return [sys.executable, str(ROOT / "run_pretraining.py"), *pretraining_flags(*arguments, **sizes)]
-
-
-def weights(folder: pathlib.Path) -> dict[str, np.ndarray]:
-    """The variables of the newest checkpoint in a folder."""
-    import tensorflow as tf
-
-    reader = tf.train.load_checkpoint(str(folder))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}

@@ -1,10 +1,12 @@
-"""Rows of different lengths: batches of like length, results in order, the same on two replicas as on one."""
+"""Forward passes: batches of like length, results in order, the same on two replicas, and compiled by XLA."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import toy_data
-from small_models import randomize
+from executed_graphs import executed
+from small_models import MAKERS, batch_for, randomize, tiny_config
+from small_trainings import ONE
 
 from bert_tf2 import modeling
 from bert_tf2.finetuning import extract_features
@@ -14,13 +16,11 @@ from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy
 
 # Of the rows of a batch, a number that two replicas cannot share equally, and a single row at the end.
-TEXTS = ["the film was good", "ann", "where is bob now with a book in paris ?", "the book", "play playing"]
-TEXTS = [*TEXTS, "rome is good . the film is awful and bob lives in oslo", "a"]
+TEXTS = ["the film was good", "ann", "where is bob now with a book in paris ?", "the book", "play playing", "is", "a"]
 
 
 def test_batches_have_rows_of_like_length_and_results_keep_the_order():
-    rows = [7, 1, 9, 2, 8, 3, 5, 5, 4]
-    batches = []
+    rows, batches = [7, 1, 9, 2, 8, 3, 5, 5, 4], []
 
     def compute(batch):
         batches.append(batch)
@@ -32,8 +32,9 @@ def test_batches_have_rows_of_like_length_and_results_keep_the_order():
     assert batches == [[1, 2], [3, 7], [8, 9], [4, 5], [5]]
 
 
-def test_nothing_is_read_ahead_of_a_window_and_an_error_comes_after_the_rows_before_it():
-    taken = []
+@pytest.mark.parametrize(("batch_size", "most_tokens", "read"), [(2, 0, 2), (9, 99, 5)])
+def test_nothing_is_read_ahead_of_a_window_and_an_error_comes_after_the_rows_before_it(batch_size, most_tokens, read):
+    taken, answered = [], []
 
     def rows():
         for row in range(1, 6):
@@ -41,25 +42,17 @@ def test_nothing_is_read_ahead_of_a_window_and_an_error_comes_after_the_rows_bef
             yield row
         raise UserError("row 6 is wrong")
 
-    found = forward.in_order(rows(), lambda row: row, lambda batch: batch, 2, most_tokens=0)
-    assert next(found) == (1, 1) and taken == [1, 2]
-    whole = forward.in_order(rows(), lambda row: row, lambda batch: batch, 9, most_tokens=99)
-    for rest, expected in ((found, [2, 3, 4, 5]), (whole, [1, 2, 3, 4, 5])):
-        answered = []
-        with pytest.raises(UserError, match="row 6"):
-            for row, _ in rest:
-                answered.append(row)
-        assert answered == expected
+    with pytest.raises(UserError, match="row 6"):
+        for row, _ in forward.in_order(rows(), lambda row: row, lambda batch: batch, batch_size, most_tokens):
+            assert answered or len(taken) == read
+            answered.append(row)
+    assert answered == [1, 2, 3, 4, 5]
 
 
 def test_data_that_cannot_be_read_are_explained_and_a_failure_of_the_model_is_not():
-    def failing(dataset):
-        with forward.explained(lambda: UserError("record 1 is wrong")):
-            return [*dataset]
-
     texts = tf.data.Dataset.from_tensors("x").map(tf.strings.to_number)
-    with pytest.raises(UserError, match="record 1"):
-        failing(texts)
+    with pytest.raises(UserError, match="record 1"), forward.explained(lambda: UserError("record 1 is wrong")):
+        list(texts)
     with pytest.raises(tf.errors.InvalidArgumentError), forward.explained(lambda: pytest.fail("searched")):
         tf.gather(tf.zeros([3]), [5])
     with pytest.raises(tf.errors.InvalidArgumentError), forward.explained(lambda: None):
@@ -68,13 +61,32 @@ def test_data_that_cannot_be_read_are_explained_and_a_failure_of_the_model_is_no
 
 def test_features_on_two_replicas_are_those_of_one(two, tmp_path):
     toy_data.write_model(tmp_path)
-    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
-    settings = {"pooling": "none", "layers": [0, -1], "max_seq_length": 32, "batch_size": 3}
-    found = []
+    tokenizer, found = FullTokenizer(str(tmp_path / "vocab.txt")), []
     for strategy in (create_strategy(), two):
-        model = build_model(strategy, lambda: modeling.BertModel(toy_data.config()), 1)
+        model = build_model(strategy, lambda: modeling.BertModel(toy_data.config(num_hidden_layers=1)), 1)
         randomize(model)
+        settings = {"pooling": "none", "layers": [0, -1], "max_seq_length": 32, "batch_size": 3}
         found.append(extract_features.embed(model, tokenizer, TEXTS, **settings))
     assert [len(states) for states in found[0]] == [len(tokenizer.tokenize(text)) + 2 for text in TEXTS]
     for of_one, of_two in zip(*found, strict=True):
         np.testing.assert_allclose(of_one, of_two, atol=2e-6)
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize(("kind", "replicas"), [pytest.param("pretraining", 2, marks=pytest.mark.slow), ("span", 1)])
+def test_compiled_batches_have_the_answers_of_plain_ones(kind, replicas, two):
+    """Also a last, smaller batch."""
+    strategy = ONE if replicas == 1 else two
+    model = build_model(strategy, lambda: MAKERS[kind](tiny_config()), 1)
+    randomize(model)
+    rows = {name: np.concatenate([values, values[:1]]) for name, values in batch_for(kind).items()}
+    data, found = tf.data.Dataset.from_tensor_slices(rows).batch(2), []
+    for compiled_size in (None, 2):
+        runner, answers = forward.Runner(model, strategy), []
+        nodes = executed(lambda: answers.extend(runner.run(data, compiled_size=compiled_size)))  # noqa: B023
+        assert any(node.attr["_XlaMustCompile"].b for node in nodes) == bool(compiled_size)
+        found.append({name: np.concatenate([batch[name] for batch in answers]) for name in answers[0]})
+    plain, compiled = found
+    assert plain.keys() == compiled.keys() and {len(values) for values in compiled.values()} == {5}
+    for name, values in plain.items():
+        np.testing.assert_allclose(values, compiled[name], rtol=1e-4, atol=1e-5, err_msg=name)

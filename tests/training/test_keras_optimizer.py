@@ -8,11 +8,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from refused import message_of
+from refused import refuses
 from small_models import MAKERS, batch_for, tiny_config
 
 from bert_tf2.modeling import BertModel
-from bert_tf2.support.errors import UserError
 from bert_tf2.training.keras_optimizer import AdamWeightDecay, WarmupAndDecay
 from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.step import TrainingStep
@@ -53,29 +52,27 @@ def test_fit_trains_as_the_scripts_do(tmp_path, bias_correction):
     ("make", "words"),
     [
         (lambda: WarmupAndDecay(1.0, 0, 0), "num_train_steps=0"),
-        (lambda: WarmupAndDecay(1.0, 10, 0.1), "num_warmup_steps=0.1: .*whole"),
-        (lambda: WarmupAndDecay(1.0, 10, -1), "num_warmup_steps=-1"),
-        (lambda: WarmupAndDecay(1.0, 10, 11), "num_warmup_steps=11: .*num_train_steps=10"),
+        (lambda: WarmupAndDecay(1.0, 10, 0.1), "num_warmup_steps=0.1 whole"),
+        (lambda: WarmupAndDecay(1.0, 10, 11), "num_warmup_steps=11 num_train_steps=10"),
         (lambda: WarmupAndDecay(float("nan"), 10, 1), "init_lr=nan"),
         (lambda: AdamWeightDecay(-1.0), "learning_rate=-1.0"),
         (lambda: AdamWeightDecay(1.0, weight_decay=float("nan")), "weight_decay=nan"),
-        (lambda: AdamWeightDecay(1.0, exclude_from_weight_decay="["), "exclude_from_weight_decay.* regular"),
-        (lambda: AdamWeightDecay(1.0, loss_scale_factor=1024.0), "loss_scale_factor: .*mixed_float16"),
-        (lambda: AdamWeightDecay(1.0).build([keras.Variable([1.0], dtype="bfloat16")]), "bfloat16: .*float32"),
+        (lambda: AdamWeightDecay(1.0, exclude_from_weight_decay="["), "exclude_from_weight_decay regular"),
+        (lambda: AdamWeightDecay(1.0, loss_scale_factor=1024.0), "loss_scale_factor mixed_float16"),
+        (lambda: AdamWeightDecay(1.0).build([keras.Variable([1.0], dtype="bfloat16")]), "bfloat16 float32"),
     ],
 )
 def test_settings_that_make_no_sense(make, words):
-    with pytest.raises(UserError, match=words):
-        make()
+    refuses(words, make)
 
 
 def test_keras_cannot_divide_a_batch_on_several_devices(two):
     with two.scope():
         optimizer = AdamWeightDecay(1.0, gradient_accumulation_steps=2)
-        assert "gradient_accumulation_steps" in message_of(optimizer.build, [keras.Variable([1.0])])
+        refuses("gradient_accumulation_steps", optimizer.build, [keras.Variable([1.0])])
 
 
-def test_what_is_not_decayed_and_a_second_model():
+def test_weight_decay_leaves_out_the_excluded_and_a_second_model_needs_its_own():
     """With a gradient of 0, a step only decays; the learning rate 1 makes it 1 %."""
     variables = [keras.Variable([1.0], name=name) for name in ("kernel", "bias", "basis")]
     optimizer = AdamWeightDecay(1.0, exclude_from_weight_decay="bias")
@@ -83,8 +80,7 @@ def test_what_is_not_decayed_and_a_second_model():
     optimizer.apply([tf.zeros([1])] * 3)
     assert [float(variable.numpy()[0]) for variable in variables] == [np.float32(0.99), 1.0, np.float32(0.99)]
     assert WarmupAndDecay(1.0, 10, 10)(5) == 0.5
-    with pytest.raises(UserError, match="new one for each model"):
-        optimizer.apply([tf.ones([1])], [keras.Variable([1.0])])
+    refuses("new one for each model", optimizer.apply, [tf.ones([1])], [keras.Variable([1.0])])
 
 
 def test_it_is_saved_with_its_settings(tmp_path):
@@ -147,11 +143,9 @@ def plainly(kind):
     ("kind", "way"),
     [
         *(("functional", "devices"), ("dense", "parts")),
-        pytest.param("functional", "mixed_float16", marks=pytest.mark.slow),
-        *(pytest.param(kind, "devices", marks=pytest.mark.slow) for kind in MAKERS),
-        pytest.param("functional", "compiled", marks=pytest.mark.slow),
+        *(pytest.param(kind, "devices", marks=pytest.mark.slow) for kind in ("pretraining", "classifier", "tagging")),
+        *(pytest.param("functional", way, marks=pytest.mark.slow) for way in ("compiled", "mixed_float16")),
         pytest.param("tagging", "mixed_bfloat16", marks=pytest.mark.slow),
-        pytest.param("classifier", "mixed_float16", marks=pytest.mark.slow),
     ],
 )
 def test_every_model_trains_alike_in_every_way(two, kind, way):

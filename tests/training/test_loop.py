@@ -1,4 +1,4 @@
-"""The loop: going on, stopping, checkpoints and evaluations on the way, what TensorBoard gets, what can go wrong."""
+"""The loop: continuing, stopping, checkpoints and evaluations on the way, the points for TensorBoard, mistakes."""
 
 import itertools
 import os
@@ -13,105 +13,80 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from command_lines import environment
-from small_models import MAKERS, batch_for, randomize, small_batch, tiny_config, values_of
+from small_models import MAKERS, batch_for, randomize, tiny_config
 from small_trainings import endless, make_trainer, saved
 
 from bert_tf2 import optimization
-from bert_tf2.fast.encoder import Plan
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import plots
 from bert_tf2.training.loop import StopRequest
 from bert_tf2.weights import checkpoint
 
-DROPOUT = {"config": {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2}}
 
-
-def train(folder, steps, init=None, batch=None, how=None, **options):
-    """Trains to step `steps` in `folder` and returns the trained values; `how`: arguments of Trainer.train."""
-    trainer = make_trainer(folder, plan=Plan(share_graph=True), num_train_steps=steps, **options)
+def train(folder, steps, init=None, how=None, **options):
+    """Trains to step `steps` in `folder`; `how`: arguments of Trainer.train."""
+    trainer = make_trainer(folder, num_train_steps=steps, **options)
     trainer.start(init)
-    trainer.train(endless(batch_for("pretraining") if batch is None else batch), **(how or {}))
-    return values_of(trainer.model)
+    trainer.train(endless(batch_for("pretraining")), **(how or {}))
 
 
-@pytest.fixture
-def init(tmp_path) -> str:
-    """A checkpoint without slots of a random model."""
-    model = MAKERS["pretraining"](tiny_config())
-    randomize(model)
-    checkpoint.save(str(tmp_path / "start"), checkpoint.tf1_variables(model))
-    return str(tmp_path / "start")
+def steps_in(folder) -> set[int]:
+    return {int(path.stem.removeprefix("model.ckpt-")) for path in folder.glob("*.index")}
 
 
-def largest_difference(one, two) -> float:
-    assert one.keys() == two.keys()
-    return max(np.abs(one[name] - two[name]).max() for name in one)
-
-
-def test_resuming_gives_what_one_run_gives(tmp_path, init, log_lines):
-    """Dropout and all: the seeds follow from the step."""
-    how = {"num_warmup_steps": 3, **DROPOUT}
-    whole = train(tmp_path / "whole", 9, init, **how)
-    train(tmp_path / "parts", 9, init, how={"evaluate": lambda step: step == 4, "eval_steps": 2}, **how)
-    assert saved(tmp_path / "parts")["global_step"] == 4
-    del log_lines[:]
-    parts = train(tmp_path / "parts", 9, "not looked at", **how)
-    assert f"Continuing from {tmp_path}/parts/model.ckpt-4 at step 4" in log_lines
-    assert largest_difference(saved(tmp_path / "whole"), saved(tmp_path / "parts")) < 1e-7
-    assert largest_difference(whole, parts) < 1e-7
-    del log_lines[:]
-    train(tmp_path / "parts", 9, **how)
-    assert any("nothing left to train" in line for line in log_lines)
-
-
-@pytest.mark.parametrize(
-    ("last", "settings", "steps", "evaluated"),
-    [
-        (7, {"save_checkpoints_steps": 4}, {0, 3, 4, 6, 7}, [3, 6, 7]),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (
-                (7, {"save_checkpoints_steps": 3, "iterations_per_loop": 2}, {0, 3, 6, 7}, []),
-                (7, {"save_checkpoints_steps": 0}, {7}, []),
-                (5, {"save_checkpoints_steps": 1, "keep_checkpoint_max": 2}, {4, 5}, []),
-            )
-        ),
-    ],
-)
-def test_checkpoints_at_the_start_every_few_steps_and_at_the_end(tmp_path, last, settings, steps, evaluated):
+def test_resuming_gives_the_weights_of_one_run(tmp_path, log_lines):
+    """With dropout, whose seeds follow from the step; what TensorBoard and the log get; an evaluation that stops."""
+    randomize(model := MAKERS["pretraining"](tiny_config()))
+    checkpoint.save(init := str(tmp_path / "start"), checkpoint.tf1_variables(model))
+    how = {"num_warmup_steps": 2, "log_steps": 3, "save_checkpoints_steps": 5}
+    how["config"] = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2}
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    seen = []
-    train(tmp_path, last, how={"evaluate": seen.append, "eval_steps": 3} if evaluated else None, **settings)
-    assert {path.stem for path in tmp_path.glob("*.index")} == {f"model.ckpt-{step}" for step in steps}
-    assert saved(tmp_path)["global_step"] == last and seen == evaluated
+    train(tmp_path / "whole", 7, init, **how)
+    assert steps_in(tmp_path / "whole") == {0, 5, 7}
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
-
-def test_what_tensorboard_and_the_log_get(tmp_path, init, log_lines):
-    train(tmp_path / "run", 7, init, num_warmup_steps=2, log_steps=3)
-    curves = plots.read_scalars(str(tmp_path / "run"))
+    curves = plots.read_scalars(str(tmp_path / "whole"))
     at = {(step, tag): value for tag, points in curves.items() for step, value in points.items()}
     tags = {"loss", "masked_lm_loss", "next_sentence_loss", "learning_rate", "gradient_norm", "examples/sec"}
     assert {*at} == {*itertools.product([1, 3, 6, 7], tags)}
+    rates = optimization.learning_rate_at(tf.range(7), 1e-3, 7, 2).numpy()
     for step in (1, 3, 6, 7):
         parts = at[step, "masked_lm_loss"] + at[step, "next_sentence_loss"]
         assert at[step, "loss"] == pytest.approx(parts, rel=1e-5)
         assert at[step, "gradient_norm"] > 0 and at[step, "examples/sec"] > 0
-    rates = optimization.learning_rate_at(tf.range(7), 1e-3, 7, 2).numpy()
-    assert at[1, "learning_rate"] == 0.0
-    assert at[3, "learning_rate"] == pytest.approx(rates[2], rel=1e-5)  # of the step, not of its interval
-    assert at[7, "learning_rate"] == pytest.approx(rates[6], rel=1e-5)
-    model = MAKERS["pretraining"](tiny_config())
-    checkpoint.initialize(model, init)
-    batch = {name: tf.constant(values) for name, values in small_batch().items()}
-    for term in model.loss_terms(batch, dropout_seed=tf.constant([0, 0])):  # the first point is before the first step
-        assert at[1, term.name] == pytest.approx(float(term.mean()), rel=1e-5)
+        assert at[step, "learning_rate"] == pytest.approx(rates[step - 1], rel=1e-5)  # of the step, not its interval
     first, *_, last = (line for line in log_lines if line.startswith("Training: "))
     assert re.fullmatch(r"Training: 1 of 7 steps, loss \d\.\d{4}", first)  # nothing is known of the speed yet
     assert re.fullmatch(r"Training: 7 steps, loss .*, took .*", last)
 
+    seen = []
+    stops = {"evaluate": lambda step: seen.append(step) or step == 4, "eval_steps": 2}
+    train(tmp_path / "parts", 7, init, how=stops, **how)
+    assert seen == [2, 4] and steps_in(tmp_path / "parts") == {0, 2, 4}
+    train(tmp_path / "parts", 7, "not looked at", how={"evaluate": seen.append, "eval_steps": 3, "evaluated": 4}, **how)
+    assert seen == [2, 4, 6, 7] and steps_in(tmp_path / "parts") == {2, 4, 5, 6, 7}
+    assert f"Continuing from {tmp_path}/parts/model.ckpt-4 at step 4" in log_lines
+    whole, parts = saved(tmp_path / "whole"), saved(tmp_path / "parts")
+    assert whole.keys() == parts.keys() and all((value == parts[name]).all() for name, value in whole.items())
+    train(tmp_path / "parts", 7, **how)
+    assert any("nothing left to train" in line for line in log_lines)
 
-# What can go wrong
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("last", "settings", "steps"),
+    [
+        (7, {"save_checkpoints_steps": 3, "iterations_per_loop": 2}, {0, 3, 6, 7}),
+        (7, {"save_checkpoints_steps": 0}, {7}),
+        (5, {"save_checkpoints_steps": 1, "keep_checkpoint_max": 2}, {4, 5}),
+    ],
+)
+def test_checkpoints_at_the_start_every_few_steps_and_at_the_end(tmp_path, last, settings, steps):
+    train(tmp_path, last, **settings)
+    assert steps_in(tmp_path) == steps and saved(tmp_path)["global_step"] == last
+
+
+# Mistakes
 
 
 def test_a_loss_that_is_no_number(tmp_path):
@@ -121,12 +96,13 @@ def test_a_loss_that_is_no_number(tmp_path):
     def at(step):
         return {**batch, "masked_lm_weights": tf.where(step == 2, np.inf, batch["masked_lm_weights"])}
 
-    trainer = make_trainer(tmp_path, num_train_steps=6)
+    trainer = make_trainer(tmp_path, "masked_words", num_train_steps=6)
     with pytest.raises(UserError, match=r"step 3: .* 8 to 11\..*/model\.ckpt-0\. .*--learning_rate"):
         trainer.train(tf.data.Dataset.range(6).map(at), where=lambda first, count: f"{first} to {first + count - 1}")
-    assert [path.name for path in tmp_path.glob("*.index")] == ["model.ckpt-0.index"]
+    assert steps_in(tmp_path) == {0}
 
 
+@pytest.mark.slow
 def test_records_that_cannot_be_read_are_explained_and_a_failure_of_the_model_is_not(tmp_path):
     batch = batch_for("pretraining")
     shape = batch["input_mask"].shape
@@ -136,7 +112,7 @@ def test_records_that_cannot_be_read_are_explained_and_a_failure_of_the_model_is
         make_trainer(tmp_path).train(torn, explain=lambda: UserError("record 1 is wrong"))
     batch["input_ids"] = batch["input_ids"] + 10_000  # no row of the table
     with pytest.raises(tf.errors.InvalidArgumentError):
-        train(tmp_path, 1, batch=batch, how={"explain": lambda: pytest.fail("searched the records")})
+        make_trainer(tmp_path).train(endless(batch), explain=lambda: pytest.fail("searched the records"))
 
 
 @pytest.mark.slow
@@ -147,11 +123,10 @@ def test_room_for_the_checkpoints_is_looked_for_first(tmp_path, monkeypatch, log
 
     with pytest.raises(UserError, match=r"none: the checkpoints need"):
         train_with("none", 10)
-    assert not list((tmp_path / "none").glob("model.ckpt-*"))
+    assert not steps_in(tmp_path / "none")
     train_with("much", 10**9)
     assert not any("will need" in line for line in log_lines)
-    size = (tmp_path / "much" / "model.ckpt-2.data-00000-of-00001").stat().st_size
-    train_with("tight", size)
+    train_with("tight", (tmp_path / "much" / "model.ckpt-2.data-00000-of-00001").stat().st_size)
     assert any("tight: the checkpoints will need" in line for line in log_lines)
 
 

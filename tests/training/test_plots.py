@@ -10,7 +10,7 @@ import time
 import pytest
 import tensorflow as tf
 from command_lines import ROOT, call, environment
-from refused import message_of
+from refused import refuses
 
 from bert_tf2.training import plots
 from bert_tf2.training.monitor import TrainingMonitor, write_scalars
@@ -26,16 +26,15 @@ def train(folder, first, last, losses=float, **options) -> str:
     return str(folder)
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> list[str]:
+@pytest.fixture
+def runs(tmp_path) -> list[str]:
     """Two trainings; of the first with an evaluation, of the second a loss was not finite."""
-    folder = tmp_path_factory.mktemp("runs")
-    first = train(folder / "first", 0, 3)
+    first = train(tmp_path / "first", 0, 3)
     write_scalars(f"{first}/eval", 3, {"eval_loss": 1.5, "loss": 1.6, "eval_accuracy": 0.75})
-    return [first, train(folder / "second", 0, 3, lambda step: math.nan if step == 2 else 9.0)]
+    return [first, train(tmp_path / "second", 0, 3, lambda step: math.nan if step == 2 else 9.0)]
 
 
-def test_what_stands_where(runs, tmp_path, monkeypatch):
+def test_a_panel_for_each_curve_and_a_color_for_each_training(runs, tmp_path, monkeypatch):
     figure = pytest.importorskip("matplotlib.figure").Figure
     drawn, savefig = [], figure.savefig
     monkeypatch.setattr(figure, "savefig", lambda self, *a, **named: (drawn.append(self), savefig(self, *a, **named)))
@@ -50,7 +49,7 @@ def test_what_stands_where(runs, tmp_path, monkeypatch):
     assert [text.get_text() for text in drawn[0].legends[0].texts] == runs
 
 
-def test_points_behind_a_kill_are_forgotten(tmp_path):
+def test_points_behind_a_kill_are_forgotten_and_the_later_of_two_evaluations_counts(tmp_path):
     """A run that was killed at step 25 goes on from its checkpoint of step 10."""
     train(tmp_path, 0, 25, log_steps=10)
     time.sleep(1.1)  # files of events that begin in the same second are read in the order of their names
@@ -58,25 +57,23 @@ def test_points_behind_a_kill_are_forgotten(tmp_path):
     found = plots.read_scalars(str(tmp_path))
     assert {*found} == {"loss", "learning_rate", "examples/sec"} and [*found["loss"]] == [1, 10, 11, 20, 30, 40]
     assert found["loss"][20] > 100
-
-
-def test_the_later_of_two_evaluations_counts_and_files_of_tensorflow_1_are_read(tmp_path):
     with tf.summary.create_file_writer(f"{tmp_path}/new").as_default():
         for step, value in ((5, 1.0), (10, 2.0), (5, 3.0)):  # an older checkpoint is evaluated anew
             tf.summary.scalar("accuracy", value, step=step)
     assert plots.read_scalars(f"{tmp_path}/new") == {"accuracy": {5: 3.0, 10: 2.0}}
+
+
+def test_files_of_tensorflow_1_are_read_and_a_folder_without_curves_is_named(tmp_path):
     with tf.Graph().as_default():
         writer = tf.compat.v1.summary.FileWriter(f"{tmp_path}/old")
         writer.add_summary(tf.compat.v1.Summary(value=[{"tag": "loss", "simple_value": 7.5}]), 100)
         writer.close()
     assert plots.read_scalars(f"{tmp_path}/old") == {"loss": {100: 7.5}}
-
-
-def test_a_folder_without_curves_is_named(tmp_path):
     (tmp_path / "events.out.tfevents.1.text").write_text("loss 1.0\n")
     for folder in (tmp_path, tmp_path / "nowhere"):
-        found = message_of(call, "plot_training.py", f"--output_dir={folder}", f"--output_file={tmp_path}/x.png")
-        assert found.startswith(f"{folder}: has no curves")
+        refuses(
+            f"{folder} curves", call, "plot_training.py", f"--output_dir={folder}", f"--output_file={tmp_path}/x.png"
+        )
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -15,10 +16,10 @@ import networks
 import numpy as np
 import pytest
 import tensorflow as tf
-from command_lines import without_tensorflow
-from refused import message_of
+from refused import message_of, refuses
 from small_models import MAKERS, batch_for, tiny_config
-from worker_processes import WorkerProcesses, free_ports, pretraining_command, weights
+from small_trainings import saved
+from worker_processes import WorkerProcesses, free_addresses, pretraining_command, tf_config
 
 from bert_tf2.data.record_order import Share
 from bert_tf2.training import forward
@@ -49,13 +50,11 @@ def test_a_cluster_has_the_chief_first():
         ({"TF_CONFIG": "{'cluster'"}, "property name"),
         ({"TF_CONFIG": json.dumps({"cluster": TWO})}, '"task"'),
         (environment(TWO, index=2), "worker 2 .*: worker 0, worker 1"),
-        (environment({**TWO, "evaluator": ["c:1"]}, kind="evaluator"), "evaluator 0"),
         (environment({"worker": ["one", "two:1"]}), "'one' is not HOST:PORT"),
         (environment({"worker": ["one:70000", "two:1"]}), "'one:70000' is not HOST:PORT"),
-        (environment({"worker": []}), "worker 0"),
     ],
 )
-def test_a_wrong_tf_config_is_told_with_an_example(found, words):
+def test_a_wrong_tf_config_is_refused_with_an_example(found, words):
     message = message_of(find_cluster, found)
     assert message.startswith("TF_CONFIG: ") and re.search(words, message) and "host1:2222" in message
 
@@ -69,20 +68,20 @@ def test_tf_config_decides_but_with_a_tpu(monkeypatch):
     assert workers_of(options()).index == 1 and not is_chief(options())
     assert workers_of(options(use_tpu=True)) is None and is_chief(options(use_tpu=True))
     # Before the workers wait for each other.
-    assert "--train_batch_size=1" in message_of(join, options(do_train=True, train_batch_size=1))
-    parts = {"train_batch_size": 6, "gradient_accumulation_steps": 2}
-    assert "--train_batch_size=6" in message_of(join, options(do_train=True, **parts))
+    for size, parts in ((1, 1), (6, 2)):
+        how = {"train_batch_size": size, "gradient_accumulation_steps": parts}
+        refuses(f"--train_batch_size={size}", join, options(do_train=True, **how))
     monkeypatch.delenv("TF_CONFIG")
     assert workers_of(options()) is None
 
 
 # Meeting, with threads in place of processes
 
-ALIKE = {"the number of GPUs": 0}
+ALIKE, CLUSTER = {"the number of GPUs": 0}, "the cluster in TF_CONFIG"
 
 
 class Worker(threading.Thread):
-    """A worker that meets the others; `error` is what was raised."""
+    """A worker that meets the others; `error` is the error that was raised."""
 
     def __init__(self, where: list[str], index: int, alike: dict = ALIKE, **how):
         super().__init__(daemon=True)
@@ -101,10 +100,6 @@ class Worker(threading.Thread):
         return not self.is_alive() and self.error is None
 
 
-def addresses(count: int) -> list[str]:
-    return [f"localhost:{port}" for port in free_ports(count)]
-
-
 def names(count: int) -> list[str]:
     return [f"worker {number}" for number in range(count)]
 
@@ -119,7 +114,7 @@ def say(where: str, line: bytes) -> None:
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
 def test_nobody_goes_on_before_the_last_has_come(order):
-    where = addresses(3)
+    where = free_addresses(3)
     first, second = (Worker(where, index) for index in order[:2])
     time.sleep(0.5)
     assert first.is_alive() and second.is_alive()
@@ -129,30 +124,28 @@ def test_nobody_goes_on_before_the_last_has_come(order):
         pass  # the port is free again
 
 
-CLUSTER = "the cluster in TF_CONFIG"
 STRANGE = [
-    *({"index": index, "alike": {}} for index in (1, 1.0, True)),
-    *({"index": index, "alike": {CLUSTER: "a"}} for index in (0, 7, "1")),
-    *({"index": 1, "alike": alike} for alike in ({"the number of GPUs": 7}, [["a", 1]], {CLUSTER: 5}, None)),
+    *({"index": index, "alike": {CLUSTER: "a"}} for index in (0, 7, "1", 1.0, True)),
+    *({"index": 1, "alike": alike} for alike in ({}, [["a", 1]], {CLUSTER: 5}, None)),
     *([1], None),
 ]
 
 
-def test_other_callers_of_the_port_are_no_workers_and_told_once(log_lines):
-    where = addresses(2)
+def test_other_callers_of_the_port_are_no_workers_and_reported_once(log_lines):
+    where = free_addresses(2)
     chief = Worker(where, 0)
     for line in (b"GET / HTTP/1.1\r\n", b"", b"[" * 100_000, b'{"index":\n'):
         say(where[0], line)
     for message in STRANGE:
         say(where[0], json.dumps(message).encode() + b"\n")
     assert chief.is_alive() and Worker(where, 1).is_through() and chief.is_through()
-    (told,) = (line for line in log_lines if "no worker" in line)
-    assert "127.0.0.1" in told or "::1" in told
+    (line,) = (line for line in log_lines if "no worker" in line)
+    assert "127.0.0.1" in line or "::1" in line
 
 
-def test_another_program_at_the_address_of_the_chief_is_told(log_lines):
+def test_another_program_at_the_address_of_the_chief_is_reported(log_lines):
     with socket.create_server(("", 0)) as other:
-        where = [f"localhost:{other.getsockname()[1]}", *addresses(1)]
+        where = [f"localhost:{other.getsockname()[1]}", *free_addresses(1)]
 
         def answer() -> None:
             while True:
@@ -160,14 +153,13 @@ def test_another_program_at_the_address_of_the_chief_is_told(log_lines):
                     connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
         threading.Thread(target=answer, daemon=True).start()
-        message = message_of(wait_for_workers, where, 1, names(2), ALIKE, seconds=1.0)
-    assert f"worker 0 ({where[0]})" in message
-    (told,) = (line for line in log_lines if "no worker" in line)
-    assert where[0] in told and "HTTP/1.1" in told
+        refuses(f"worker 0 ({where[0]})", wait_for_workers, where, 1, names(2), ALIKE, seconds=1.0)
+    (line,) = (line for line in log_lines if "no worker" in line)
+    assert where[0] in line and "HTTP/1.1" in line
 
 
 def test_a_worker_that_ended_and_came_again_counts_once():
-    where = addresses(3)
+    where = free_addresses(3)
     chief, other = Worker(where, 0), Worker(where, 1)
     say(where[0], json.dumps({"index": 2, "alike": {**ALIKE, CLUSTER: " ".join(where)}}).encode() + b"\n")
     time.sleep(0.5)
@@ -178,9 +170,9 @@ def test_a_worker_that_ended_and_came_again_counts_once():
 
 
 def test_who_does_not_come_is_named(log_lines):
-    where, how = addresses(3), {"seconds": 1.0, "seconds_between_reminders": 0.3}
+    where, how = free_addresses(3), {"seconds": 1.0, "seconds_between_reminders": 0.3}
     other = Worker(where, 1, **how)
-    assert f"worker 2 ({where[2]})" in message_of(wait_for_workers, where, 0, names(3), ALIKE, **how)
+    refuses(f"worker 2 ({where[2]})", wait_for_workers, where, 0, names(3), ALIKE, **how)
     assert f"Waiting for worker 2 ({where[2]})" in log_lines
     other.join(10)
     assert re.match(r"worker [02] \(localhost:\d+\) did not come", str(other.error))
@@ -188,7 +180,7 @@ def test_who_does_not_come_is_named(log_lines):
 
 @pytest.mark.parametrize("what", ["the number of GPUs", CLUSTER])
 def test_workers_that_differ_from_the_chief_end_all_of_them(what):
-    where = addresses(3)
+    where = free_addresses(3)
     other_cluster = [*where[:2], "127.0.0.9:1"]
     other = Worker(where, 1)
     wrong = Worker(where, 2, {what: 4}) if what in ALIKE else Worker(other_cluster, 2)
@@ -205,8 +197,8 @@ def test_workers_that_differ_from_the_chief_end_all_of_them(what):
 def test_addresses_that_cannot_be_used(log_lines):
     with socket.create_server(("", 0)) as used:
         where = [f"localhost:{used.getsockname()[1]}", "localhost:1"]
-        assert f"worker 0 ({where[0]}): its port" in message_of(wait_for_workers, where, 0, names(2), ALIKE)
-    where = [*addresses(1), "no-such-host.invalid:2222"]
+        refuses(f"worker 0 ({where[0]}) port", wait_for_workers, where, 0, names(2), ALIKE)
+    where = [*free_addresses(1), "no-such-host.invalid:2222"]
     message = message_of(wait_for_workers, where, 0, names(2), ALIKE, seconds=1.0)
     assert message.startswith("TF_CONFIG: the host of worker 1 (no-such-host.invalid:2222) has no address")
     assert "worker 1 (no-such-host.invalid:2222)" in log_lines[0]
@@ -215,8 +207,7 @@ def test_addresses_that_cannot_be_used(log_lines):
 # Shares
 
 
-@pytest.mark.parametrize("batch_size", [6, 7, 11])
-@pytest.mark.parametrize(("number", "devices"), [(1, 1), (3, 1), (3, 2)])
+@pytest.mark.parametrize(("batch_size", "number", "devices"), [(6, 1, 1), (7, 3, 1), (11, 3, 2), (6, 3, 2)])
 def test_shares_hold_every_row_once_and_in_order(batch_size, number, devices):
     rows = np.arange(3 * batch_size)
     data = tf.data.Dataset.from_tensor_slices((rows, {"record": rows})).batch(batch_size)
@@ -249,17 +240,10 @@ def test_a_worker_evaluates_on_its_own_devices_alone(two, monkeypatch):
     found = [*forward.Runner(model, two).run(data)]
     assert [len(batch["input_ids"]) for batch in found] == [4, 1]
     for batch, other in zip(found, expected, strict=True):
-        assert batch.keys() == other.keys()
-        for name, values in batch.items():
-            np.testing.assert_allclose(values, other[name], atol=1e-6, err_msg=name)
+        assert_equal(batch, other, atol=1e-6)
 
 
 # Processes
-
-
-@pytest.fixture(scope="module")
-def command(tmp_path_factory) -> list[str]:
-    return pretraining_command(tmp_path_factory.mktemp("task"))
 
 
 def assert_equal(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], atol: float = 0.0) -> None:
@@ -269,31 +253,44 @@ def assert_equal(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], 
 
 
 _TEAM = """
+import os, sys
 import tensorflow as tf
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import step, workers
 from bert_tf2.training.options import DeviceOptions
+other = os.fork()  # a second process that has imported TensorFlow, and used no device
+os.environ["TF_CONFIG"] = sys.argv[1 if other else 2]
 team = workers.connect(workers.find_cluster())
-print(team.gather(7 + team.index), team.broadcast_from_chief(3 + team.index), tuple(team.share))
+found = [team.gather(7 + team.index), team.broadcast_from_chief(3 + team.index), team.share]
 team.check_same("all", "differ in nothing")
 for precision in ("float32", ["float32", "bfloat16"][team.index]):
     try:
         team.check_options(DeviceOptions(precision=precision))
     except UserError as error:
-        print(error)
+        found.append(str(error))
 sums = tf.function(lambda x: team.strategy.run(lambda x: step.reduce_gradients({"x": x + 0.0}), args=(x,)))
 (summed, norm) = sums(tf.constant([3.0 - 2.0 * team.index, 3.0]))
-print(summed["x"].numpy().tolist(), float(norm), flush=True)
+import json
+print(json.dumps([*found, summed["x"].numpy().tolist(), float(norm)]), flush=True)
+os._exit(os.waitstatus_to_exitcode(os.wait()[1]) if other else 0)
 """
 
 
-def test_what_workers_sum_and_compare(tmp_path):
-    with WorkerProcesses([sys.executable, "-c", _TEAM], 2, tmp_path) as team:
-        assert team.wait(300) == [0, 0], team.log(0)
-        for index in range(2):
-            numbers, differ, sums = without_tensorflow(team.log(index)).splitlines()[-3:]
-            assert numbers == f"[7, 8] 3 ({index}, 1, 2)" and sums == "[4.0, 6.0] 7.211102485656738"
-            assert differ.startswith("worker 0 (localhost:") and "--precision" in differ
+def test_workers_sum_gradients_and_compare_settings():
+    where = free_addresses(2)
+    call = [sys.executable, "-c", _TEAM, *(tf_config(where, index) for index in range(2))]
+    done = subprocess.run(call, env=lines.environment(), capture_output=True, text=True, timeout=300)
+    found = sorted(json.loads(line) for line in done.stdout.splitlines())
+    assert done.returncode == 0 and len(found) == 2, done.stderr
+    for index, (numbers, of_chief, share, differ, summed, norm) in enumerate(found):
+        assert (numbers, of_chief, share, summed) == ([7, 8], 3, [index, 1, 2], [4.0, 6.0])
+        assert norm == pytest.approx(52**0.5) and "--precision" in differ
+        assert all(f"worker {number} ({where[number]})" in differ for number in range(2))
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory) -> list[str]:
+    return pretraining_command(tmp_path_factory.mktemp("task"))
 
 
 @pytest.mark.slow
@@ -305,7 +302,7 @@ def test_workers_train_as_one_process_does(command, tmp_path, count, steps):
         lines.call("run_pretraining.py", *command[2:], f"--output_dir={tmp_path}/alone")
         assert team.wait(300) == [0] * count, team.log(0)
         assert "This is worker 1 (localhost:" in team.log(1) and "Saved" not in team.log(1)
-    alone, together = weights(tmp_path / "alone"), weights(tmp_path / "team")
+    alone, together = saved(tmp_path / "alone"), saved(tmp_path / "team")
     assert alone["global_step"] == steps
     assert_equal(together, alone, atol=1e-6)
     for name in ("eval_results.txt", "best/checkpoint"):
@@ -348,9 +345,9 @@ def test_a_link_that_stays_cut(command, tmp_path):
             for index in range(2):
                 last = team.last_line(index)
                 assert f"error: worker {1 - index} (10.77.0.{2 - index}:" in last and "start all workers again" in last
-        assert weights(tmp_path / "out")["global_step"] < 400
+        assert saved(tmp_path / "out")["global_step"] < 400
         network.mend(1)
         with WorkerProcesses(command, 2, tmp_path / "logs", network) as team:
             assert team.wait() == [0, 0], team.log(0)
             assert all("Continuing from" in team.log(index) for index in range(2))
-    assert_equal(weights(tmp_path / "out"), weights(tmp_path / "undisturbed"))
+    assert_equal(saved(tmp_path / "out"), saved(tmp_path / "undisturbed"))
