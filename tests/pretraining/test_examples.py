@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import collections
-import errno
 import hashlib
 import itertools
 import random
-import tempfile
 import types
 
 import numpy as np
@@ -20,7 +18,6 @@ from bert_tf2 import pretraining
 from bert_tf2.pretraining import CreatePretrainingDataOptions, PretrainingDataOptions, example_files, examples
 from bert_tf2.pretraining.drawn_examples import DrawnExamples
 from bert_tf2.pretraining.draws import BufferedDraws, Draws
-from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
 
 
@@ -42,30 +39,26 @@ class Script:
         pass
 
 
-# By hand
-
-
-def test_truncation_shortens_the_longer_segment_at_the_end_that_the_coin_decides():
+def test_by_hand():
     a, b, rng = [*"abcde"], [*"fgh"], Script(randoms=[0.1, 0.6, 0.2, 0.9])
     for limit in (4, 9):
         pretraining.truncate_seq_pair(a, b, limit, rng)
         # A is longer: a is removed, then e; now both have 3, so f of B; then d of A.
         assert (a, b, rng.left) == (["b", "c"], ["g", "h"], ([], []))
-
-
-def test_masks():
-    """The draws: whether [MASK] replaces a token, whether the token stays, and which word replaces it otherwise."""
+    # The draws: whether [MASK] replaces a token, whether the token stays, and which word replaces it otherwise.
     rng, tokens = Script([0.79, 0.8, 0.49, 0.8, 0.5], [7]), "[CLS] a b c [SEP] d e [SEP]".split()
     found = pretraining.create_masked_lm_predictions(tokens, 0.9, 3, VOCABULARY, rng, False)
     assert found == (f"[CLS] [MASK] b {VOCABULARY[7]} [SEP] d e [SEP]".split(), [1, 2, 3], [*"abc"])
     assert rng.left == ([], []) and tokens == "[CLS] a b c [SEP] d e [SEP]".split()  # not modified
-    for whole_words in (False, True):
-        nothing = pretraining.create_masked_lm_predictions(["[CLS]", "[SEP]"], 0.9, 3, VOCABULARY, rng, whole_words)
-        assert nothing == (["[CLS]", "[SEP]"], [], [])
-    for count, probability, wanted in ((128, 0.15, 19), (128, 0.3, 20), (5, 0.0, 1), (10, 0.25, 2), (14, 0.25, 4)):
+    nothing = pretraining.create_masked_lm_predictions(["[CLS]", "[SEP]"], 0.9, 3, VOCABULARY, rng, True)
+    assert nothing == (["[CLS]", "[SEP]"], [], [])
+    for count, probability, wanted in ((128, 0.3, 20), (5, 0.0, 1), (10, 0.25, 2), (14, 0.25, 4)):
         tokens = ["[CLS]", *["a"] * (count - 2), "[SEP]"]
         found = pretraining.create_masked_lm_predictions(tokens, probability, 20, VOCABULARY, random.Random(1))
         assert len(found[1]) == wanted  # 2.5 and 3.5 are rounded to even
+
+
+# Whole words, and whole sentences
 
 
 def words_of(instance, boundaries):
@@ -90,7 +83,7 @@ def whole_words(folder, tokenizer, text, **changes):
 
 @pytest.mark.parametrize("boundaries", ["pieces", "spaces"])
 def test_words_are_masked_together_or_not_at_all(tmp_path, tokenizer, boundaries):
-    """Of a segment that was cut inside a word, the first pieces belong to A's last word with pieces."""
+    """If a segment was cut inside a word, its first pieces belong to A's last word with boundaries=pieces."""
     text, met = "abcd ef\nghij klm\nno pqrs\n\nabc abcd\nxyz zyx\n", 0
     for instance in whole_words(tmp_path, tokenizer, text, word_boundaries=boundaries):
         positions, words = {*instance.masked_lm_positions}, words_of(instance, boundaries)
@@ -99,13 +92,12 @@ def test_words_are_masked_together_or_not_at_all(tmp_path, tokenizer, boundaries
     assert met > 50
 
 
-@pytest.mark.parametrize("changes", [{}, {"word_boundaries": "spaces"}, {"objective": "mlm"}], ids=str)
-@pytest.mark.parametrize(("draw", "mixed"), [("word", 0.01), ("piece", 0.41)])
-def test_whether_the_pieces_of_a_masked_word_are_replaced_alike(tmp_path, tokenizer, changes, draw, mixed):
-    """--whole_word_draw: 80 %, 10 % and 10 % of the words; of the pieces as in the reference."""
+@pytest.mark.parametrize("changes", [{}, {"word_boundaries": "spaces"}], ids=str)
+def test_the_pieces_of_a_masked_word_are_replaced_alike(tmp_path, tokenizer, changes):
+    """--whole_word_draw=word: 80 % of the words become [MASK], 10 % stay, and 10 % become others."""
     text = "\n\n".join(["ab cde fg hij\ncde fg hij ab\nfg hij ab cde\nhij ab cde fg\nab cde fg hij"] * 12)
     found = collections.Counter()
-    for instance in whole_words(tmp_path, tokenizer, text, whole_word_draw=draw, **changes):
+    for instance in whole_words(tmp_path, tokenizer, text, whole_word_draw="word", **changes):
         labels = dict(zip(instance.masked_lm_positions, instance.masked_lm_labels, strict=True))
         for word in words_of(instance, changes.get("word_boundaries", "pieces")):
             new = {instance.tokens[place] for place in word}
@@ -114,9 +106,8 @@ def test_whether_the_pieces_of_a_masked_word_are_replaced_alike(tmp_path, tokeni
                 how = "[MASK]" if new == {"[MASK]"} else "mixed" if "[MASK]" in new or any(same) else "other"
                 found["same" if all(same) else how] += 1
     shares = {how: count / found.total() for how, count in found.items()}
-    assert found.total() > 1000 and shares["mixed"] == pytest.approx(mixed, abs=0.08)
-    if draw == "word":  # a random entry of 57 may be the token itself, or [MASK]
-        assert shares == pytest.approx({"[MASK]": 0.8, "same": 0.1, "other": 0.1, "mixed": 0.01}, abs=0.03)
+    # A random entry of 57 may be the token itself, or [MASK].
+    assert shares == pytest.approx({"[MASK]": 0.8, "same": 0.1, "other": 0.1, "mixed": 0.01}, abs=0.03)
 
 
 def test_no_token_is_lost_and_only_long_sentences_are_cut():
@@ -138,22 +129,20 @@ def test_no_token_is_lost_and_only_long_sentences_are_cut():
 # The functions of the reference
 
 
-@pytest.mark.parametrize("whole_words", [(), (True,)])
-def test_the_reference_s_functions_take_its_arguments(tokenizer, corpus, whole_words):
+def test_the_reference_s_functions_take_its_arguments(tokenizer, corpus):
     """The arguments of two functions, the second one a call for each document with a generator that advances."""
     options = PretrainingDataOptions(
         max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, masked_lm_prob=0.2, short_seq_prob=0.3,
-        do_whole_word_mask=bool(whole_words),
+        do_whole_word_mask=True,
     )  # fmt: skip
     wanted = pretraining.make_instances([corpus], tokenizer, options, random.Random(3))
-    given = (32, 2, 0.3, 0.2, 5, random.Random(3), *whole_words)
-    found = pretraining.create_training_instances([corpus], tokenizer, *given)
+    found = pretraining.create_training_instances([corpus], tokenizer, 32, 2, 0.3, 0.2, 5, random.Random(3), True)
     assert len(found) > 10 and found == wanted
     documents = [[tokenizer.tokenize(line) for line in part.splitlines()] for part in CORPUS.split("\n\n")]
     rng, found = random.Random(3), []
     rng.shuffle(documents)
     for _, number in itertools.product(range(2), range(len(documents))):
-        given = (32, 0.3, 0.2, 5, VOCABULARY, rng, *whole_words)
+        given = (32, 0.3, 0.2, 5, VOCABULARY, rng, True)
         found += pretraining.create_instances_from_document(documents, number, *given)
     rng.shuffle(found)
     assert found == wanted
@@ -197,22 +186,18 @@ def test_instances_of_one_s_own_are_written(tokenizer, tmp_path):
 # The script
 
 
+# Quick ones; the first three lie in every checkout.
 FAST = {
-    "B07_chinese_whole_word_nolower", "B08_two_in_three_out", "B14_masked_lm_prob_03_whole_word", "B19_long_lines",
-    "B20_odd_lines", "B21_odd_vocabulary", "B23_repeated_and_missing_input", "B24_tiny_sequences_seed_0",
-    "B26_single_sentence",
+    "B21_odd_vocabulary", "B24_tiny_sequences_seed_0", "B26_single_sentence", "B07_chinese_whole_word_nolower",
+    "B08_two_in_three_out", "B19_long_lines", "B20_odd_lines", "B23_repeated_and_missing_input",
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", [case for case in cases("pretraining") if case.id in FAST or case.marks])
+@pytest.mark.parametrize("case", [case for case in cases("pretraining") if case.id in FAST])
 def test_records_are_those_of_the_reference(case, tmp_path):
     outputs = [f"{tmp_path}/{number}" for number in range(case["num_output_files"])]
-    inputs = [str(GOLDEN / path) for path in case["input_file"]]
-    files = {
-        "input_file": ",".join(inputs),
-        "output_file": ",".join(outputs),
-        "vocab_file": str(GOLDEN / case["vocab"]),
-    }
+    files = {"input_file": ",".join(str(GOLDEN / path) for path in case["input_file"])}
+    files |= {"output_file": ",".join(outputs), "vocab_file": str(GOLDEN / case["vocab"])}
     example_files.run(CreatePretrainingDataOptions(**{"do_lower_case": True, **files, **case["flags"]}))
     assert [digest(path)["digest"] for path in outputs] == [output["digest"] for output in case["outputs"]]
 
@@ -232,7 +217,7 @@ SPACES = {"do_whole_word_mask": True, "word_boundaries": "spaces"}
     ],
 )
 def test_the_bytes_stay_where_the_reference_has_no_such_option(tmp_path, changes, expected):
-    """Of commit 9abd1cf: a corpus that is made again, or continued in shards, must not change."""
+    """Those of commit 9abd1cf: a corpus that is made again, or continued in shards, must not change."""
     path = make(tmp_path, dupe_factor=2, **{"dynamic_masking": False, **changes})
     with open(path, "rb") as stream:
         assert hashlib.sha256(stream.read()).hexdigest()[:16] == expected
@@ -251,9 +236,9 @@ def random_text(rng):
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("seed", range(36))
+@pytest.mark.parametrize("seed", range(15))
 def test_the_script_makes_what_the_functions_make(tmp_path, seed):
-    """Of random texts, vocabularies and options."""
+    """Random texts, vocabularies and options. The functions draw from random.Random number by number."""
     rng = random.Random(seed)
     entries = [*VOCABULARY, *rng.choices(VOCABULARY, k=3 * (seed % 2))]  # repeated entries: the last one counts
     (tmp_path / "vocab.txt").write_text("\n".join(entries), encoding="utf-8")
@@ -271,112 +256,65 @@ def test_the_script_makes_what_the_functions_make(tmp_path, seed):
         "random_seed": seed,
         **how[seed % len(how)],
     }
-    options = data_options(
-        tmp_path, input_file=f"{tmp_path}/one,{tmp_path}/two", do_lower_case=seed % 3 > 0, **settings
-    )
+    paths = [f"{tmp_path}/one", f"{tmp_path}/two"]
+    options = data_options(tmp_path, input_file=",".join(paths), do_lower_case=seed % 3 > 0, **settings)
     example_files.run(options)
     tokenizer = FullTokenizer(options.vocab_file, do_lower_case=options.do_lower_case)
-    paths = options.input_file.split(",")
     instances = pretraining.make_instances(paths, tokenizer, options, random.Random(seed))
-    assert instances
-    if options.dynamic_masking:
-        wanted = []
-        for instance in instances:
-            assert instance.masked_lm_positions == []
-            lengths = [*filter(None, map(instance.segment_ids.count, (0, 1)))]
-            row = {"input_ids": tokenizer.convert_tokens_to_ids(instance.tokens), "segment_lengths": lengths}
-            pair = {} if options.objective == "mlm" else {"next_sentence_labels": [int(instance.is_random_next)]}
-            wanted.append(row | pair)
-        assert rows_of(tmp_path / "out") == wanted
-    else:
+    if not options.dynamic_masking:
         sizes = options.max_seq_length, options.max_predictions_per_seq
         pretraining.write_instance_to_example_files(instances, tokenizer, *sizes, [f"{tmp_path}/same"])
-        assert (tmp_path / "out").read_bytes() == (tmp_path / "same").read_bytes()
+        assert (tmp_path / "out").read_bytes() == (tmp_path / "same").read_bytes() != b""
+        return
+    wanted = []
+    for instance in instances:
+        assert instance.masked_lm_positions == []
+        lengths = [*filter(None, map(instance.segment_ids.count, (0, 1)))]
+        row = {"input_ids": tokenizer.convert_tokens_to_ids(instance.tokens), "segment_lengths": lengths}
+        pair = {} if options.objective == "mlm" else {"next_sentence_labels": [int(instance.is_random_next)]}
+        wanted.append(row | pair)
+    assert rows_of(tmp_path / "out") == wanted != []
 
 
-# Random numbers, many at a time
-
-
-def random_draws(choose, draws, count):
-    """The results of random calls."""
-    for _ in range(count):
-        name = choose.choice(["random", "randint", "coin_flips", "count_below", "shuffled"])
-        arguments = {
-            "random": (),
-            "randint": (choose.randint(-3, 3), 3 + choose.choice([0, 1, 2, 252, 253, 254, 30522, 2**31 + 1])),
-            "coin_flips": (choose.randint(0, 90),),
-            "count_below": (choose.choice([0.8, 0.97, 0.1]), choose.randint(0, 80)),
-            "shuffled": (choose.choice([0, 1, 2, 3, 125, 254, 255, 256, 600]), choose.choice([None, 0, 1, 20, 77])),
-        }
-        found = getattr(draws, name)(*arguments[name])
-        yield name, [*found] if name == "shuffled" else found
-
-
-@pytest.mark.parametrize("block", [64, 1000, 1 << 16])
-@pytest.mark.parametrize("seed", range(4))
-def test_buffered_draws_are_those_of_the_generator(seed, block):
-    """With small blocks every kind of draw meets their ends."""
-    rng = random.Random(seed)
-    for _ in range(seed * 333):
-        rng.random()  # another place in the state
-    ours = [*random_draws(random.Random(-seed), BufferedDraws(rng, block), 600)]
-    assert ours == [*random_draws(random.Random(-seed), Draws(rng), 600)]
-
-
-@pytest.mark.parametrize("kind", [Draws, BufferedDraws])
-def test_a_limit_is_compared_with_every_bit(kind):
-    rng = random.Random(1)
-    for place, number in enumerate([rng.random() for _ in range(40)]):
-        for limit in (number, number + 2**-53):
-            ours = kind(random.Random(1))
-            ours.coin_flips(place)
-            assert ours.count_below(limit, 1) == (limit > number)
+# What is rarely met: the ends of buffers, numbers that are equal but for their last bits, the temporary file
 
 
 @pytest.mark.parametrize(("seed", "count"), [(146572, 2), (315434, 2), (1, 100_000)])
-def test_long_shuffles_and_those_with_unusually_many_draws(seed, count):
-    """With the first seeds, the first 17 draws are too large."""
+def test_buffered_draws_are_those_of_the_generator(seed, count):
+    """With the first seeds, the first 17 draws of a shuffle are too large."""
     ours, theirs = (kind(random.Random(seed)) for kind in (BufferedDraws, Draws))
-    assert [*ours.shuffled(count)] == theirs.shuffled(count) and ours.random() == theirs.random()
+    assert [*ours.shuffled(count)] == theirs.shuffled(count)
+    choose, small = random.Random(seed), BufferedDraws(random.Random(seed), 64)
+    theirs = Draws(random.Random(seed))
+    for _ in range(600):
+        name, arguments = choose.choice(
+            [
+                ("random", ()),
+                ("randint", (choose.randint(-3, 3), 3 + choose.choice([0, 1, 2, 252, 253, 254, 30522, 2**31 + 1]))),
+                ("coin_flips", (choose.randint(0, 90),)),
+                ("count_below", (choose.choice([0.8, 0.97, 0.1]), choose.randint(0, 80))),
+                ("shuffled", (choose.choice([0, 1, 3, 125, 254, 255, 256, 600]), choose.choice([None, 0, 1, 77]))),
+            ]
+        )
+        ours, expected = (getattr(kind, name)(*arguments) for kind in (small, theirs))
+        assert ([*ours] == [*expected]) if name == "shuffled" else ours == expected
+    number = random.Random(seed).random()
+    for limit in (number, number + 2**-53):
+        assert BufferedDraws(random.Random(seed)).count_below(limit, 1) == (limit > number)
 
 
-# Examples in memory and in a temporary file
-
-
-def filled(count, most_masked=4, **more):
-    rng, found, expected = random.Random(3), DrawnExamples(most_masked, **more), []
-    for _ in range(count):
-        masked = [rng.randrange(500) for _ in range(rng.randint(0, most_masked))]
+@pytest.mark.parametrize("most", [1, 7, 20, 21])
+def test_examples_are_kept_in_memory_and_in_a_temporary_file(tmp_path, most):
+    rng, made, expected = random.Random(3), DrawnExamples(4, folder=str(tmp_path), most=most, at_once=3), []
+    for _ in range(20):
+        masked = [rng.randrange(500) for _ in range(rng.randint(0, 4))]
         places = (rng.randrange(1 << 40), rng.randrange(500), rng.randrange(1 << 40), rng.randrange(500))
         expected.append((*places, rng.random() < 0.5, masked, [rng.randint(-1, 30000) for _ in masked]))
-        found.add(examples.Example(*expected[-1]))
-    return found, expected
-
-
-@pytest.mark.parametrize("most_masked", [4, 0])
-@pytest.mark.parametrize("most", [1, 7, 20, 21, 100])
-def test_examples_are_kept(tmp_path, most, most_masked):
-    made, expected = filled(20, most_masked, folder=str(tmp_path), most=most, at_once=3)
+        made.add(examples.Example(*expected[-1]))
     names = ("start_a", "length_a", "start_b", "length_b", "random_next")
-    for order in (np.random.default_rng(1).permutation(20), [3]):
-        assert len(made) == 20
-        rows = [
-            (
-                *(row[name] for name in names),
-                *([*row[name][: row["num_masked"]]] for name in ("masked", "replacements")),
-            )
-            for row in made.rows(np.array(order))
-        ]
-        assert rows == [expected[number] for number in order]
-    assert made.num_tokens == sum(row[1] + row[3] for row in expected)
-    assert made.num_masked == sum(len(row[5]) for row in expected)
-    assert [*tmp_path.iterdir()] == []
-
-
-def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
-    def write(data):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **how: types.SimpleNamespace(write=write))
-    with pytest.raises(UserError, match=rf"^{tmp_path}: .*No space left on device.*$"):
-        filled(4, folder=str(tmp_path), most=4)
+    order = np.random.default_rng(1).permutation(20)
+    for row, number in zip(made.rows(order), order, strict=True):
+        masks = ([*row[name][: row["num_masked"]]] for name in ("masked", "replacements"))
+        assert (*(row[name] for name in names), *masks) == expected[number]
+    assert len(made) == 20 and made.num_tokens == sum(row[1] + row[3] for row in expected)
+    assert made.num_masked == sum(len(row[5]) for row in expected) and [*tmp_path.iterdir()] == []
