@@ -20,7 +20,7 @@ from huggingface_folders import (
     tensors_of,
     write_json,
 )
-from refused import message_of, refuses
+from refused import refuses
 from small_models import MAKERS, randomize, small_config
 
 from bert_tf2 import modeling
@@ -93,23 +93,6 @@ def test_the_activation_keeps_its_meaning():
     approximate = dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu")
     for theirs, ours in {**exact, **approximate, "relu": "relu"}.items():
         assert BertConfig.from_huggingface({**CONFIG, "hidden_act": theirs}).hidden_act == ours
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"model_type": "roberta"}, "'roberta'"),
-        ({"is_decoder": True}, "decoder"),
-        ({"position_embedding_type": "relative_key"}, "'relative_key'"),
-        ({"hidden_act": "quick_gelu"}, "'quick_gelu'"),
-        ({"hidden_act": ["gelu"]}, "hidden_act"),
-        ({"quantization_config": {"bits": 8}}, "quantized"),
-        ({"vocab_size": None}, "vocab_size"),
-    ],
-)
-def test_a_configuration_of_another_model_is_refused(tmp_path, changes, words):
-    message = refuses(f"{tmp_path}/config.json {words}", HuggingFaceFolder, make_folder(tmp_path, **changes))
-    assert message_of(BertConfig.from_json_file, str(tmp_path / "config.json")) == message
 
 
 # Writing
