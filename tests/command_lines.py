@@ -86,20 +86,15 @@ class CommandLines:
     """A context with the parent of the forks. If `quick`, TensorFlow cannot be imported there."""
 
     def __init__(self, quick: bool = False):
-        self._quick = quick
+        self._command = [sys.executable, __file__, "quick" if quick else ""]
 
     def __enter__(self) -> CommandLines:
-        self._server = subprocess.Popen(
-            [sys.executable, __file__, *(["quick"] if self._quick else [])],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            env=environment(TF_CPP_MIN_LOG_LEVEL="2"),
-        )  # fmt: skip
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self._server = subprocess.Popen(self._command, env=environment(TF_CPP_MIN_LOG_LEVEL="2"), text=True, **pipes)
         return self
 
     def __exit__(self, *exception) -> None:
-        self._server.stdin.close()
-        self._server.wait(timeout=60)
-        self._server.stdout.close()
+        self._server.communicate(timeout=60)
 
     def run(self, script: str, *arguments: str, cwd: pathlib.Path = ROOT, columns: int = 80) -> Done:
         """The end of a script in a fork, on a terminal with so many `columns`."""
@@ -109,14 +104,13 @@ class CommandLines:
 
 
 def _serve(quick: bool) -> None:
-    # What the scripts import late and what takes long, so that the forks need not.
     from bert_tf2 import commands
 
+    # Modules that the scripts import late and that take long, so that the forks need not import them.
     if quick:
         sys.modules["tensorflow"] = sys.modules["keras"] = None
-        for command in commands.COMMANDS.values():
-            commands.find(command.options)
-        for name in ("support.console", "data.records", "weights.sources", "weights.text_rules", "finetuning.tables"):
+        late = ["support.console", "data.records", "weights.sources", "weights.text_rules", "finetuning.tables"]
+        for name in [command.options for command in commands.COMMANDS.values()] + late:
             with contextlib.suppress(ImportError):
                 commands.find(name)
         del sys.modules["keras"]  # it may be there, but cannot be imported
@@ -130,22 +124,22 @@ def _serve(quick: bool) -> None:
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             child = os.fork()
             if not child:
+                for stream, number in ((out, 1), (err, 2)):
+                    os.dup2(stream.fileno(), number)
                 os.environ["COLUMNS"] = str(columns)
-                _become(script, arguments, cwd, out, err)
+                os.chdir(cwd)
+                sys.argv = [str(ROOT / script), *arguments]
+                _run(sys.argv[0])
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             texts = [stream.seek(0) or stream.read().decode() for stream in (out, err)]
         print(json.dumps([status, *texts]), flush=True)
 
 
-def _become(script: str, arguments: list[str], cwd: str, out, err) -> None:
-    """Runs the script in a fork."""
+def _run(script: str) -> None:
+    """Runs a script, and ends the fork as a process of the script would end."""
     status = 0
     try:
-        os.dup2(out.fileno(), 1)
-        os.dup2(err.fileno(), 2)
-        os.chdir(cwd)
-        sys.argv = [str(ROOT / script), *arguments]
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        runpy.run_path(script, run_name="__main__")
     except SystemExit as end:
         status = end.code or 0
     except BaseException:
@@ -157,4 +151,4 @@ def _become(script: str, arguments: list[str], cwd: str, out, err) -> None:
 
 
 if __name__ == "__main__":
-    _serve(quick="quick" in sys.argv)
+    _serve(quick=sys.argv[1] == "quick")

@@ -27,45 +27,34 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-COMPARED = {
+OTHER = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And,
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult, ast.Div: ast.Mult, ast.Mod: ast.Add,
 }  # fmt: skip
-COMPUTED = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Add,
-    ast.FloorDiv: ast.Mult,
-    ast.Div: ast.Mult,
-    ast.Mod: ast.Add,
-}
 UNTESTED = ("demo.py", "__main__.py")  # shown to people, and run as a whole by other checks
 
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """One change. `name` is the same in every version, `first` to `last` are the statement's lines in this version."""
+    """One change. `name` is the same in every version; `places` are lines of this version, from the first place."""
 
     name: str
     module: str
-    function: str
-    first: int
-    last: int
+    places: list[tuple[int, int]]  # the statement, its function, the module
     source: str = dataclasses.field(repr=False)
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST, ast.AST]]:
     """Yields (word for the change, part of the source, its replacement)."""
     match node:
-        case ast.Compare(ops=[op], left=left, comparators=right) if type(op) in COMPARED:
-            yield "compare", node, ast.Compare(left, [COMPARED[type(op)]()], right)
+        case ast.Compare(ops=[op], left=left, comparators=right) if type(op) in OTHER:
+            yield "compare", node, ast.Compare(left, [OTHER[type(op)]()], right)
         case ast.BoolOp(op=op, values=values):
-            yield "and/or", node, ast.BoolOp(ast.And() if isinstance(op, ast.Or) else ast.Or(), values)
-        case ast.BinOp(op=op, left=left, right=right) if type(op) in COMPUTED:
-            if not any(
-                isinstance(side, ast.JoinedStr | ast.Constant) and not _is_number(side) for side in (left, right)
-            ):
-                yield "compute", node, ast.BinOp(left, COMPUTED[type(op)](), right)
+            yield "and/or", node, ast.BoolOp(OTHER[type(op)](), values)
+        case ast.BinOp(op=op, left=left, right=right) if type(op) in OTHER:
+            if not any(map(_is_text, (left, right))):
+                yield "compute", node, ast.BinOp(left, OTHER[type(op)](), right)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             yield "not", node, operand
         case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
@@ -80,77 +69,63 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST, ast.AST]]:
             yield "keyword", node, ast.Call(called, node.args, node.keywords[:-1])
 
 
-def _is_number(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, int | float)
+def _is_text(node: ast.AST) -> bool:
+    is_constant = isinstance(node, ast.Constant) and not isinstance(node.value, int | float)
+    return is_constant or isinstance(node, ast.JoinedStr)
 
 
-def _places(
-    node: ast.AST, function: str = "", statement: ast.stmt | None = None
-) -> Iterator[tuple[str, ast.stmt, ast.AST]]:
+def _parts(node: ast.AST, function: str = "", statement: ast.stmt | None = None) -> Iterator[tuple]:
     """Yields (function, statement, node) of all code but annotations and decorators."""
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns", "decorator_list", "type_params"):
             continue
-        for child in value if isinstance(value, list) else [value]:
-            if not isinstance(child, ast.AST):
-                continue
+        for child in filter(lambda each: isinstance(each, ast.AST), value if isinstance(value, list) else [value]):
             inner, of = function, child if isinstance(child, ast.stmt) else statement
             if isinstance(child, ast.FunctionDef | ast.ClassDef):
                 inner = f"{function}.{child.name}".lstrip(".")
             if of is not None:
                 yield inner, of, child
-            yield from _places(child, inner, of)
-
-
-def _replaced(source: bytes, starts: list[int], part: ast.AST, replacement: ast.AST) -> str:
-    begin = starts[part.lineno - 1] + part.col_offset
-    end = starts[part.end_lineno - 1] + part.end_col_offset
-    text = ast.unparse(ast.fix_missing_locations(replacement))
-    text = text if isinstance(replacement, ast.stmt) else f"({text})"
-    return (source[:begin] + text.encode() + source[end:]).decode()
+            yield from _parts(child, inner, of)
 
 
 def mutants_of(checkout: pathlib.Path, module: str) -> list[Mutant]:
     """All mutants of a module, whose path is relative to the checkout."""
     source = (checkout / module).read_bytes()
-    starts = [0]
-    for line in source.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
+    lines = source.splitlines(keepends=True)
+    parts = [*_parts(ast.parse(source))]
+    functions = {name: (s.lineno + 1, s.end_lineno) for name, s, node in parts if s is node and hasattr(s, "name")}
     found, seen = [], collections.Counter()
-    for function, statement, node in _places(ast.parse(source)):
+    for function, statement, node in parts:
         for word, part, replacement in _changes(node):
             head = ast.unparse(statement).partition("\n")[0]  # of `if` and the like, the first line
             key = f"{module} {function}: {head} | {word}: {ast.unparse(part).partition(chr(10))[0]}"
             seen[key] += 1
-            name = f"{key} #{seen[key]}"
             body = getattr(statement, "body", None)
             last = body[0].lineno - 1 if isinstance(body, list) and body else statement.end_lineno
-            changed = _replaced(source, starts, part, replacement)
-            found.append(Mutant(name, module, function, statement.lineno, max(statement.lineno, last), changed))
+            places = [(statement.lineno, max(statement.lineno, last)), functions.get(function, (1, 0)), (0, 1 << 30)]
+            begin = len(b"".join(lines[: part.lineno - 1])) + part.col_offset
+            end = len(b"".join(lines[: part.end_lineno - 1])) + part.end_col_offset
+            text = ast.unparse(ast.fix_missing_locations(replacement))
+            text = text if isinstance(replacement, ast.stmt) else f"({text})"
+            changed = (source[:begin] + text.encode() + source[end:]).decode()
+            found.append(Mutant(f"{key} #{seen[key]}", module, places, changed))
     return found
-
-
-def modules_of(checkout: pathlib.Path) -> list[str]:
-    """The package's modules, relative to the checkout."""
-    paths = sorted((checkout / "bert_tf2").rglob("*.py"))
-    return [str(path.relative_to(checkout)) for path in paths if path.name not in UNTESTED]
 
 
 def drawn(checkout: pathlib.Path, modules: list[str], count: int, seed: int) -> list[Mutant]:
     """`count` mutants, of each module as many as its share of the lines, at least one."""
     lines = {module: len((checkout / module).read_text().splitlines()) for module in modules}
-    total = sum(lines.values())
     chosen = []
     for module in modules:
         of_module = mutants_of(checkout, module)
-        wanted = min(len(of_module), max(1, round(count * lines[module] / total)))
+        wanted = min(len(of_module), max(1, round(count * lines[module] / sum(lines.values()))))
         chosen += random.Random(f"{seed} {module}").sample(of_module, wanted)
     random.Random(seed).shuffle(chosen)  # so that an interrupted run is a sample of everything
     return chosen
 
 
 def cover(arguments: argparse.Namespace) -> None:
-    """Runs the tests once and notes, for each line of the package, the tests that pass and run it."""
+    """Runs the tests once; writes the tests of each line and the seconds of each test, without those that failed."""
     import coverage
     import pytest
 
@@ -158,6 +133,7 @@ def cover(arguments: argparse.Namespace) -> None:
     sys.path.insert(0, str(arguments.checkout))
     watched = coverage.Coverage(data_file=None, source=[str(arguments.checkout / "bert_tf2")], config_file=False)
     seconds: dict[str, float] = {}
+    failed = set()
 
     class Watch:
         @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -169,53 +145,42 @@ def cover(arguments: argparse.Namespace) -> None:
             return result
 
         def pytest_runtest_logreport(self, report):
-            if report.failed:
-                seconds[report.nodeid] = float("nan")
+            failed.update([report.nodeid] if report.failed else ())
 
     watched.start()
     pytest.main(["-p", "no:xdist", "-p", "no:cacheprovider", *arguments.pytest], plugins=[Watch()])
     watched.stop()
-    write_cover(watched.get_data(), seconds, arguments.checkout, arguments.out)
-
-
-def write_cover(data, seconds: dict[str, float], checkout: pathlib.Path, out: pathlib.Path) -> None:
-    """Writes the tests of each line and the seconds of each test, without those that failed."""
-    tests = sorted(test for test, value in seconds.items() if value == value)
-    number = {test: index for index, test in enumerate(tests)}
-    lines = {}
+    data, tests = watched.get_data(), sorted({*seconds} - failed)
+    number, lines = {test: index for index, test in enumerate(tests)}, {}
     for path in data.measured_files():
-        contexts = data.contexts_by_lineno(path)
-        module = str(pathlib.Path(path).relative_to(checkout))
-        lines[module] = {
-            line: sorted({number[test] for test in of_line if test in number}) for line, of_line in contexts.items()
+        lines[str(pathlib.Path(path).relative_to(arguments.checkout))] = {
+            line: sorted({number[test] for test in of_line if test in number})
+            for line, of_line in data.contexts_by_lineno(path).items()
         }
-    out.write_text(json.dumps({"tests": tests, "seconds": [seconds[test] for test in tests], "lines": lines}))
+    found = {"tests": tests, "seconds": [seconds[test] for test in tests], "lines": lines}
+    arguments.out.write_text(json.dumps(found))
 
 
-def tests_for(mutant: Mutant, covered: dict, functions: dict[str, tuple[int, int]], most_seconds: float) -> list[str]:
+def tests_for(mutant: Mutant, covered: dict, most_seconds: float) -> list[str]:
     """The quickest tests that run the changed statement, its function or its module, those of the same folder first."""
-    lines = {int(line): tests for line, tests in covered["lines"].get(mutant.module, {}).items()}
-    first, last = functions.get(mutant.function, (0, 0))
-    ranges = [(mutant.first, mutant.last), (first + 1, last), (0, 1 << 30)]
-    tests: set[int] = set()
-    for begin, end in ranges:  # code that TensorFlow traces runs in copies of its functions, which have no lines here
-        tests = {test for line, of_line in lines.items() if begin <= line <= end for test in of_line}
-        if tests:
+    lines, seconds = covered["lines"].get(mutant.module, {}), covered["seconds"]
+    for begin, end in mutant.places:  # code that TensorFlow traces runs in copies of functions, which have no lines
+        if tests := {test for line, of_line in lines.items() if begin <= int(line) <= end for test in of_line}:
             break
-    folder = str(pathlib.Path(mutant.module).parent).replace("bert_tf2", "tests", 1)
-    stem = pathlib.Path(mutant.module).stem
+    module = pathlib.Path(mutant.module)
+    folder = str(module.parent).replace("bert_tf2", "tests", 1)
 
     def order(test: int) -> tuple[bool, bool, float]:
         path = pathlib.Path(covered["tests"][test].partition("::")[0])
-        return stem not in path.stem, str(path.parent) != folder, covered["seconds"][test]
+        return module.stem not in path.stem, str(path.parent) != folder, seconds[test]
 
     # Half of the time for the tests of the same name and folder, half for the quickest of all.
     chosen: dict[int, None] = {}
-    for ordered in (sorted(tests, key=order), sorted(tests, key=lambda test: covered["seconds"][test])):
+    for key in (order, seconds.__getitem__):
         left = most_seconds / 2
-        for test in ordered:
+        for test in sorted(tests, key=key):
             if test not in chosen and left > 0:
-                left -= covered["seconds"][test] + 0.02
+                left -= seconds[test] + 0.02
                 chosen[test] = None
     return [covered["tests"][test] for test in chosen]
 
@@ -226,26 +191,23 @@ def _run_tests(copy: pathlib.Path, tests: list[str], limit: float) -> tuple[str,
     told.unlink(missing_ok=True)
     child = os.fork()
     if not child:
-        os.setpgid(0, 0)
-        with open(os.devnull, "w") as nothing:
-            for stream in (1, 2):
-                os.dup2(nothing.fileno(), stream)
-        os.chdir(copy)
-        sys.path[:0] = [str(copy)]
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(copy), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         import pytest
 
         class Tell:
             def pytest_runtest_logreport(self, report):
                 if report.failed:
-                    told.write_text(report.nodeid)
+                    told.write_text(report.nodeid or "collection")
 
-            def pytest_collectreport(self, report):
-                if report.failed:
-                    told.write_text(f"{report.nodeid} (collection)")
+            pytest_collectreport = pytest_runtest_logreport
 
         status = 1
         try:
+            os.setpgid(0, 0)
+            for stream in (1, 2):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+            os.chdir(copy)
+            sys.path[:0] = [str(copy)]
+            os.environ["PYTHONPATH"] = os.pathsep.join([str(copy), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
             status = pytest.main(["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", *tests], plugins=[Tell()])
         finally:
             os._exit(int(status))
@@ -253,8 +215,7 @@ def _run_tests(copy: pathlib.Path, tests: list[str], limit: float) -> tuple[str,
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
-            failure = told.read_text() if told.exists() else ""
-            return ("survived" if os.waitstatus_to_exitcode(status) == 0 else "found"), failure
+            return ("found" if status else "survived"), told.read_text() if told.exists() else ""
         time.sleep(0.05)
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -273,42 +234,39 @@ def _lane(todo: int, mutants: list[Mutant], covered: dict, arguments: argparse.N
             pathlib.Path(folder, "shared").symlink_to(shared.resolve())
         while index := os.read(todo, 4):
             mutant = mutants[int.from_bytes(index, "little")]
-            tree = ast.parse((copy / mutant.module).read_bytes())
-            functions = {
-                name: (s.lineno, s.end_lineno) for name, s, node in _places(tree) if s is node and hasattr(s, "name")
-            }
-            tests = tests_for(mutant, covered, functions, arguments.seconds)
-            verdict, failure = "no test", ""
-            begin = time.monotonic()
+            tests = tests_for(mutant, covered, arguments.seconds)
+            verdict, failure, begin = "no test", "", time.monotonic()
             if tests:
                 original = (copy / mutant.module).read_bytes()
                 (copy / mutant.module).write_text(mutant.source)
-                try:
-                    verdict, failure = _run_tests(copy, tests, arguments.limit)
-                finally:
-                    (copy / mutant.module).write_bytes(original)
-            row = {"name": mutant.name, "verdict": verdict, "by": failure, "tests": len(tests)}
-            row["seconds"] = round(time.monotonic() - begin, 1)
+                verdict, failure = _run_tests(copy, tests, arguments.limit)
+                (copy / mutant.module).write_bytes(original)
+            seconds = round(time.monotonic() - begin, 1)
+            row = {"name": mutant.name, "verdict": verdict, "by": failure, "tests": len(tests), "seconds": seconds}
             with open(arguments.results, "a") as results:
                 results.write(json.dumps(row) + "\n")
-            print(f"{verdict:9}{row['seconds']:6.1f} s  {mutant.name}  {failure}", flush=True)
+            print(f"{verdict:9}{seconds:6.1f} s  {mutant.name}  {failure}", flush=True)
+
+
+def _rows(path: pathlib.Path) -> dict[str, dict]:
+    """The lines of results by the names of their mutants."""
+    return {row["name"]: row for row in map(json.loads, path.read_text().splitlines())} if path.exists() else {}
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Makes mutants, or takes those of another run, and writes a line for each: found, survived, no test or time."""
     covered = json.loads(arguments.cover.read_text())
-    checkout = arguments.checkout
-    modules = [module for module in modules_of(checkout) if module.startswith(tuple(arguments.modules))]
+    paths = (path for path in (arguments.checkout / "bert_tf2").rglob("*.py") if path.name not in UNTESTED)
+    modules = sorted(str(path.relative_to(arguments.checkout)) for path in paths)
+    modules = [module for module in modules if module.startswith(tuple(arguments.modules))]
     if arguments.same_as:
-        wanted = [json.loads(line)["name"] for line in arguments.same_as.read_text().splitlines()]
-        here = {mutant.name: mutant for module in modules for mutant in mutants_of(checkout, module)}
+        wanted = _rows(arguments.same_as)
+        here = {mutant.name: mutant for module in modules for mutant in mutants_of(arguments.checkout, module)}
         mutants = [here[name] for name in wanted if name in here]
         print(f"{len(mutants)} of {len(wanted)} mutants exist in this version too")
     else:
-        mutants = drawn(checkout, modules, arguments.count, arguments.seed)
-    done = set()
-    if arguments.results.exists():
-        done = {json.loads(line)["name"] for line in arguments.results.read_text().splitlines()}
+        mutants = drawn(arguments.checkout, modules, arguments.count, arguments.seed)
+    done = _rows(arguments.results)
     todo, write = os.pipe()
     for index, mutant in enumerate(mutants):
         if mutant.name not in done:
@@ -318,10 +276,7 @@ def run(arguments: argparse.Namespace) -> None:
         CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3", HF_HUB_OFFLINE="1", PYTHONDONTWRITEBYTECODE="1"
     )
     # What all children share; what initializes TensorFlow's devices must not be imported here.
-    import keras  # noqa: F401
-    import pytest  # noqa: F401
-    import sklearn.metrics  # noqa: F401
-    import tensorflow as tf  # noqa: F401
+    import keras, pytest, sklearn.metrics, tensorflow  # noqa: E401, F401, I001
 
     lanes = []
     for _ in range(arguments.lanes):
@@ -336,8 +291,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 def table(arguments: argparse.Namespace) -> None:
     """Prints by folder how many mutants each run found, and those that only one of two runs found."""
-    runs = [{row["name"]: row for row in map(json.loads, path.read_text().splitlines())} for path in arguments.results]
-    names = set.intersection(*(set(run) for run in runs))
+    runs = [_rows(path) for path in arguments.results]
+    names = set.intersection(*map(set, runs))
     folders = collections.defaultdict(list)
     for name in sorted(names):
         parts = name.split()[0].split("/")
@@ -345,9 +300,9 @@ def table(arguments: argparse.Namespace) -> None:
     found = [{name for name in names if run[name]["verdict"] in ("found", "time")} for run in runs]
     print("| folder | mutants |" + "".join(f" found by {path.stem} |" for path in arguments.results))
     print("|-|-|" + "-|" * len(runs))
-    for folder, of_folder in [*sorted(folders.items()), ("all", sorted(names))]:
+    for folder, listed in [*sorted(folders.items()), ("all", sorted(names))]:
         print(
-            f"| {folder} | {len(of_folder)} |" + "".join(f" {len(names.intersection(of_folder, f))} |" for f in found)
+            f"| {folder} | {len(listed)} |" + "".join(f" {len(names.intersection(listed, each))} |" for each in found)
         )
     if len(runs) == 2:
         for path, only in zip(arguments.results, (found[0] - found[1], found[1] - found[0]), strict=True):
@@ -357,30 +312,28 @@ def table(arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checkout", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[1])
+    path = {"type": lambda text: pathlib.Path(text).resolve()}
+    parser.add_argument("--checkout", default=pathlib.Path(__file__).resolve().parents[1], **path)
     acts = parser.add_subparsers(required=True)
     act = acts.add_parser("cover")
-    act.add_argument("out", type=pathlib.Path)
+    act.add_argument("out", **path)
     act.add_argument("pytest", nargs="*", default=["-m", "not soak and not extra"])
     act.set_defaults(act=cover)
     act = acts.add_parser("run")
-    act.add_argument("cover", type=pathlib.Path)
-    act.add_argument("results", type=pathlib.Path)
+    act.add_argument("cover", **path)
+    act.add_argument("results", **path)
     act.add_argument("--count", type=int, default=300)
     act.add_argument("--seed", type=int, default=1)
     act.add_argument("--modules", nargs="*", default=["bert_tf2/"], help="beginnings of paths")
-    act.add_argument("--same_as", type=pathlib.Path, help="results whose mutants are run here")
+    act.add_argument("--same_as", help="results whose mutants are run here", **path)
     act.add_argument("--seconds", type=float, default=40, help="of tests for one mutant")
     act.add_argument("--limit", type=float, default=240, help="seconds after which a run counts as endless")
     act.add_argument("--lanes", type=int, default=2, help="mutants at the same time")
     act.set_defaults(act=run)
     act = acts.add_parser("table")
-    act.add_argument("results", type=pathlib.Path, nargs="+")
+    act.add_argument("results", nargs="+", **path)
     act.set_defaults(act=table)
     arguments = parser.parse_args()
-    for name in ("checkout", "out", "cover", "results", "same_as"):
-        if isinstance(path := getattr(arguments, name, None), pathlib.Path):
-            setattr(arguments, name, path.resolve())
     arguments.act(arguments)
 
 
