@@ -53,13 +53,12 @@ def _write_checkpoints(folder: pathlib.Path) -> None:
 
 
 def _write_tables(folder: pathlib.Path) -> None:
-    for name in ("tables", "torn", "unknown", "lonely"):
+    for name in ("tables", "torn", "unknown"):
         toy_data.write_tsv_task(folder / name)
     train = (folder / "torn" / "train.tsv").read_text()
     (folder / "torn" / "train.tsv").write_text(train.replace("train2\t", "train2\tone\tmore\t"))
     dev = (folder / "unknown" / "dev.tsv").read_text()
     (folder / "unknown" / "dev.tsv").write_text(dev.replace("\tyes\n", "\tyess\n", 1))
-    (folder / "lonely" / "dev.tsv").unlink()
 
 
 def _contents() -> dict[str, str | bytes]:
@@ -72,7 +71,6 @@ def _contents() -> dict[str, str | bytes]:
     return {
         "not.json": '{"vocab_size": 30522,\n "hidden_size" 768}',
         "lacking.json": json.dumps({"hidden_size": 16}),
-        "heads.json": json.dumps({**config, "num_attention_heads": 3}),
         "few_words.json": json.dumps({**config, "vocab_size": 10}),
         "deep.json": json.dumps({**config, "num_hidden_layers": 100_000_000}),
         "one_segment.json": json.dumps({**config, "type_vocab_size": 1}),
@@ -90,7 +88,6 @@ def _contents() -> dict[str, str | bytes]:
         "new.txt": "new\n",
         "text.txt": "".join(f"{text} [MASK]\n" for text, _ in toy_data.sentences(200, 1)),
         "file": "in the way",
-        "stub": b"\x1f\x8b\x08",
         "wrong/empty": b"",
         "wrong/blank": b"\n\n\n",
         "wrong/utf16": "words\n".encode("utf-16"),
