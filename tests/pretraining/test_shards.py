@@ -17,7 +17,7 @@ import pytest
 import tensorflow as tf
 from command_lines import ROOT
 from pretraining_text import CORPUS, SETTINGS, VOCABULARY, Here, data_options
-from refused import message_of
+from refused import message_of, refuses
 
 from bert_tf2.data import record_index
 from bert_tf2.data.records import read_all
@@ -26,8 +26,6 @@ from bert_tf2.pretraining.options import InspectRecordsOptions
 from bert_tf2.support import files, output_lock
 
 # Where a corpus is cut
-
-LINES = [b"a b .\n", b"\n", b"\n", b" \t\n", b"c\r\n", b"\r\n", "\u3000\n".encode(), b"\x00\n", "\u00e9 e\n".encode()]
 
 
 def cut(folder, texts, count, **settings):
@@ -41,7 +39,6 @@ def cut(folder, texts, count, **settings):
         job = shards.Job(given, None, sources, shards.cut(sources, count, given.input_format))
         made = [job.shard(number) for number in range(count)]
         assert sum(each.size for each in made) == sum(source.size for source in sources)
-        assert all(piece.start < piece.stop for each in made for piece in each.pieces)
         return [[line for piece in each.pieces for line in piece.lines()] for each in made]
 
 
@@ -63,7 +60,10 @@ def documents(chunks):
     return [*found, (first, current)] if current else found
 
 
-@pytest.mark.parametrize("seed", range(40))
+LINES = [b"a b .\n", b"\n", b"\n", b" \t\n", b"c\r\n", b"\r\n", "\u3000\n".encode(), b"\x00\n", "\u00e9 e\n".encode()]
+
+
+@pytest.mark.parametrize("seed", range(20))
 def test_a_document_is_in_the_shard_of_its_first_byte(tmp_path, seed):
     rng = random.Random(seed)
     texts = [b"".join(rng.choices(LINES, k=rng.randint(0, 30))) for _ in range(rng.randint(1, 4))]
@@ -78,16 +78,13 @@ def test_a_document_is_in_the_shard_of_its_first_byte(tmp_path, seed):
     assert [[document for _, document in documents([b"".join(lines)])] for lines in found] == expected
 
 
-def test_lines_that_are_longer_than_what_is_read_at_a_time(tmp_path):
+def test_long_lines_and_json_lines(tmp_path):
+    """A line may be longer than the part of a file that is read at a time. JSON lines are cut at every line."""
     text = b"x" * 3_000_000 + b"\n\n" + b"y" * 1_800_000 + b"\n" + b" " * 1_500_000 + b"\nz\n"
-    for count, sizes in ((2, [6_300_004, 2]), (3, [3_000_002, 3_300_002, 2])):
-        assert [sum(map(len, lines)) for lines in cut(tmp_path, [text], count)] == sizes
-
-
-def test_json_lines_are_cut_at_every_line(tmp_path):
+    assert [sum(map(len, lines)) for lines in cut(tmp_path, [text], 3)] == [3_000_002, 3_300_002, 2]
     texts = [b'{"text": "a"}\n{}\n\n{"te', b"1\n2\n3\n4\n"]  # the end of a file ends a line
     lines = [b'{"text": "a"}\n', b"{}\n", b"\n", b'{"te\n', b"1\n", b"2\n", b"3\n", b"4\n"]
-    for count in range(1, 30):
+    for count in (1, 3, 8, 29):
         wanted = [[] for _ in range(count)]
         for start, line in zip([0, 14, 17, 18, 22, 24, 26, 28], lines, strict=True):
             wanted[max(number for number in range(count) if 30 * number // count <= start)].append(line)
@@ -131,22 +128,17 @@ def manifest(data, output):
     return json.loads((data / output / "manifest.json").read_text())
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        *({}, {"objective": "mlm", "do_whole_word_mask": True, "word_boundaries": "spaces"}, {"dynamic_masking": True}),
-        *({"input_format": "text"}, {"input_format": "jsonl"}),
-    ],
-    ids=str,
-)
+SPACES = {"objective": "mlm", "do_whole_word_mask": True, "word_boundaries": "spaces"}
+
+
+@pytest.mark.parametrize("changes", [{}, SPACES, {"dynamic_masking": True}, {"input_format": "jsonl"}], ids=str)
 def test_a_shard_is_an_unsharded_run_on_its_text_with_its_seed(data, changes):
-    is_json = changes.get("input_format") == "jsonl"
-    if "input_format" in changes:
+    is_json = "input_format" in changes
+    if is_json:
         pytest.importorskip("sentencex")
         for name in ("one", "two"):
-            text = (data / f"{name}.txt").read_text().upper()
-            text = "\n".join(json.dumps({"text": part}) for part in text.split("\n\n")) if is_json else text
-            (data / f"{name}.txt").write_text(text)
+            text = (data / f"{name}.txt").read_text().upper().split("\n\n")
+            (data / f"{name}.txt").write_text("\n".join(json.dumps({"text": part}) for part in text))
     sharded.run(options(data, "out", dupe_factor=3, **changes), Here())
     found = manifest(data, "out")
     assert [row["file"] for row in found["shards"]] == [f"x-0000{number}-of-00005" for number in range(5)]
@@ -157,18 +149,16 @@ def test_a_shard_is_an_unsharded_run_on_its_text_with_its_seed(data, changes):
         text = b"\n".join(part.removesuffix(b"\n") for part in parts) + b"\n"  # where a file has no last line end
         (data / "text").write_bytes(text)
         seed = int(hashlib.sha256(f"12345,{row['shard']}".encode()).hexdigest()[:8], 16)
-        assert row["seed"] == seed
         alone = {"input_file": f"{data}/text", "random_seed": seed, "dupe_factor": 3, **changes}
         example_files.run(data_options(data, "alone", **alone))
         shard = (data / "out" / row["file"]).read_bytes()
-        assert shard == (data / "alone").read_bytes()
+        assert shard == (data / "alone").read_bytes() and row["seed"] == seed
         assert (row["bytes"], row["sha256"]) == (len(shard), hashlib.sha256(shard).hexdigest())
-        records = [*read_all([f"{data}/alone"])]
-        tokens = sum(int(record.values.get("input_mask", record.values["input_ids"] > 0).sum()) for record in records)
-        assert row["examples"] == len(records)
-        assert row["padding"] == pytest.approx(1 - tokens / 24 / row["examples"], abs=1e-6)
-        masked = sum(int(record.values.get("masked_lm_weights", tf.zeros(1).numpy()).sum()) for record in records)
-        assert row["masked_tokens"] == masked
+        values = [record.values for record in read_all([f"{data}/alone"])]
+        tokens = sum(int(found.get("input_mask", found["input_ids"] > 0).sum()) for found in values)
+        assert row["examples"] == len(values)
+        assert row["padding"] == pytest.approx(1 - tokens / 24 / len(values), abs=1e-6)
+        assert row["masked_tokens"] == sum(int(sum(found.get("masked_lm_weights", []))) for found in values)
     assert sum(row["documents"] for row in found["shards"]) == DOCUMENTS + is_json
     if not changes:
         assert sum(row["sentences"] for row in found["shards"]) == DOCUMENTS // 4 * 12
@@ -177,7 +167,6 @@ def test_a_shard_is_an_unsharded_run_on_its_text_with_its_seed(data, changes):
 def test_names_of_many_shards():
     assert shards.name_of("x", 123456, 200000) == "x-123456-of-200000"
     assert shards.name_of("out/x.tfrecord.gz", 7, 1000) == "out/x.tfrecord-00007-of-01000.gz"
-    assert len({shards.seed_of(seed, number) for seed in range(30) for number in range(30)}) == 900
 
 
 # What is kept, continued and refused
@@ -190,6 +179,8 @@ def test_finished_shards_are_kept_and_missing_or_damaged_ones_made(data):
     with pytest.raises(ZeroDivisionError):
         sharded.run(options(data, "out"), Here(until=3))
     assert not manifest(data, "out")["complete"]
+    with output_lock.locked(str(data / "out"), "making of shards"):
+        refuses("out: another", sharded.run, options(data, "out"), Here())
     sharded.run(options(data, "out"), rest := Here())
     sharded.run(options(data, "whole"), Here())
     expected = contents(data / "whole")
@@ -205,53 +196,36 @@ def test_another_run_in_the_folder_is_refused(data):
     before = contents(data / "out")
     (data / "words.txt").write_text("\n".join([*VOCABULARY, "word"]) + "\n")
 
-    def refused(**change):
-        found = message_of(sharded.run, options(data, "out", **change), Here())
-        assert "manifest.json" in found and contents(data / "out") == before
-        return found
+    def refused(words: str, **change):
+        refuses(f"manifest.json {words}", sharded.run, options(data, "out", **change), Here())
+        assert contents(data / "out") == before
 
-    assert "--dupe_factor=10, not 2" in refused(dupe_factor=2)
-    assert "--num_shards=5, not 6" in refused(num_shards=6)
-    assert "--do_lower_case=True, not False" in refused(do_lower_case=False)
-    assert "vocabulary" in refused(vocab_file=f"{data}/words.txt")
-    assert "x-0000" in refused(input_file=f"{data}/one.txt")
-    refused(input_file=f"{data}/two.txt,{data}/one.txt")
+    refused("--dupe_factor=10, not 2", dupe_factor=2)
+    refused("--num_shards=5, not 6", num_shards=6)
+    refused("--do_lower_case=True, not False", do_lower_case=False)
+    refused("vocabulary", vocab_file=f"{data}/words.txt")
+    refused("x-0000", input_file=f"{data}/one.txt")
+    refused("", input_file=f"{data}/two.txt,{data}/one.txt")
     text, times = (data / "two.txt").read_bytes(), os.stat(data / "two.txt")
     for content in (text + b"a\n", text[:-2] + b"?\n"):
         (data / "two.txt").write_bytes(content)
         os.utime(data / "two.txt", ns=(times.st_mtime_ns, times.st_mtime_ns))
-        assert "x-0000" in refused()
+        refused("x-0000")
     (data / "two.txt").write_bytes(text)
-    sharded.run(options(data, "out"), again := Here())  # the text as it was, although at another time
+    # The text as it was, although at another time; and an earlier version, which did not know one of the flags.
+    found = manifest(data, "out")
+    del found["flags"]["whole_word_draw"]
+    (data / "out" / "manifest.json").write_text(json.dumps(found))
+    sharded.run(options(data, "out"), again := Here())
     before.pop("manifest.json")
     assert again.made == [] and contents(data / "out").items() >= before.items()
-
-
-def test_an_earlier_version_is_continued_and_another_splitter_refused(data):
-    given = options(data, "out", input_format="text")
-    pytest.importorskip("sentencex")
-    sharded.run(given, Here())
-    path, found = data / "out" / "manifest.json", manifest(data, "out")
-    del found["flags"]["whole_word_draw"]  # a flag that came later
-    path.write_text(json.dumps(found))
-    sharded.run(given, again := Here())
-    assert again.made == []
-    path.write_text(json.dumps({**found, "splitter": "sentencex 1.0.0"}))
-    assert "sentencex 1.0.0" in message_of(sharded.run, given, Here())
-
-
-def test_a_second_run_in_the_folder_at_the_same_time_is_refused(data):
-    (data / "out").mkdir()
-    with output_lock.locked(str(data / "out"), "making of shards"):
-        assert "out: another making of shards" in message_of(sharded.run, options(data, "out"), Here())
-        sharded.run(options(data, "other"), Here())
-    sharded.run(options(data, "out"), Here())
-    assert contents(data / "out") == contents(data / "other")
+    (data / "out" / "manifest.json").write_text(json.dumps({**found, "splitter": "sentencex 1.0.0"}))
+    refuses("sentencex 1.0.0", sharded.run, options(data, "out"), Here())
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_the_manifest_has_the_index_of_the_records(data, ending):
-    given = options(data, "out", num_shards=8, dupe_factor=300, output_file=f"{data}/out/x{ending}")
+    given = options(data, "out", num_shards=2, dupe_factor=150, output_file=f"{data}/out/x{ending}")
     sharded.run(given, Here())
     rows = {f"{data}/out/{row['file']}": row["index"] for row in manifest(data, "out")["shards"]}
     assert {path: record_index.runs_of(path) for path in rows} == rows
@@ -281,9 +255,7 @@ def there(data):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("name", "count"), [("out/x", 40), ("out/x.gz", 40), ("out/alone", None), ("out/alone.gz", None)]
-)
+@pytest.mark.parametrize(("name", "count"), [("out/x.gz", 8), ("out/alone", None)])
 def test_remote_records_are_those_on_a_disk(there, data, name, count):
     for place in (data, there):
         (data / "out").mkdir(exist_ok=True)
@@ -299,15 +271,15 @@ def test_remote_records_are_those_on_a_disk(there, data, name, count):
 
 def test_finished_remote_shards_are_kept(there):
     """The manifest is not written for each of them: stores of objects limit that."""
-    given, seen = data_options(there, "out/x", input_file=f"{there}/one.txt", num_shards=40), set()
+    given, seen = data_options(there, "out/x", input_file=f"{there}/one.txt", num_shards=12), set()
     with pytest.raises(ZeroDivisionError):
         sharded.run(given, Here(until=3))
-    with tf.io.gfile.GFile(f"{there}/out/.x-00003-of-00040.host.123.partial", "wb") as stream:
+    with tf.io.gfile.GFile(f"{there}/out/.x-00003-of-00012.host.123.partial", "wb") as stream:
         stream.write(b"of a worker that was killed")
     sharded.run(given, rest := Here(before=lambda: seen.add(tf.io.gfile.GFile(f"{there}/out/manifest.json").read())))
-    assert rest.made == [*range(3, 40)] and len(seen) < 4
+    assert rest.made == [*range(3, 12)] and len(seen) < 4
     names = tf.io.gfile.listdir(f"{there}/out")
-    assert len(names) == 41 and not [name for name in names if name.endswith("partial")]
+    assert len(names) == 13 and not [name for name in names if name.endswith("partial")]
     sharded.run(given, again := Here())
     assert again.made == []
 
@@ -346,18 +318,16 @@ def test_a_run_that_was_ended_is_continued_by_any_number_of_workers(data, ends, 
         os.kill(running.pid if ends == "run" else worker, signal.SIGKILL)
     _, log = running.communicate(timeout=60)
     assert running.returncode == status and "Traceback" not in log
-    assert (
-        status < 0 or {"worker": f"process {worker} was killed", "Ctrl-C": "interrupted"}[ends] in log.splitlines()[-1]
-    )
+    last = {"run": "", "worker": f"process {worker} was killed", "Ctrl-C": "interrupted"}[ends]
+    assert last in log.splitlines()[-1]
     wait_until(lambda: not [*(data / "out").glob(".*.partial")])  # the worker has noticed
     kept = {path: path.stat().st_mtime_ns for path in (data / "out").glob("x-*")}
     assert 3 <= len(kept) < 12
     done = subprocess.run(command(data, *flags, "--num_workers=3"), capture_output=True, text=True)
     assert done.returncode == 0 and "of 12 shards" in done.stderr, done.stderr
     assert contents(data / "out") == contents(data / "whole")
-    assert any(
-        path.stat().st_mtime_ns == when for path, when in kept.items()
-    )  # the manifest, rarely written, has these
+    # The manifest, which is rarely written, has at least one of these.
+    assert any(path.stat().st_mtime_ns == when for path, when in kept.items())
 
 
 def test_worker_processes(data):
