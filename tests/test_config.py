@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from refused import message_of
+from refused import message_of, refuses
 
 from bert_tf2.config import BertConfig, decisive_differences
 from bert_tf2.weights.huggingface import config_content
@@ -17,34 +17,31 @@ BASE = {
 }
 
 
-def write(tmp_path, content) -> str:
+def read(tmp_path, content) -> BertConfig:
     path = tmp_path / "bert_config.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
-    return str(path)
+    return BertConfig.from_json_file(str(path))
 
 
 @pytest.mark.parametrize(
-    "values",
+    "changes",
     [
-        {**BASE, "directionality": "bidi", "pooler_num_attention_heads": 12},  # as in the multilingual releases
-        {**BASE, "hidden_dropout_prob": None, "attention_probs_dropout_prob": None, "initializer_range": 0},
-        # What the reference has no key for is written only where it is another.
-        {**BASE, "layer_norm_eps": 1e-5},
-        {**BASE, "position_embedding_type": "learned_from_sinusoidal", "tie_word_embeddings": True},
-        {**BASE, "position_embedding_type": "absolute"},  # in some copies
+        {"directionality": "bidi", "pooler_num_attention_heads": 12},  # as in the multilingual releases
+        {"hidden_dropout_prob": None, "attention_probs_dropout_prob": None, "initializer_range": 0},
+        # Keys that the reference does not have are written only for other values.
+        {"layer_norm_eps": 1e-5},
+        {"position_embedding_type": "learned_from_sinusoidal", "tie_word_embeddings": True},
     ],
 )
-def test_a_file_survives_a_round_trip(tmp_path, values):
-    config = BertConfig.from_json_file(write(tmp_path, values))
+def test_a_file_survives_a_round_trip(tmp_path, changes):
+    values = {**BASE, **changes}
+    config = read(tmp_path, values)
     assert (config.vocab_size, config.num_hidden_layers, config.attention_head_size) == (30522, 12, 64)
-    assert config.to_dict() == values
-    text = config.to_json_string()
-    assert text == json.dumps(values, indent=2, sort_keys=True) + "\n"
-    assert BertConfig.from_json_file(write(tmp_path, text)) == config == BertConfig.of(values)
+    assert config.to_dict() == values and read(tmp_path, config.to_json_string()) == config == BertConfig.of(values)
+    assert config.to_json_string() == json.dumps(values, indent=2, sort_keys=True) + "\n"
     there = config_content("BertModel", config)  # transformers does not know null
     assert there["hidden_dropout_prob"] == there["attention_probs_dropout_prob"] == (config.hidden_dropout_prob or 0.0)
-    sinusoid = values.get("position_embedding_type") == "learned_from_sinusoidal"
-    assert config.position_embedding_type == ("learned_from_sinusoidal" if sinusoid else "learned")
+    assert config.position_embedding_type == values.get("position_embedding_type", "learned")
     changed = {"layer_norm_eps"} & {*values}  # the others change no answer of the same weights
     assert {*decisive_differences(BertConfig.of(BASE), config)} == changed
 
@@ -58,47 +55,44 @@ def test_defaults_and_keys_that_are_left_out(log_lines):
 
 
 @pytest.mark.parametrize(
-    ("change", "problem"),
+    ("change", "words"),
     [
-        ({"hidden_size": 770}, "hidden_size 770 is not divisible by num_attention_heads 12"),
-        ({"vocab_size": 0}, "vocab_size must be a whole number above 0, not 0"),
-        ({"vocab_size": 10**7 + 1}, "vocab_size 10000001 is more than"),
+        ({"hidden_size": 770}, "hidden_size 770 num_attention_heads 12"),
+        ({"vocab_size": 0}, "vocab_size 0"),
+        ({"vocab_size": 10**7 + 1}, "vocab_size 10000001"),
         ({"hidden_size": 600_000}, "too large"),
-        ({"num_hidden_layers": "12"}, "num_hidden_layers must be a whole number above 0, not '12'"),
-        ({"intermediate_size": 3072.0}, "intermediate_size must be a whole number"),
-        ({"type_vocab_size": None}, "type_vocab_size must be a whole number above 0, not None"),
-        ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob must be a number from 0"),
-        ({"hidden_dropout_prob": True}, "hidden_dropout_prob must be a number from 0"),
-        ({"initializer_range": float("nan")}, "initializer_range must be a number from 0 to 1, not nan"),
-        ({"layer_norm_eps": -1}, "layer_norm_eps must be a number from 0 to 1, not -1"),
-        ({"hidden_act": "swish"}, "hidden_act 'swish' is not one of gelu, gelu_erf, relu, tanh, linear"),
+        ({"num_hidden_layers": "12"}, "num_hidden_layers '12'"),
+        ({"intermediate_size": 3072.0}, "intermediate_size whole"),
+        ({"type_vocab_size": None}, "type_vocab_size None"),
+        ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob"),
+        ({"hidden_dropout_prob": True}, "hidden_dropout_prob"),
+        ({"initializer_range": float("nan")}, "initializer_range nan"),
+        ({"layer_norm_eps": -1}, "layer_norm_eps -1"),
+        ({"hidden_act": "swish"}, "hidden_act 'swish' gelu_erf"),
         ("", "empty"),
         ('{"vocab_size": 3, "num_hidden_layers": 1}', "missing hidden_size, num_attention_heads, intermediate_size"),
-        ({"position_embedding_type": "relative_key"}, "is not one of learned, learned_from_sinusoidal"),
-        ({"position_embedding_type": None}, "is not one of learned, learned_from_sinusoidal"),
-        ({"tie_word_embeddings": False}, "tie_word_embeddings must be true"),
-        ({"model_type": "roberta"}, "model_type 'roberta'"),
-        ({"architectures": ["RobertaModel"]}, "RobertaModel, which is no BERT"),
+        ({"position_embedding_type": "relative_key"}, "learned_from_sinusoidal"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings"),
+        ({"model_type": "roberta"}, "'roberta'"),
+        ({"architectures": ["RobertaModel"]}, "RobertaModel"),
         *(({"model_type": "bert", name: True}, "decoder") for name in ("is_decoder", "add_cross_attention")),
-        ({"model_type": "bert", "position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
+        ({"model_type": "bert", "position_embedding_type": "relative_key"}, "'relative_key'"),
         ({"model_type": "bert", "quantization_config": {"bits": 8}}, "quantiz"),
-        ({"model_type": "bert", "hidden_act": "swish"}, "hidden_act 'swish'"),
     ],
 )
-def test_nonsense_is_refused_with_the_file_and_a_reason(tmp_path, change, problem):
-    path = write(tmp_path, change if isinstance(change, str) else {**BASE, **change})
-    message = message_of(BertConfig.from_json_file, path)
-    assert problem in message and message.startswith(path)
+def test_nonsense_is_refused_with_the_file_and_a_reason(tmp_path, change, words):
+    content = change if isinstance(change, str) else {**BASE, **change}
+    refuses(f"{tmp_path}/bert_config.json {words}", read, tmp_path, content)
 
 
-def test_a_config_of_transformers_and_what_a_model_can_read(tmp_path):
+def test_a_config_of_transformers_and_lengths_that_a_model_can_read(tmp_path):
     """The gelu of transformers is another function."""
-    config = BertConfig.from_json_file(write(tmp_path, {**BASE, "model_type": "bert", "pad_token_id": 0}))
+    config = read(tmp_path, {**BASE, "model_type": "bert", "pad_token_id": 0})
     assert config == BertConfig.from_dict({**BASE, "hidden_act": "gelu_erf"})
-    assert BertConfig.from_json_file(write(tmp_path, {**BASE, "architectures": ["BertModel"]})) == config
-    assert BertConfig.from_json_file(write(tmp_path, {"model_type": "bert"})) == config  # the same defaults there
+    assert read(tmp_path, {**BASE, "architectures": ["BertModel"]}) == config
+    assert read(tmp_path, {"model_type": "bert"}) == config  # the same defaults there
     config.check_sequence_length(512)
     config.check_pairs("data.txt")
-    assert "--max_seq_length=513" in message_of(config.check_sequence_length, 513)
+    refuses("--max_seq_length=513", config.check_sequence_length, 513)
     single = BertConfig(**{**BASE, "type_vocab_size": 1})
     assert message_of(single.check_pairs, "data.txt, line 3").startswith("data.txt, line 3: ")

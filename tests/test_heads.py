@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 import reference_math as math
@@ -11,7 +9,7 @@ import tensorflow as tf
 from small_models import GOLDEN, LABELS, LENGTH, MAKERS, batch_for, needs_golden, randomize, small_config, values_of
 
 from bert_tf2 import heads, losses, shapes
-from bert_tf2.config import ACTIVATIONS, BertConfig
+from bert_tf2.config import BertConfig
 from bert_tf2.weights import checkpoint
 
 SEED = tf.constant([3, 4])
@@ -78,13 +76,12 @@ def test_the_encoder_and_the_heads_of_pretraining_equal_the_reference(golden_mod
 # Each head in numpy
 
 
-def expected(kind: str, model, batch) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, float]]:
-    """The logits as log probabilities or numbers, what `outputs` must return, and the losses."""
-    weights = values_of(model)
-    inputs = (batch[name] for name in ("input_ids", "input_mask", "segment_ids"))
-    _, layers, pooled = math.encoder(weights, model.config, *inputs)
+def expected(kind: str, model, batch) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, float]]:
+    """The logits as log probabilities or numbers, the result of `outputs`, and the losses."""
+    weights, config = values_of(model), model.config
+    _, layers, pooled = math.encoder(weights, config, *(batch[f] for f in ("input_ids", "input_mask", "segment_ids")))
     if kind in ("pretraining", "masked_words"):
-        words = math.masked_lm_log_probs(weights, model.config, layers[-1], batch["masked_lm_positions"])
+        words = math.masked_lm_log_probs(weights, config, layers[-1], batch["masked_lm_positions"])
         each, kept = math.picked(words, batch["masked_lm_ids"]), batch["masked_lm_weights"]
         outputs = {"masked_lm_example_loss": each, "masked_lm_predictions": words.argmax(-1)}
         terms = {"masked_lm_loss": (kept * each).sum() / (kept.sum() + 1e-5)}
@@ -99,26 +96,21 @@ def expected(kind: str, model, batch) -> tuple[dict[str, np.ndarray], dict[str, 
         both = zip(math.log_softmax(logits), ("start_positions", "end_positions"), strict=True)
         loss = np.mean([math.picked(scores, batch[name]) for scores, name in both])
         return logits, {"start_logits": logits[0], "end_logits": logits[1]}, {"loss": loss}
-    scores = math.output_layer(weights, "", layers[-1] if kind == "tagging" else pooled)
+    scores, labels = math.output_layer(weights, "", layers[-1] if kind == "tagging" else pooled), batch["label_ids"]
     if kind == "regression":
-        each = (scores[:, 0] - batch["label_ids"]) ** 2
+        each = (scores[:, 0] - labels) ** 2
         return scores, {"probabilities": scores, "example_loss": each}, {"loss": each.mean()}
     log_probs = math.log_softmax(scores)
-    each = math.picked(log_probs, np.maximum(batch["label_ids"], 0))
-    if kind in ("classifier", "weighted"):
-        weights = (
-            np.ones(len(each)) if model.class_weights is None else np.take(model.class_weights, batch["label_ids"])
-        )
-        outputs = {"probabilities": np.exp(log_probs), "example_loss": each}
-        return log_probs, outputs, {"loss": np.average(each, weights=weights)}
-    each = each[batch["label_ids"] >= 0]
-    assert 0 < each.size < batch["label_ids"].size
-    return log_probs, {"predictions": log_probs.argmax(-1)}, {"loss": each.sum() / (each.size + 1e-5)}
+    each = math.picked(log_probs, np.maximum(labels, 0))
+    if kind == "tagging":
+        each = each[labels >= 0]
+        assert 0 < each.size < labels.size
+        return log_probs, {"predictions": log_probs.argmax(-1)}, {"loss": each.sum() / (each.size + 1e-5)}
+    loss = np.average(each, weights=np.take(model.class_weights or np.ones(LABELS), labels))
+    return log_probs, {"probabilities": np.exp(log_probs), "example_loss": each}, {"loss": loss}
 
 
-@pytest.mark.parametrize(
-    ("kind", "hidden_act"), [*((k, "gelu") for k in KINDS), *(("pretraining", a) for a in ACTIVATIONS)]
-)
+@pytest.mark.parametrize(("kind", "hidden_act"), [*((kind, "gelu") for kind in KINDS), ("pretraining", "relu")])
 def test_a_head_equals_numpy(kind, hidden_act):
     model, batch = small_model(kind, hidden_act=hidden_act), batch_for(kind)
     model.head_dropout = 0.0
@@ -128,29 +120,16 @@ def test_a_head_equals_numpy(kind, hidden_act):
         batch["label_ids"] = np.array([0.5, 4.0, -1.0, 2.25], np.float32)
     scores, outputs, terms = expected(kind, model, batch)
     logits = np.asarray(model(batch))
-    np.testing.assert_allclose(
-        logits if kind in ("span", "regression") else tf.nn.log_softmax(logits), scores, atol=2e-5
-    )
+    found = logits if kind in ("span", "regression") else tf.nn.log_softmax(logits)
+    np.testing.assert_allclose(found, scores, atol=2e-5)
+    widths = {"regression": 1, **dict.fromkeys(("classifier", "weighted", "tagging"), LABELS), "span": LENGTH}
+    assert logits.shape == scores.shape and logits.shape[-1] == widths.get(kind, model.config.vocab_size)
     found = model.outputs(tensors(batch))
     assert {*found} == {*outputs}
     for name, wanted in outputs.items():
         np.testing.assert_allclose(found[name], wanted, atol=1e-4, err_msg=name)
     found = {name: float(value) for name, value in loss_values(model, batch).items()}
     assert tuple(found) == model.loss_names and found == pytest.approx(terms, abs=1e-4, rel=1e-6)
-    widths = {"regression": 1, **dict.fromkeys(("classifier", "weighted", "tagging"), LABELS), "span": LENGTH}
-    assert logits.shape == scores.shape and logits.shape[-1] == widths.get(kind, model.config.vocab_size)
-    if kind == "pretraining":  # the reference's function
-        words = (batch[f"masked_lm_{name}"] for name in ("positions", "ids", "weights"))
-        found = heads.get_masked_lm_output(
-            model.masked_lm, model.encode(batch).sequence_output, model.get_output_table(), *words
-        )
-        wanted = (
-            terms["masked_lm_loss"],
-            outputs["masked_lm_example_loss"].ravel(),
-            scores.reshape(-1, scores.shape[-1]),
-        )
-        for value, of_numpy in zip(found, wanted, strict=True):
-            np.testing.assert_allclose(value, of_numpy, atol=2e-5)
 
 
 def test_the_denominator_of_masked_lm_is_the_weights_plus_a_little():
@@ -162,21 +141,16 @@ def test_the_denominator_of_masked_lm_is_the_weights_plus_a_little():
         assert float(term.mean()) == pytest.approx(wanted, rel=1e-6)
 
 
-# Dropout on top of the encoder
+# Dropout, gradients
 
 
-@pytest.mark.parametrize("kind", MAKERS)
-def test_a_tenth_of_what_the_head_reads_is_dropped_in_training_whatever_the_config_says(kind):
-    """Only in fine-tuning tasks; with a unit matrix as the output layer, whose answer is what it reads."""
-    labels, batch = small_config().hidden_size, batch_for(kind, 300)
-    model = small_model(kind)
-    if kind in ("pretraining", "masked_words", "span"):
-        first = np.asarray(model(batch, training=True, dropout_seed=SEED))
-        return np.testing.assert_array_equal(first, model(batch))
-    model = {"classifier": heads.ClassifierModel, "tagging": heads.TaggingModel}[kind](small_config(), labels)
-    randomize(model)
-    model.output_layer.output_weights.assign(np.eye(labels))
-    model.output_layer.output_bias.assign(np.zeros(labels))
+@pytest.mark.parametrize("make", [heads.ClassifierModel, heads.TaggingModel])
+def test_a_tenth_of_the_values_that_a_head_reads_is_dropped_in_training_whatever_the_config_says(make):
+    """With a unit matrix as the output layer, whose answer is the values that it reads."""
+    width, batch = small_config().hidden_size, batch_for("classifier", 300)
+    randomize(model := make(small_config(), width))
+    model.output_layer.output_weights.assign(np.eye(width))
+    model.output_layer.output_bias.assign(np.zeros(width))
     still = model(batch).numpy()
     first, again, other = (model(batch, training=True, dropout_seed=seed).numpy() for seed in (SEED, SEED, SEED + 1))
     np.testing.assert_array_equal(first, again)
@@ -187,7 +161,7 @@ def test_a_tenth_of_what_the_head_reads_is_dropped_in_training_whatever_the_conf
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_every_trained_variable_gets_a_gradient_and_no_other(kind):
-    """And training drops out within the encoder, by the seed."""
+    """And training drops out within the encoder, by the seed; heads without dropout of their own drop nothing."""
     model, batch = small_model(kind, hidden_dropout_prob=0.3), batch_for(kind)
     variables = checkpoint.tf1_variables(model)
 
@@ -201,58 +175,47 @@ def test_every_trained_variable_gets_a_gradient_and_no_other(kind):
     assert with_gradient == set(checkpoint.trained_variables(model))
     model.head_dropout = 0.0
     assert loss(SEED) == loss(SEED) != loss(SEED + 1)
+    if kind in ("pretraining", "masked_words", "span"):
+        plain = small_model(kind)
+        trained = np.asarray(plain(batch, training=True, dropout_seed=SEED))
+        np.testing.assert_array_equal(trained, plain(batch))
 
 
 # Features of another shape
 
+OF_WORDS = tuple(f"masked_lm_{name}" for name in ("positions", "ids", "weights"))
 NEEDED = {
-    "pretraining": ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights", "next_sentence_labels"),
-    "masked_words": ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"),
-    "classifier": ("label_ids",),
-    "span": ("start_positions", "end_positions"),
-    "tagging": ("label_ids",),
-}
+    "pretraining": (*OF_WORDS, "next_sentence_labels"), "masked_words": OF_WORDS, "classifier": ("label_ids",),
+    "span": ("start_positions", "end_positions"), "tagging": ("label_ids",),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_features_of_another_shape_or_missing(kind):
     model, batch = small_model(kind), batch_for(kind)
     model.head_dropout = 0.0
-
-    def refusal(changed) -> str:
-        with pytest.raises(shapes.ShapeError) as caught:
-            model.loss_terms(changed, dropout_seed=SEED)
-        assert "\n" not in str(caught.value)
-        return str(caught.value)
-
     for name in ("input_mask", "segment_ids", *NEEDED[kind]):
-        letters = {2: r"\[B, F\]", 1: r"\[B\]"}[batch[name].ndim] if "masked_lm" not in name else r"\[B, P\]"
-        short = batch[name][:-1]
-        assert re.match(rf"{name}: shape \[3.*\], wanted {letters} = \[4", refusal({**batch, name: short}))
-        assert refusal({**batch, name: batch[name][..., None, None]}).startswith(f"{name}: shape ")
-        if name in NEEDED[kind]:
-            rest = {each: value for each, value in batch.items() if each != name}
-            assert re.match(rf"{name}: missing, wanted \[B.*input_mask", refusal(rest))
-        if kind in ("classifier", "span") and name in NEEDED[kind]:  # labels may be a column
+        changes = {"shape [3": batch[name][:-1], "shape ": batch[name][..., None, None]}
+        for words, value in {**changes, **({"missing": None} if name in NEEDED[kind] else {})}.items():
+            changed = {each: v for each, v in {**batch, name: value}.items() if v is not None}
+            with pytest.raises(shapes.ShapeError) as caught:
+                model.loss_terms(changed, dropout_seed=SEED)
+            assert str(caught.value).startswith(f"{name}: {words}") and "\n" not in str(caught.value)
+        if name in NEEDED[kind] and kind in ("classifier", "span"):  # labels may be a column
             assert loss_values(model, {**batch, name: batch[name][:, None]}) == loss_values(model, batch)
     model({each: batch[each] for each in ("input_ids", "masked_lm_positions")})  # no more is needed
 
 
-def test_arguments_of_the_reference_s_functions_of_another_shape():
+def test_the_reference_s_functions_take_no_other_shapes():
     model, batch = small_model("pretraining"), batch_for("pretraining")
     output, table = model.encode(batch), model.get_output_table()
-    words = [batch[f"masked_lm_{name}"] for name in ("positions", "ids", "weights")]
     states, pooled, labels = output.sequence_output, output.pooled_output, batch["next_sentence_labels"]
+    words = [batch[name] for name in OF_WORDS]
     for call, *arguments in (
-        (heads.get_masked_lm_output, model.masked_lm, states[0], table, *words),
         (heads.get_masked_lm_output, model.masked_lm, states, table[:-1], *words),
         (heads.get_masked_lm_output, model.masked_lm, states, table, *words[:2], words[2][:, 1:]),
-        (heads.get_next_sentence_output, model.next_sentence, pooled[:, 1:], labels),
         (heads.get_next_sentence_output, model.next_sentence, pooled, labels[1:]),
         (heads.gather_indexes, states, words[0][1:]),
-        (model.masked_lm, pooled[:, 1:], table),
-        (model.masked_lm, pooled, table[:, 1:]),
-        (model.next_sentence, pooled[:, 1:]),
     ):
         with pytest.raises(shapes.ShapeError, match=r"shape .*wanted"):
             call(*arguments)

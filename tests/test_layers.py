@@ -40,18 +40,10 @@ def test_layer_norm_has_the_epsilon_of_the_configuration():
     assert [norm.epsilon for norm in norms] == [0.1] * 3
 
 
-# The reference's helpers for shapes
-
-
-def test_shapes_and_matrices():
-    @tf.function(input_signature=[tf.TensorSpec([None, 3])])
-    def sizes(x):
-        first, second = modeling.get_shape_list(x)
-        assert isinstance(first, tf.Tensor) and second == 3
-        return first
-
-    assert sizes(tf.zeros([5, 3])) == 5
+def test_the_reference_s_helpers_for_shapes():
     x = tf.reshape(tf.range(24), [2, 3, 4])
+    sizes = tf.function(lambda x: modeling.get_shape_list(x)[0], input_signature=[tf.TensorSpec([None, 3])])
+    assert sizes(tf.zeros([5, 3])) == 5
     rows = modeling.reshape_to_matrix(x)
     assert rows.shape == (6, 4) and tf.reduce_all(modeling.reshape_to_matrix(rows) == rows)
     assert tf.reduce_all(modeling.reshape_from_matrix(rows, modeling.get_shape_list(x, [2, 3])) == x)
@@ -78,7 +70,7 @@ def test_xla_draws_the_same_numbers_of_every_seed():
 
     row = [tf.TensorSpec([2], tf.int64)]
     plain, compiled = (tf.function(draw, row, jit_compile=jit_compile) for jit_compile in (False, True))
-    for seed in ([3, 4], [-5, 3], [2**40 + 17, -(2**35)]):
+    for seed in ([3, 4], [2**40 + 17, -(2**35)]):
         one, other = plain(tf.constant(seed, tf.int64))
         np.testing.assert_array_equal([one, other], compiled(tf.constant(seed, tf.int64)))
         assert not np.isin(one, other).any()
@@ -87,11 +79,14 @@ def test_xla_draws_the_same_numbers_of_every_seed():
 @pytest.mark.parametrize(
     ("dtype", "rate"), [(tf.float32, 0.1), (tf.float32, 0.003), (tf.bfloat16, 0.1), (tf.float16, 0.5)]
 )
-def test_dropout_has_the_rate_and_keeps_the_mean(dtype, rate):
+def test_dropout_has_the_rate_and_keeps_the_mean_and_the_gradient_has_its_mask(dtype, rate):
     x = tf.cast(np.random.default_rng(1).normal(1.0, 0.2, [1000, 1001]), dtype)  # an odd number of values
-    dropped = drop(x, rate)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        dropped = drop(x, rate)
     assert dropped.dtype == dtype and dropped.shape == x.shape
     found, given = exact(dropped), exact(x)
+    np.testing.assert_array_equal(exact(tape.gradient(dropped, x)) == 0, found == 0)
     deviation = np.sqrt(rate * (1 - rate) / given.size)
     assert abs((found == 0).mean() - rate) < 5 * deviation + 1 / 65536
     assert abs(found.mean() / given.mean() - 1) < 6 * deviation / (1 - rate) + 1e-4
@@ -99,29 +94,18 @@ def test_dropout_has_the_rate_and_keeps_the_mean(dtype, rate):
     assert layers.dropout(x, rate) is x and drop(x, 0.0) is x and drop(x, None) is x
 
 
-def test_every_place_is_dropped_alike_and_the_gradient_has_the_same_mask():
-    def mask(number):
-        x = tf.ones([50, 7])
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = drop(x, 0.3, tf.stack([number, 0]))
-        return y, tape.gradient(y, x)  # of ones, the scaled mask itself
-
-    y, gradient = tf.function(lambda: tf.map_fn(mask, tf.range(400), fn_output_signature=(tf.float32, tf.float32)))()
-    np.testing.assert_array_equal(gradient, y)
-    assert abs((y.numpy() == 0).mean(0) - 0.3).max() < 5 * np.sqrt(0.3 * 0.7 / 400)
-
-
 def test_the_numbers_of_a_step_are_independent_and_the_same_for_every_device_and_shape(monkeypatch):
     with layers.dropout_from(layers.DropoutSeeds(SEED)):
         first, second = (layers.dropout(tf.ones([1000]), 0.5).numpy() > 0 for _ in range(2))
     assert 0.4 < (first == second).mean() < 0.6
+    of_seed = tf.function(lambda number: drop(tf.ones([350]), 0.3, tf.stack([number, 0])))
+    of_seeds = [of_seed(number).numpy() == 0 for number in tf.range(400)]
+    assert abs(np.mean(of_seeds, 0) - 0.3).max() < 5 * np.sqrt(0.3 * 0.7 / 400)  # every place is dropped alike
     kept = drop(tf.ones([2001, 64]), 0.5).numpy() > 0
     assert 0.49 < (kept[:1000] == kept[1001:]).mean() < 0.51  # the two halves of a random word
     unknown = tf.function(lambda x: drop(x, 0.5), input_signature=[tf.TensorSpec([None, 64])])
     np.testing.assert_array_equal(unknown(tf.ones([2001, 64])) > 0, kept)
-    for shape in ([], [7], [3, 5], [2, 3, 5], [0, 5]):
-        assert drop(tf.ones(shape), 0.5).shape == shape
+    assert all(drop(tf.ones(shape), 0.5).shape == shape for shape in ([], [3, 5], [0, 5]))
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [f"a {kind}"])  # another way to the same mask
     np.testing.assert_array_equal(drop(tf.ones([2001, 64]), 0.5) > 0, kept)
 
@@ -129,7 +113,6 @@ def test_the_numbers_of_a_step_are_independent_and_the_same_for_every_device_and
 # Sums over many tokens, within 0.1 % in every dtype
 
 TOKENS, WIDTH = 16_384, 8
-POLICIES = ["float32", "mixed_bfloat16", "mixed_float16"]
 
 
 def drawn(seed: int, dtype, width: int = WIDTH) -> tf.Tensor:
@@ -137,7 +120,7 @@ def drawn(seed: int, dtype, width: int = WIDTH) -> tf.Tensor:
 
 
 def gradients_of(compute, variables, *inputs) -> list[np.ndarray]:
-    """Those of float32 variables; first what came from above, numbers of one sign: a narrow sum would stop growing."""
+    """First the gradient from above, numbers of one sign: a narrow sum would stop growing; then float32 gradients."""
     with tf.GradientTape() as tape:
         y = compute(*inputs)
     above = tf.cast(np.random.default_rng(1).uniform(0.5, 1.5, [TOKENS, WIDTH]), y.dtype)
@@ -150,8 +133,8 @@ def check_sum(found, rows: np.ndarray) -> None:
     np.testing.assert_allclose(found, rows.sum(0), rtol=0, atol=1e-3 * np.abs(rows).sum(0).max())
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_gradients_of_what_is_added_to_every_token(policy):
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+def test_gradients_of_values_that_are_added_to_every_token(policy):
     """Of Dense, LayerNorm and its other form in `fast`, and the three tables of the embeddings."""
     dense = layers.Dense(4, WIDTH, 0.02, dtype=policy)
     above, of_bias = gradients_of(dense, [dense.bias.value], drawn(2, dense.compute_dtype, 4))

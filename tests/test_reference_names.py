@@ -15,7 +15,6 @@ import pytest
 from small_models import REFERENCE
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-NAMES = REFERENCE / "names.json"
 
 # The reference's module -> the one that has its names.
 MODULES = {
@@ -47,53 +46,42 @@ CONSTRUCTORS = {
 
 
 def guide() -> dict[str, str]:
-    """The section of the guide for each of the reference's modules, with what holds for all, by the module's name."""
+    """The section of the guide for each of the reference's modules, with the part for all, by the module's name."""
     text = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
-    text = text[text.index("\n## Your own code") :]
-    common, *parts = re.split(r"^### `(\w+)`.*\n", text, flags=re.MULTILINE)
+    common, *parts = re.split(r"^### `(\w+)`.*\n", text[text.index("\n## Your own code") :], flags=re.MULTILINE)
     return {module: common + section for module, section in zip(parts[::2], parts[1::2], strict=True)}
-
-
-def told(section: str) -> set[str]:
-    """The names in code style in the first cells of a section's table, methods as Class.method."""
-    first_cells = re.findall(r"^\| (.*?) \|", section, flags=re.MULTILINE)
-    return {
-        name for cell in first_cells for code in re.findall(r"`([^`]+)`", cell) for name in re.findall(r"[\w.]+", code)
-    }
-
-
-def missing(module: str, entry: dict) -> list[str]:
-    """The parts of a function or class of the reference that do not exist here under its name."""
-    ours = getattr(importlib.import_module(f"bert_tf2.{MODULES[module]}"), entry["name"], None)
-    if ours is None:
-        return [entry["name"]]
-    if entry["kind"] == "class":
-        wanted = CONSTRUCTORS.get(f"{module}.{entry['name']}")
-        if wanted is None:
-            return [entry["name"]]
-        assert accepts(ours, wanted.split()), entry["name"]
-        return [f"{entry['name']}.{method}" for method in entry["methods"] if not hasattr(ours, method)]
-    return [] if accepts(ours, entry["arguments"]) else [entry["name"]]
 
 
 def accepts(function, arguments: list[str]) -> bool:
     """Whether a function (or a class) accepts these arguments and requires no others."""
     parameters = [*inspect.signature(function).parameters.values()]
-    first, others = parameters[: len(arguments)], parameters[len(arguments) :]
-    may_be_left_out = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [parameter.name for parameter in first] == arguments and all(
-        parameter.default is not parameter.empty or parameter.kind in may_be_left_out for parameter in others
-    )
+    others = (each for each in parameters[len(arguments) :] if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD))
+    names = [parameter.name for parameter in parameters[: len(arguments)]]
+    return names == arguments and all(each.default is not each.empty for each in others)
+
+
+def missing(module: str, entry: dict) -> list[str]:
+    """The parts of a function or class of the reference that do not exist here under its name."""
+    ours = getattr(importlib.import_module(f"bert_tf2.{MODULES[module]}"), entry["name"], None)
+    if ours is not None and entry["kind"] == "class":
+        wanted = CONSTRUCTORS.get(f"{module}.{entry['name']}")
+        if wanted is not None:
+            assert accepts(ours, wanted.split()), entry["name"]
+            return [f"{entry['name']}.{method}" for method in entry["methods"] if not hasattr(ours, method)]
+    elif ours is not None and accepts(ours, entry["arguments"]):
+        return []
+    return [entry["name"]]
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_every_name_of_the_reference_is_here_or_in_the_guide(module):
     """And every module of the reference has one here, with a section in the guide."""
-    entries = json.loads(NAMES.read_text())
+    entries = json.loads((REFERENCE / "names.json").read_text())
     assert {*entries} == set(MODULES) == set(guide())
+    section = guide()[module]
     package, _, name = f"bert_tf2.{MODULES[module]}".rpartition(".")
-    alias = "" if name == module else f" as {module}"
-    assert f"`from {package} import {name}{alias}`" in guide()[module]
-    names = told(guide()[module])
+    assert f"`from {package} import {name}{'' if name == module else f' as {module}'}`" in section
+    first_cells = " ".join(re.findall(r"^\| (.*?) \|", section, flags=re.MULTILINE))
+    told = {name for code in re.findall(r"`([^`]+)`", first_cells) for name in re.findall(r"[\w.]+", code)}
     lacking = [(entry["name"], name) for entry in entries[module] for name in missing(module, entry)]
-    assert [name for entry, name in lacking if not {name, entry} & names] == []
+    assert [name for entry, name in lacking if not {name, entry} & told] == []
