@@ -18,17 +18,10 @@ def message(**features: list) -> tf.train.Example:
     return found
 
 
-def reference(columns) -> list[bytes]:
-    """The rows of the columns, as TensorFlow serializes them."""
-    rows = zip(*(values.tolist() for values in columns.values()), strict=True)
-    found = [message(**dict(zip(columns, row, strict=True))) for row in rows]
-    return [each.SerializeToString(deterministic=True) for each in found]
-
-
 EDGES = [0, 1, 127, 128, 16383, 16384, 2**32 - 1, 2**32, 2**63 - 1, -1, -(2**63)]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(25))
 def test_rows(seed):
     """Random ones of floats, and of integers at the edges of their lengths as varints."""
     rng = np.random.default_rng(seed)
@@ -46,38 +39,35 @@ def test_rows(seed):
         elif not values.any() or (0 < values.max() < 128 and values.min() >= 0):
             values = values.astype(np.uint8)
         columns[str(name)] = values
-    assert example.encode(columns) == reference(columns)
+    rows = (
+        dict(zip(columns, row, strict=True)) for row in zip(*map(lambda v: v.tolist(), columns.values()), strict=True)
+    )
+    encoded = example.encode(columns)
+    assert encoded == [message(**row).SerializeToString(deterministic=True) for row in rows]
+    for name, values in example.parse(encoded[0]).items():
+        assert values.tolist() == columns[name].tolist()[0]
+        assert values.dtype == (np.float32 if getattr(columns[name], "dtype", None) == np.float32 else np.int64)
 
 
-def test_rows_of_a_kind():
-    """No fraction becomes a whole number."""
+def test_no_fraction_becomes_a_whole_number():
     kind = records.RecordKind("x", {"a": records.Feature("int64", 3), "b": records.Feature("float32", 1)})
-    rows = [{"a": [1, 300, 2], "b": [1]}, {"a": [-1, 2, 3], "b": [0.5]}]
-    found = example.encode(records.columns(kind, rows))
-    assert found == [message(a=row["a"], b=[float(row["b"][0])]).SerializeToString(deterministic=True) for row in rows]
+    found = example.encode(records.columns(kind, [{"a": [-1, 300, 2], "b": [1]}]))
+    assert found == [message(a=[-1, 300, 2], b=[1.0]).SerializeToString(deterministic=True)]
     with pytest.raises(TypeError):
         records.encode(kind, {"a": [0.5, 1, 1], "b": [1.0]})
-    assert example.encode({"x": np.zeros((0, 3), np.int64), "y": np.zeros((0, 1), np.float32)}) == []
     with pytest.raises(ValueError, match="x: values of type float64"):
         example.encode({"x": np.zeros((2, 3))})
 
 
-def field(number: int, content: bytes) -> bytes:
-    return bytes([number << 3 | 2, len(content) & 0x7F | 0x80, len(content) >> 7]) + content
-
-
-@pytest.mark.parametrize("values", [b"\x05\xac", b"\xff" * 10 + b"\1\2"])
-def test_bytes_that_are_no_example(values):
-    bad = field(1, field(1, field(1, b"ids") + field(2, field(3, field(1, values)))))
-    for data in (bad, b"hello", message(ids=[1]).SerializeToString()[:-1]):
-        with pytest.raises(example.NotAnExample):
-            example.parse(data)
-
-
-def test_features_are_read():
-    found = message(ids=[1, -2], scores=[0.5], none=[])
+def test_what_else_an_example_may_hold():
+    """Features without values, of bytes, and without a kind; bytes that are no Example."""
+    found = message(ids=[1, -2], none=[])
     found.features.feature["words"].bytes_list.value.append(b"x")
     found.features.feature["unset"].SetInParent()
-    read = example.parse(found.SerializeToString())
-    assert {name: values.tolist() for name, values in read.items()} == {"ids": [1, -2], "scores": [0.5], "none": []}
-    assert read["ids"].dtype == np.int64 and read["scores"].dtype == np.float32
+    data = found.SerializeToString()
+    assert {name: values.tolist() for name, values in example.parse(data).items()} == {"ids": [1, -2], "none": []}
+    # A list of integers whose last byte promises another one, in a feature of an entry of an Example.
+    torn = b"\x0a\x10\x0a\x0e\x0a\x03ids\x12\x07\x1a\x05\x0a\x03\x05\x05\xac"
+    for damaged in (torn, b"hello", data[:-1]):
+        with pytest.raises(example.NotAnExample):
+            example.parse(damaged)

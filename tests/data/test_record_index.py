@@ -19,9 +19,8 @@ COUNTS = (2500, 1, 1024, 3000)
 @pytest.fixture
 def paths(tmp_path):
     rng = np.random.default_rng(3)
-    folder = tmp_path / "records"
-    folder.mkdir()
-    names = [str(folder / name) for name in ("a", "b", "c.gz", "d")]
+    (tmp_path / "records").mkdir()
+    names = [str(tmp_path / "records" / name) for name in ("a", "b", "c.gz", "d")]
     for name, count in zip(names, COUNTS, strict=True):
         with tfrecords.writing(name) as (write,):
             write([rng.bytes(int(size)) for size in rng.integers(1, 60, count)])
@@ -46,8 +45,7 @@ def equal(index, expected):
 
 
 def test_runs_of_a_file_that_is_not_read_at_once(tmp_path):
-    rng = np.random.default_rng(1)
-    sizes = rng.integers(5000, 15000, 1500)  # three blocks
+    sizes = np.random.default_rng(1).integers(5000, 15000, 1500)  # three blocks
     with tf.io.TFRecordWriter(f"{tmp_path}/x") as writer:
         for size in sizes.tolist():
             writer.write(bytes(size))
@@ -89,17 +87,15 @@ def test_two_sets_of_records_in_a_folder_share_the_kept_index(paths, read, tmp_p
     assert [f'"{path}"' in content for path in paths] == [False, True, True, True]
 
 
-@pytest.mark.parametrize("how", [{"keep": False}, {"smallest": 10**9}])
-def test_a_worker_that_keeps_nothing_and_small_records_leave_no_file(paths, read, tmp_path, how):
-    read(paths, **how)
-    assert kept(tmp_path) == []
+def test_what_is_not_kept(paths, read, tmp_path):
+    """A worker that keeps nothing, small records, and files that are refused."""
 
-
-def test_nothing_is_kept_of_files_that_are_refused(paths, read, tmp_path):
     def check(counts, unlike):
         assert counts == dict(zip(paths, COUNTS, strict=True)) and unlike == paths[:1]
         raise ZeroDivisionError
 
+    read(paths, keep=False)
+    read(paths, smallest=10**9)
     with pytest.raises(ZeroDivisionError):
         read(paths, check=check)
     content = bytearray(pathlib.Path(paths[3]).read_bytes())
