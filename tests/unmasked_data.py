@@ -49,13 +49,15 @@ def training_options(folder, name="run", **changes) -> PretrainingOptions:
 
 
 def write(path, rows) -> str:
-    """Writes rows of integers, of any lengths, as TensorFlow does."""
+    """Writes rows of numbers, of any lengths, as TensorFlow does."""
     import tensorflow as tf
 
     with tf.io.TFRecordWriter(str(path)) as writer:
         for row in rows:
             example = tf.train.Example()
             for name, values in row.items():
-                example.features.feature[name].int64_list.value.extend(values)
+                slot = example.features.feature[name]
+                kind = slot.float_list if any(isinstance(value, float) for value in values) else slot.int64_list
+                kind.value.extend(values)
             writer.write(example.SerializeToString(deterministic=True))
     return str(path)
