@@ -196,6 +196,7 @@ class TextModel(keras.Model):
         text_rows.check_counts(given, **others)
         return (given, *others.values())
 
+    @tf.autograph.experimental.do_not_convert  # has no loops over tensors, and the conversion takes seconds
     def _tokenized(
         self, data: tf.data.Dataset, cut: CutTexts | None = None, may_be_blank: bool = False
     ) -> tf.data.Dataset:

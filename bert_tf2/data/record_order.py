@@ -322,6 +322,7 @@ def _first_fit(lengths, width):
 # All of it
 
 
+@tf.autograph.experimental.do_not_convert  # has no loops over tensors, and the conversion takes seconds
 def read_records(
     paths: Sequence[str],
     kind: RecordKind,

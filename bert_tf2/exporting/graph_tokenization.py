@@ -99,6 +99,7 @@ class GraphTokenizer(tf.Module):
         self._context_of = tables.Table(characters.context)
         self._width = alphabet.width
         self._ids = tf.constant([*alphabet.entries.values()], tf.int32)
+        self._traced = tf.function(self._tokenize, reduce_retracing=True, autograph=False)
         self._own_pieces = self._wordpiece = None
         if not tensorflow_text:
             self._own_pieces = WordPieces([*alphabet.entries], alphabet.longest_word)
@@ -116,7 +117,11 @@ class GraphTokenizer(tf.Module):
 
         A text that is not UTF-8 is an InvalidArgumentError, which names the row of `name`, from 0.
         """
-        codes, places, row_splits = _decode(tf.convert_to_tensor(texts, tf.string), name)
+        # As one function, which other graphs call: to trace the operations in each of them would take a second.
+        return self._traced(tf.convert_to_tensor(texts, tf.string), name)
+
+    def _tokenize(self, texts: tf.Tensor, name: str) -> Pieces:
+        codes, places, row_splits = _decode(texts, name)
         if self._kept:
             codes = self._keep(codes)
         if self._lower:
@@ -132,6 +137,7 @@ class GraphTokenizer(tf.Module):
         values = [tf.gather(self._ids, numbers), tf.gather(places, first), tf.gather(places, behind), words]
         return _as_pieces(values, tf.searchsorted(first, row_splits))
 
+    @tf.autograph.experimental.do_not_convert  # has no loops over tensors, and the conversion takes time
     def combine(self, first: Pieces, second: Pieces | None, max_seq_length: int) -> Inputs:
         """Makes [CLS] first [SEP], or [CLS] first [SEP] second [SEP], truncated to 3 tokens or more like the reference.
 
