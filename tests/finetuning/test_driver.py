@@ -6,20 +6,23 @@ import collections
 import json
 import os
 import pathlib
+import re
+import runpy
 import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import toy_data
+from command_lines import ROOT
 from refused import refuses
-from small_models import randomize
 from tensorboard.backend.event_processing import event_accumulator
 
+import bert_tf2
 from bert_tf2 import heads
 from bert_tf2.commands import call
 from bert_tf2.weights import checkpoint
-from bert_tf2.weights.task_file import LabelMap, save_label_map
+from bert_tf2.weights.task_file import LabelMap
 
 TAGS = LabelMap("ner", ("O", "B-LOC", "B-PER"), regression=False)
 ANSWERS = LabelMap("tsv", ("no", "yes"), regression=False)
@@ -46,10 +49,8 @@ def classify(settings, **changes):
 def save_random(folder: pathlib.Path, label_map: LabelMap) -> str:
     """A model whose answers differ widely."""
     kind = heads.TaggingModel if label_map is TAGS else heads.ClassifierModel
-    randomize(model := kind(toy_data.config(num_hidden_layers=1), num_labels=len(label_map.labels)))
-    checkpoint.CheckpointFolder(str(folder)).save(checkpoint.tf1_variables(model), 7)
-    save_label_map(str(folder), label_map)
-    return str(folder)
+    model = kind(toy_data.config(num_hidden_layers=1), num_labels=len(label_map.labels))
+    return str(toy_data.write_trained(folder, model, label_map).parent)
 
 
 def steps_in(folder: pathlib.Path) -> set[int]:
@@ -60,45 +61,46 @@ def measure_in(folder: pathlib.Path) -> dict:
     return json.loads((folder / "best" / "measure.json").read_text())
 
 
-# Answers do not depend on how the examples come
-
-
-def test_batches_of_evaluation_and_prediction(settings, tmp_path):
+def test_a_fork_of_the_guide_evaluates_and_predicts(settings, tmp_path, monkeypatch):
     """The reference's `loss` is the mean of the batches' means: a smaller last batch counts in full.
 
     dev.tsv and test.tsv have the same texts. Files beside the weights are read once: each reading is a round trip where
     the storage is remote.
     """
-    start = save_random(tmp_path / "start", ANSWERS)
+    diff = re.search(r"```diff\n(.*?)```", (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8"), re.DOTALL)[1]
+    script = tmp_path / "run_reviews.py"
+    script.write_text("".join(f"{line[1:]}\n" for line in diff.splitlines() if not line.startswith("-")))
+    start = save_random(tmp_path / "start", LabelMap("reviews", ANSWERS.labels, regression=False))
     (tmp_path / "start" / "tokenization.json").write_text('{"do_lower_case": true}')
-    opened, watched = collections.Counter(), [True]
+    opened, watched, results = collections.Counter(), [True], []
 
     def count(event, arguments):
         if event == "open" and watched and isinstance(arguments[0], str) and arguments[0].startswith(start):
             opened[os.path.basename(arguments[0])] += 1
 
     sys.addaudithook(count)  # for good
-    sizes = {"eval_batch_size": 20, "predict_batch_size": 3}
-    found = classify(settings, do_eval=True, do_predict=True, init_checkpoint=start, **sizes)
+    settings |= {"task_name": "Reviews", "init_checkpoint": start, "eval_batch_size": 20, "predict_batch_size": 3}
+    to_do = {"do_eval": True, "do_predict": True}
+    monkeypatch.setattr(bert_tf2.commands, "run", lambda name: results.append(call(name, **settings, **to_do)))
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    runpy.run_path(str(script), run_name="__main__")
     watched.clear()
     assert {opened["model.ckpt-7.index"], opened["tokenization.json"], opened["label_map.json"]} == {1}, opened
     probabilities = np.loadtxt(tmp_path / "out" / "test_results.tsv")
     right = [ANSWERS.labels.index(label) for _, label in toy_data.sentences(21, 2)]
     losses = -np.log(probabilities[np.arange(21), right])
     assert probabilities.shape == (21, 2) and np.ptp(probabilities[:, 0]) > 0.1  # there is something to compare
+    (found,) = results
     assert found["eval_loss"] == pytest.approx(losses.mean(), rel=1e-4)
     assert found["loss"] == pytest.approx(np.mean([losses[:20].mean(), losses[20]]), rel=1e-4)
     assert found["eval_accuracy"] == pytest.approx(np.mean(probabilities.argmax(axis=1) == right))
+    assert "eval_accuracy = " in (tmp_path / "out" / "eval_results.txt").read_text()
+    assert (tmp_path / "out" / "predictions.tsv").read_text().splitlines()[1].startswith("test-t0\t")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "how",
-    [
-        {"predict_batch_size": 50, "unpad": "groups"},
-        {"predict_batch_size": 8, "eval_batch_size": 50, "unpad": "groups"},
-        {"pad_to_max_length": True},
-    ],
+    "how", [{"predict_batch_size": 8, "eval_batch_size": 50, "unpad": "groups"}, {"pad_to_max_length": True}]
 )
 def test_answers_and_scores_do_not_depend_on_the_batches(settings, tmp_path, how):
     settings |= {"init_checkpoint": save_random(tmp_path / "start", ANSWERS), "do_predict": True, "do_eval": True}
@@ -115,9 +117,8 @@ def test_answers_and_scores_do_not_depend_on_the_batches(settings, tmp_path, how
 
 def test_the_best_weights_are_kept_and_used_and_patience_ends_the_training(settings, tmp_path, log_lines):
     how = {"eval_steps": 4, "patience": 2, "num_train_epochs": 25.0, "save_checkpoints_steps": 4}
-    how |= {"learning_rate": 1e-2, "warmup_proportion": 0.0}
-    to_do = {"do_train": True, "do_eval": True, "do_predict": True}
-    results = classify(settings, **to_do, **how, keep_checkpoint_max=50)
+    how |= {"learning_rate": 1e-2, "warmup_proportion": 0.0, "keep_checkpoint_max": 50}
+    results = classify(settings, do_train=True, do_eval=True, **how)
     out = tmp_path / "out"
     events = event_accumulator.EventAccumulator(str(out / "eval")).Reload()
     shown = {point.step: float(tf.make_ndarray(point.tensor_proto)) for point in events.Tensors("accuracy")}
@@ -133,14 +134,11 @@ def test_the_best_weights_are_kept_and_used_and_patience_ends_the_training(setti
     kept, then = (checkpoint.Checkpoint(f"{folder}/model.ckpt-{best}") for folder in (out / "best", out))
     for name in kept.shapes:
         np.testing.assert_array_equal(kept.get(name), then.get(name))
-    # Later calls use them, and the same command does not go on.
-    predictions = (out / "test_results.tsv").read_text()
-    assert classify(settings, do_eval=True, do_predict=True)["accuracy"] == results["accuracy"]
-    assert (out / "test_results.tsv").read_text() == predictions
+    # Later calls use them, and the same command does not continue the training.
+    before = steps_in(out)
+    again = classify(settings, do_train=True, do_eval=True, **how)
+    assert again["accuracy"] == results["accuracy"] and steps_in(out) == before
     assert f"Using {out}/best/model.ckpt-{best}" in log_lines
-    before = sorted(path.name for path in out.iterdir() if "tfevents" not in path.name)
-    classify(settings, do_train=True, **how, keep_checkpoint_max=50)
-    assert sorted(path.name for path in out.iterdir() if "tfevents" not in path.name) == before
 
 
 @pytest.mark.slow
@@ -208,13 +206,11 @@ def test_another_use_of_the_weights_must_be_meant(settings, tmp_path, log_lines)
     """
     out = save_random(tmp_path / "out", ANSWERS)
     (tmp_path / "out" / "task.json").write_text('{"task": "tsv", "pairs": false}')
-    settings |= {"text_b_column": "name"}
-    refuses(f"{out}/task.json pairs false true --other_task", classify, settings, do_eval=True)
-    assert "eval_accuracy" in classify(settings, do_eval=True, other_task=True)
+    settings |= {"text_b_column": "name", "do_train": True, "train_batch_size": 24}
+    refuses(f"{out}/task.json pairs false true --other_task", classify, settings)
+    refuses("--num_train_epochs", classify, settings, other_task=True, num_train_epochs=0.1)  # the next mistake
     assert any("pairs true" in line for line in log_lines)
-    new = {"init_checkpoint": out, "output_dir": f"{tmp_path}/new", "do_train": True, "train_batch_size": 24}
-    refuses("--num_train_epochs", classify, settings, **new, num_train_epochs=0.1)
-    classify(settings, **new, num_train_epochs=1.6)
+    classify(settings, init_checkpoint=out, output_dir=f"{tmp_path}/new", num_train_epochs=1.6)
     assert steps_in(tmp_path / "new") == {0, 4}
     content = json.loads((tmp_path / "new" / "task.json").read_text())
     assert (content["task"], content["pairs"], content["made_with"]["labels"]) == ("tsv", True, ["no", "yes"])

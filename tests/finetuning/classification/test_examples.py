@@ -1,11 +1,17 @@
-"""Examples for classification: the tables of the tasks, small ones made here and real ones."""
+"""Examples for classification: the tables of the tasks, tables and processors of one's own, and their features."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import tensorflow as tf
+from golden_data import GOLDEN, cases, digest
+from hypothesis import given
+from hypothesis import strategies as st
 from refused import refuses
-from small_models import SHARED
 
+from bert_tf2 import modeling, tokenization
+from bert_tf2.config import BertConfig
 from bert_tf2.finetuning import classification
 from bert_tf2.finetuning.classification import TASKS, InputExample, TsvLayout, get_processor
 from bert_tf2.weights.task_file import LabelMap
@@ -17,26 +23,6 @@ def write(folder, name, *rows):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes("".join(row.replace("|", "\t") + "\n" for row in rows).encode("utf-8"))
     return str(path)
-
-
-@pytest.mark.parametrize(
-    ("task", "layout", "counts"),
-    [
-        ("MRPC", TsvLayout(text_a="4", text_b="5", label="1"), (3668, 408, 1725)),
-        ("CoLA", TsvLayout(text_a="4", label="2", header=False), (8551, 1043, 1063)),
-        ("SST-2", TsvLayout(text_a="sentence", label="label"), (67349, 872, 1821)),
-    ],
-)
-def test_real_tables_are_read_without_a_warning(task, layout, counts, log_lines):
-    path = SHARED / "data" / task
-    if not path.exists():
-        pytest.skip(f"no data in {path}")
-    processor = get_processor(task)
-    read = (processor.get_train_examples, processor.get_dev_examples, processor.get_test_examples)
-    assert tuple(len(function(str(path))) for function in read) == counts
-    own = get_processor("tsv", tsv=layout)  # whose labels are collected, and looked at for mistakes
-    assert len(own.get_train_examples(str(path))) == counts[0] and own.get_labels() == ["0", "1"]
-    assert log_lines == []
 
 
 MNLI = "index|promptID|pairID|genre|s1b|s2b|s1p|s2p|sentence1|sentence2"
@@ -103,79 +89,97 @@ def test_columns_and_torn_rows(number, tmp_path, log_lines):
         refuses(f"{path}, row {1 + len(lines.split('/'))}: 1 column", read, str(tmp_path))
 
 
-def test_names_and_label_orders_of_the_reference(tmp_path):
-    assert {number for number, (task, *_) in enumerate(TABLES) if task not in TASKS} == set()
+def test_names_and_label_orders_of_the_reference():
+    assert {task for task, *_ in TABLES} == {*TASKS}
     for name, known in (("MRPC", "mrpc"), ("CoLA", "cola"), ("SST2", "sst-2"), ("stsb", "sts-b")):
         assert get_processor(name).task.name == known
-    orders = {name: get_processor(name).get_labels() for name in ("cola", "mnli", "mrpc", "xnli")}
     inference = ["contradiction", "entailment", "neutral"]
-    assert orders == {"cola": ["0", "1"], "mnli": inference, "mrpc": ["0", "1"], "xnli": inference}
-    write(tmp_path, "dev.tsv", "a|1||One.")
-    assert classification.ColaProcessor().get_dev_examples(str(tmp_path)) == [InputExample("dev-0", "One.", None, "1")]
-    for name in ("mnli", "mrpc", "xnli"):
-        assert getattr(classification, f"{name.title()}Processor")().get_labels() == orders[name]
+    for name, labels in (("Cola", ["0", "1"]), ("Mnli", inference), ("Mrpc", ["0", "1"]), ("Xnli", inference)):
+        assert getattr(classification, f"{name}Processor")().get_labels() == labels
     refuses(f"'mprc' {' '.join(TASKS)} tsv", get_processor, "mprc")
 
 
-def test_lines_end_at_lf_and_cr_is_dropped(tmp_path):
-    (tmp_path / "dev.tsv").write_bytes("a\t1\t\tone\u2028line\r\nb\t0\t\tlo\rne".encode())
-    found = get_processor("cola").get_dev_examples(str(tmp_path))
-    assert [example.text_a for example in found] == ["one\u2028line", "lone"]
+def test_labels_of_another_task():
+    for weights, task, words in (("mrpc", "mnli", "mrpc 0, 1 mnli"), ("mrpc", "sts-b", "0, 1"), ("mnli", "xnli", "")):
+        given = {"label_map": get_processor(weights).label_map()}
+        if words:
+            refuses(f"--output_dir {words}", get_processor, task, **given)
+        else:
+            assert get_processor(task, **given).get_labels() == list(given["label_map"].labels)
+
+
+TEXT = TsvLayout(text_a="text", label="label")
+ONE, SEVERAL = (TsvLayout(text_a="1", label="2", header=False, separator=separator) for separator in (None, ","))
+AMOUNTS = TsvLayout(text_a="1", label="2", header=False, regression=True)
+BY_NUMBER = TsvLayout(text_a="1", label="2", id="3")
+KNOWN = LabelMap("tsv", ("0", "1"), regression=False)
+
+
+def processor_of(task, part):
+    """The processor of the name of a task, or of a layout; but to train, the labels are known."""
+    if isinstance(task, str):
+        return get_processor(task)
+    return get_processor("tsv", tsv=task, label_map=None if part == "train" else KNOWN)
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "texts", "words"),
+    ("task", "part", "rows", "words"),
     [
-        ("mrpc", ["h", "1|1|2|A|B", "1|1|2|C|D|", "1|1|2|E|F|x|y"], "ACE", "2 of 3 row 3 with 6"),
-        ("mrpc", ["h", "1|1|2|A|B|", "1|1|2|C|D", "1|1|2|E|F"], "ACE", "1 of 3 row 2 with 6"),
-        ("cola", ["s|1||A|", "s|0||B", "s|0||C"], "ABC", "1 of 3 row 1 with 5"),
-        ("mrpc", ["h", "1|1|2|A|B|x", "1|1|2|C|D|y"], "AC", ""),
-    ],
-)
-def test_extra_cells_at_the_end_are_read_as_the_reference_reads_them(tmp_path, log_lines, name, rows, texts, words):
-    path = write(tmp_path, "dev.tsv", *rows)
-    found = get_processor(name).get_dev_examples(str(tmp_path))
-    assert [example.text_a for example in found] == [*texts] and len(log_lines) == bool(words)
-    assert all(word in line for line in log_lines for word in (path, *words.split()))
-
-
-TSV = {"layout": TsvLayout(text_a="text", label="label"), "part": "train"}
-NO_HEADER = {"layout": TsvLayout(text_a="1", label="2", header=False), "part": "dev", "labels": ("0", "1")}
-
-
-@pytest.mark.parametrize(
-    ("name", "rows", "words"),
-    [
-        ("mrpc", ["h|h|h|h|h", "1|1|2|A|B", ""], ", row 3: 1 column 5"),
-        ("mrpc", ["h", "1|1|2|A"], ", row 2: 4 columns text_b column 5"),
-        ("mrpc", ["h|h|h|h|h"], ": no row"),
-        ("mrpc", ["h|h|h|h|h", "2|1|2|A|B"], ", row 2: '2' 0, 1"),
-        ("mnli", [f"{MNLI}|l|gold_label", MNLI_ROW, f"{MNLI_ROW}|"], ", row 3: 13 columns 12"),
-        ("cola", [], ": empty"),
-        ("cola", ["s|yes||A"], ", row 1: 'yes' 0, 1"),
-        ("rte", ["index|a|b|label", "0|A|B|entailment"], ": 'sentence1' index, a, b, label"),
-        ("rte", ["index|sentence1|sentence2|label", "0|A|B"], ", row 2: 3 columns 4"),
-        ("sst-2", ["sentence|label", "A|1", "B|"], ", row 3: '' 0, 1"),
-        *(("sts-b", [f"{STS_B}|score", f"0|g|f|y|o|s|s|A|B|{cell}"], f", row 2: {cell.strip()!r:.5} number")
-          for cell in ("high", "nan", "1_0", "\u0665")),
-        (TSV, ["text|label", "A|x", "B|x"], ": every row 'x'"),
-        (TSV, ["text|label", "A|x", "B|"], ", row 3: empty --multi_label"),
-        (TSV, ["text|label", "A|x", "B| "], ", row 3: empty --multi_label"),
-        (TSV, ["text", "A"], ": 'label' text"),
-        (NO_HEADER, ["A|1", "B|0|"], ", row 2: 3 columns 2"),
+        ("mrpc", "dev", ["h|h|h|h|h", "1|1|2|A|B", ""], ", row 3: 1 column 5"),
+        ("mrpc", "dev", ["h", "1|1|2|A"], ", row 2: 4 columns text_b column 5"),
+        ("mrpc", "dev", ["h|h|h|h|h"], ": no row"),
+        ("mnli", "train", [f"{MNLI}|l1|gold_label", MNLI_ROW, f"{MNLI_ROW}|"], ", row 3: 13 columns 12"),
+        ("cola", "dev", [], ": empty"),
+        ("cola", "dev", ["s|yes||A"], ", row 1: 'yes' 0, 1"),
+        ("rte", "dev", ["index|a|b|label", "0|A|B|entailment"], ": 'sentence1' index, a, b, label"),
+        ("sst-2", "dev", ["sentence|label", "A|1", "B|"], ", row 3: '' 0, 1"),
+        ("sts-b", "dev", [f"{STS_B}|score", "0|g|f|y|o|s|s|A|B|high"], ", row 2: 'high' number"),
+        *((AMOUNTS, "train", ["A|1.5", f"B|{cell}"], f", row 2: {cell!r} number")
+          for cell in ("3,75", "", "nan", "1e40", "1_0", "\u0665")),
+        (TEXT, "train", ["text|label", "A|x", "B|x"], ": every row 'x'"),
+        (TEXT, "train", ["text|label", "A|x", "B| "], ", row 3: empty --multi_label"),
+        (TEXT, "train", ["text", "A"], ": 'label' text"),
+        (ONE, "dev", ["A|1", "B|0|"], ", row 2: 3 columns 2"),
+        (SEVERAL, "train", ["A|", "B|"], ": every row no label"),
     ],
     ids=str,
 )  # fmt: skip
-def test_bad_tables(name, rows, words, tmp_path):
-    how = name if isinstance(name, dict) else {}
-    label_map = LabelMap("tsv", how["labels"], False) if "labels" in how else None
-    processor = get_processor("tsv" if how else name, tsv=how.get("layout"), label_map=label_map)
-    part = how.get("part", "dev")
-    path = write(tmp_path, "dev_matched.tsv" if name == "mnli" else f"{part}.tsv", *rows)
-    refuses(f"{path}{words}", getattr(processor, f"get_{part}_examples"), str(tmp_path))
+def test_bad_tables(task, part, rows, words, tmp_path):
+    path = write(tmp_path, f"{part}.tsv", *rows)
+    refuses(f"{path}{words}", getattr(processor_of(task, part), f"get_{part}_examples"), str(tmp_path))
 
 
-# Tables of one's own
+@pytest.mark.parametrize(
+    ("task", "part", "rows", "warning"),
+    [
+        # Extra cells at the end are read as the reference reads them.
+        ("mrpc", "dev", ["h", "1|1|2|A|B", "1|1|2|C|D|", "1|1|2|E|F|x|y"], ": 2 of 3 row 3 with 6"),
+        ("cola", "dev", ["s|1||A|", "s|0||B", "s|0||C"], ": 1 of 3 row 1 with 5"),
+        ("mrpc", "dev", ["h", "1|1|2|A|B|x", "1|1|2|C|D|y"], None),
+        (ONE, "train", ["a film|Yes", "a|no", "b|yes", "b|no"], ", row 3: 'yes' 'Yes' row 1"),
+        (ONE, "train", ["a film|no", "a|yes", "b|no", "b|yes "], ", row 4: 'yes ' 'yes' row 2"),
+        (ONE, "train", ["a film|Sci/Tech", "a|Arts, Music", "a|Sports"], None),
+        (SEVERAL, "train", ["a film|c,b", "a|", "b|b,a", "b|a"], None),
+        (BY_NUMBER, "test", ["t|a|id", "x||8", "y||7", "z||8"], ", row 4: '8' row 2"),
+        ("sts-b", "dev", [f"{STS_B}|score", *(f"0|g|f|y|o|s|s|A|B|{n}" for n in (500, 5, 0, -3))],
+         ": 2 of 4 scores 500 row 2"),
+        # Classes that look like amounts: fractions, or most of them different.
+        *((ONE, "train", [f"a|{label}" for label in labels], warning) for labels, warning in (
+            ([1.5, 2.25, 3.75] * 5, ": --regression"), ([*range(100, 109), *[7] * 6], ": --regression"),
+            ([1, 2, 3, 4, 5] * 4, None), (["1.0", "2.0"] * 8, None), (["a", *range(15)], None))),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_doubtful_tables_are_warned_of_once(task, part, rows, warning, tmp_path, log_lines):
+    path = write(tmp_path, f"{part}.tsv", *rows)
+    read = getattr(processor_of(task, part), f"get_{part}_examples")(str(tmp_path))
+    assert len(read) == len(rows) - (task in ("mrpc", "sts-b", BY_NUMBER))
+    assert len(log_lines) == (warning is not None), log_lines
+    for line in log_lines:
+        assert line.startswith(path) and [word for word in warning.split() if word not in line] == [], line
+
+
+# Data of one's own
 
 
 def test_tsv_by_name_finds_its_labels(tmp_path):
@@ -194,59 +198,129 @@ def test_tsv_by_name_finds_its_labels(tmp_path):
     refuses("labels tsv not known", unlabeled.get_test_examples, str(tmp_path))
 
 
+def test_several_labels_are_separated_and_collected(tmp_path):
+    write(tmp_path, "train.tsv", "A|sad,fun", "B|", "C| long , fun", "D|fun,")
+    processor = get_processor("tsv", tsv=SEVERAL)
+    examples = processor.get_train_examples(str(tmp_path))
+    assert [example.label for example in examples] == [("sad", "fun"), (), ("long", "fun"), ("fun",)]
+    found = processor.label_map()
+    assert found == LabelMap("tsv", ("fun", "long", "sad"), regression=False, multi_label=True)
+    write(tmp_path, "dev.tsv", "A|sad", "B|sad,funny")
+    known = get_processor("tsv", tsv=SEVERAL, label_map=found)
+    refuses("dev.tsv, row 2: 'funny'", known.get_dev_examples, str(tmp_path))
+    one = LabelMap("tsv", found.labels, regression=False)
+    refuses("fun, long, sad leave out --multi_label", get_processor, "tsv", tsv=SEVERAL, label_map=one)
+
+
 @pytest.mark.parametrize(
     ("layout", "words"),
     [
-        (None, "text_a"),
         (TsvLayout(text_a=""), "text_a"),
         (TsvLayout(text_a="0"), "text_a counted from 1"),
         (TsvLayout(text_a="1", label="class", header=False), "label header number"),
         (TsvLayout(text_a="1", label="2", separator="\t"), "label_separator='\\t'"),
-        (TsvLayout(text_a="1", label="2", separator="\\t"), "label_separator"),  # typed without $
     ],
 )
 def test_bad_columns_of_tsv(layout, words):
     refuses(words, get_processor, "tsv", tsv=layout)
 
 
-def test_labels_of_another_task():
-    label_map = get_processor("mrpc").label_map()
-    for name in ("mnli", "sts-b"):
-        refuses(f"--output_dir mrpc 0, 1 {name}", get_processor, name, label_map=label_map)
-    label_map = get_processor("mnli").label_map()
-    assert get_processor("xnli", label_map=label_map).get_labels() == list(label_map.labels)
+class Bytes(classification.DataProcessor):
+    """As a fork for Python 2 has it: texts in bytes, labels that are numbers; no test set."""
+
+    labels = (0, 1)
+
+    def get_labels(self):
+        return self.labels
+
+    def get_train_examples(self, data_dir):
+        return [InputExample("a", "caf\u00e9".encode(), b"b", 1)]
+
+    def get_dev_examples(self, data_dir):
+        return [InputExample(row[0], row[1], None, 2) for row in self._read_tsv(f"{data_dir}/mine.tsv")]
 
 
-ONE, SEVERAL = (TsvLayout(text_a="1", label="2", header=False, separator=separator) for separator in (None, ","))
-BY_NUMBER = TsvLayout(text_a="1", label="2", id="3")
+def test_a_processor_of_ones_own(tmp_path):
+    classification.register("Of-Bytes", Bytes)
+    processor = get_processor("OF-BYTES")
+    assert processor.get_train_examples("") == [InputExample("a", "café", "b", "1")]
+    assert processor.get_labels() == ["0", "1"]
+    path = write(tmp_path, "mine.tsv", 'x|"a b', "y|c")
+    refuses("get_dev_examples of-bytes, example 1: '2' 0, 1", processor.get_dev_examples, str(tmp_path))
+    assert [example.text_a for example in Bytes().get_dev_examples(str(tmp_path))] == ['"a b', "c"]
+    assert Bytes._read_tsv(path, quotechar='"') == [["x", "a b\ny\tc\n"]]
+    refuses("no get_test_examples of-bytes", processor.get_test_examples, "")
+    refuses("taken", classification.register, "MRPC", Bytes)
+    for labels in (("a",), ("a", "a")):
+        refuses("two or more", classification.register, "of-bytes", type("Few", (Bytes,), {"labels": labels}))
+    given = {"config": BertConfig(9), "is_training": False, "input_ids": [[1]], "input_mask": None}  # as forks do
+    refuses("BertModel(config)", modeling.BertModel, **given)
+
+
+# Features
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+    path.write_text("".join(f"{word}\n" for word in [*tokenization.SPECIAL_TOKENS, *"abcdefgh"]), encoding="utf-8")
+    return tokenization.FullTokenizer(str(path))
+
+
+@pytest.mark.parametrize("case", cases("classifier-features", quick="_32_"))
+def test_same_records_as_the_reference(case, tmp_path):
+    flags = case["flags"]
+    processor = get_processor(flags["task_name"])
+    read = {"train": processor.get_train_examples, "eval": processor.get_dev_examples}
+    examples = read.get(case["part"], processor.get_test_examples)(str(GOLDEN / case["data_dir"]))
+    tokenizer = tokenization.FullTokenizer(str(GOLDEN / case["vocab"]), flags["do_lower_case"])
+    path, labels = str(tmp_path / "records"), processor.get_labels()
+    count = classification.file_based_convert_examples_to_features(
+        examples, labels, flags["max_seq_length"], tokenizer, path
+    )
+    assert labels == case["label_order"]
+    assert [example.guid for example in examples[:2]] == case["first_guids"]
+    assert digest(path) == case["outputs"][0] and count == case["outputs"][0]["count"]
+
+
+@given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 20))
+def test_truncation_is_that_of_removing_one_token_after_another(length_a, length_b, max_length):
+    tokens, wanted = ["abcdefghi"[:length_a], "jklmnopqr"[:length_b]], [length_a, length_b]
+    while sum(wanted) > max_length:
+        wanted[wanted[0] <= wanted[1]] -= 1
+    lists = [*map(list, tokens)]
+    classification.truncate_seq_pair(*lists, max_length)
+    assert ["".join(found) for found in lists] == [text[:length] for text, length in zip(tokens, wanted, strict=True)]
 
 
 @pytest.mark.parametrize(
-    ("name", "layout", "part", "rows", "warnings"),
+    ("text_a", "text_b", "ids", "segments"),
     [
-        ("tsv", ONE, "train", ["a film|Yes", "a|no", "b|yes", "b|no"], [", row 3: 'yes' 'Yes' row 1"]),
-        ("tsv", ONE, "train", ["a film|no", "a|yes", "b|no", "b|yes "], [", row 4: 'yes ' 'yes' row 2"]),
-        ("tsv", ONE, "train", ["a film|Sci/Tech", "a|Arts, Music", "a|Sports"], []),
-        ("tsv", SEVERAL, "train", ["a film|c,b", "a|", "b|b,a", "b|a"], []),
-        ("tsv", ONE, "train", ["a|yes", " |no", *["|no"] * 4, "b|yes"], [": column 1 no text row 2, 3, 4 and 2 more"]),
-        ("cola", None, "test", ["s|1||A film.", "s|0||A book."], [": column 2 number", ", row 1: header ('1')"]),
-        ("cola", None, "test", ["index|sentence", "0|A film."], []),
-        ("cola", None, "test", ["0|A film.", "1|A book."], [", row 1: header ('A film.')"]),
-        ("cola", None, "test", ["x|A film that is good.", "y|A book."], [", row 1: header"]),
-        ("tsv", BY_NUMBER, "train", ["a film|yes|7", "a book|no|8"], [", row 1: header 'yes' --noheader"]),
-        ("tsv", BY_NUMBER, "train", ["a film|yes|x", "a book|no|y", "a play|yes|z"], [", row 1: header 'yes'"]),
-        ("tsv", BY_NUMBER, "train", ["text|answer|id", "a book|no|y", "a play|yes|y"], []),
-        ("tsv", BY_NUMBER, "train", ["text|answer|id", "1|no|x", " 2.5|yes|y"], [": column 1 number"]),
-        ("tsv", BY_NUMBER, "test", ["t|a|id", "x||8", "y||7", "z||8"], [", row 4: '8' row 2"]),
-        ("sts-b", None, "dev", [f"{STS_B}|score", *(f"0|g|f|y|o|s|s|A|B|{n}" for n in (500, 5, 0, -3))],
-         [": 2 of 4 scores 500 row 2"]),
+        ("a b", None, [2, 5, 6, 3, 0, 0], [0, 0, 0, 0, 0, 0]),
+        ("a b c d e", None, [2, 5, 6, 3], [0, 0, 0, 0]),
+        ("a", "c d", [2, 5, 3, 7, 8, 3, 0, 0], [0, 0, 0, 1, 1, 1, 0, 0]),
+        ("a b c", "d e f", [2, 5, 6, 3, 8, 9, 3], [0, 0, 0, 0, 1, 1, 1]),
+        ("a b c", "d e f", [2, 5, 3, 0], [0, 0, 0, 0]),  # nothing is left of the second
+        ("a", "\u200b", [2, 5, 3, 0, 0], [0, 0, 0, 0, 0]),  # a second text without tokens
+        ("", "b", [2, 3, 6, 3, 0], [0, 0, 1, 1, 0]),
+        ("z", "a", [2, 3, 0], [0, 0, 0]),
     ],
-)  # fmt: skip
-def test_doubtful_labels_and_rows_are_warned_of_once(tmp_path, log_lines, name, layout, part, rows, warnings):
-    path = write(tmp_path, f"{part}.tsv", *rows)
-    label_map = LabelMap("tsv", ("no", "yes"), False) if layout is BY_NUMBER else None
-    processor = get_processor(name, tsv=layout, label_map=label_map)
-    getattr(processor, f"get_{part}_examples")(str(tmp_path))
-    assert len(log_lines) == len(warnings), log_lines
-    for line, words in zip(log_lines, warnings, strict=True):
-        assert line.startswith(path) and [word for word in words.split() if word not in line] == [], line
+)
+def test_features_by_hand(text_a, text_b, ids, segments, tokenizer):
+    example = InputExample("g", text_a, text_b, "y")
+    (features,) = classification.convert_examples_to_features([example], ["x", "y"], len(ids), tokenizer)
+    mask = [1] * sum(1 for value in ids if value) + [0] * ids.count(0)
+    assert (features.input_ids, features.segment_ids, features.input_mask) == (ids, segments, mask)
+    assert features.label_id == 1 and features == classification.convert_single_example(
+        9, example, ["x", "y"], len(ids), tokenizer
+    )
+
+
+def test_scores_and_several_labels_in_records(tokenizer, tmp_path):
+    examples, path = [InputExample("g", "a", "b", "3.8"), InputExample("h", "a", "b", "5")], str(tmp_path / "records")
+    assert classification.file_based_convert_examples_to_features(examples, [], 8, tokenizer, path) == 2
+    rows = map(tf.train.Example.FromString, tf.data.TFRecordDataset(path).as_numpy_iterator())
+    assert [row.features.feature["label_ids"].float_list.value[0] for row in rows] == [np.float32(3.8), 5.0]
+    several = [InputExample("g", "a", None, ("sad", "fun")), InputExample("h", "a", None, ())]
+    features = classification.convert_examples_to_features(several, ["fun", "long", "sad"], 8, tokenizer)
+    assert [classification.as_record(feature)["label_ids"] for feature in features] == [[1, 0, 1], [0, 0, 0]]
