@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
+from command_lines import ROOT
 from golden_data import GOLDEN, cases, digest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -97,6 +100,15 @@ def test_names_and_label_orders_of_the_reference():
     for name, labels in (("Cola", ["0", "1"]), ("Mnli", inference), ("Mrpc", ["0", "1"]), ("Xnli", inference)):
         assert getattr(classification, f"{name}Processor")().get_labels() == labels
     refuses(f"'mprc' {' '.join(TASKS)} tsv", get_processor, "mprc")
+
+
+def test_scripts_have_the_reference_s_names(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    for script, name in (("run_classifier", "MrpcProcessor"), ("run_pretraining", "get_masked_lm_output")):
+        module = importlib.import_module(script)
+        assert callable(getattr(module, name))
+        with pytest.raises(AttributeError, match=f"{script}.py has no 'FLAGS': docs/migrating.md"):
+            _ = module.FLAGS
 
 
 def test_labels_of_another_task():
