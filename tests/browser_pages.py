@@ -9,10 +9,6 @@ import importlib.resources
 import importlib.util
 import shutil
 
-from command_lines import ROOT
-
-SCREENSHOTS = ROOT / "screenshots"  # of the views, for a person to look at; git ignores it
-
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 _PROGRAM = next((path for name in _PROGRAMS if (path := shutil.which(name))), None)
 DESKTOP, PHONE = 1280, 390  # widths in CSS pixels
@@ -90,12 +86,6 @@ def expect(locator):
     from playwright.sync_api import expect as playwrights  # an extra
 
     return playwrights(locator)
-
-
-def screenshot(page, name: str) -> None:
-    """Saves a picture of the whole page for a person."""
-    SCREENSHOTS.mkdir(exist_ok=True)
-    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
 
 
 _CONTROLS = """() => {

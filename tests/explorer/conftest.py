@@ -64,26 +64,8 @@ def weights(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="session")
-def classifier(tmp_path_factory) -> str:
-    """The folder of a classifier, which has no masked-LM head."""
-    return save(tmp_path_factory.mktemp("explorer") / "classifier", lambda config: heads.ClassifierModel(config, 2), 4)
-
-
-@pytest.fixture(scope="session")
 def explorer(weights) -> Explorer:
     return Explorer(ExplorerOptions(model=weights))
-
-
-@pytest.fixture(scope="session")
-def address(explorer):
-    with serving(explorer) as started:
-        yield started
-
-
-@pytest.fixture(scope="session")
-def classifier_address(classifier):
-    with serving(Explorer(ExplorerOptions(model=classifier))) as started:
-        yield started
 
 
 @pytest.fixture(scope="session")
@@ -97,12 +79,20 @@ def browser():
 
 
 @pytest.fixture
-def open_page(browser, address):
-    """open_page("#/model", width=390, color_scheme="dark") -> a Playwright page, once its view is drawn.
+def visit(browser):
+    """visit(an Explorer or an address) -> the pages of a test.
 
     The test fails if a page logs an error, or asks anything but the server for anything.
     """
-    pages = browser.pages(address)
-    yield pages.open
-    pages.close()
-    assert pages.problems == []
+    visited = []
+    with contextlib.ExitStack() as stack:
+
+        def pages(shown: Explorer | str):
+            address = shown if isinstance(shown, str) else stack.enter_context(serving(shown))
+            visited.append(browser.pages(address))
+            return visited[-1]
+
+        yield pages
+        for each in visited:
+            each.close()
+    assert [problem for each in visited for problem in each.problems] == []
