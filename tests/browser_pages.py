@@ -88,57 +88,14 @@ def expect(locator):
     return playwrights(locator)
 
 
-_CONTROLS = """() => {
-  const all = document.querySelectorAll(
-    "a[href], button, input, select, textarea, summary, [tabindex], [contenteditable=true]");
-  window.__controls = [...all].filter((each) => {
-    const grouped = each.type === "radio" && each.name && !each.checked;
-    return each.tabIndex >= 0 && !each.disabled && !grouped && each.checkVisibility({visibilityProperty: true});
-  });
-  document.activeElement?.blur();
-  return window.__controls.map((each) => each.outerHTML.slice(0, 120));
-}"""
-_FOCUSED = """() => {
-  const each = document.activeElement;
-  if (!each || each === document.body) return null;
-  const style = getComputedStyle(each);
-  const visible = (style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0) || style.boxShadow !== "none";
-  return {index: window.__controls.indexOf(each), html: each.outerHTML.slice(0, 120), visible};
-}"""
-
-
-def keyboard_problems(page) -> list[str]:
-    """What a person without a mouse cannot reach with the Tab key, or cannot see the focus of."""
-    controls = page.evaluate(_CONTROLS)
-    reached: set[int] = set()
-    problems = []
-    for _ in range(len(controls) + 5):
-        page.keyboard.press("Tab")
-        focused = page.evaluate(_FOCUSED)
-        if focused is None or focused["index"] in reached:
-            break
-        reached.add(focused["index"])
-        if not focused["visible"]:
-            problems.append(f"the focus cannot be seen: {focused['html']}")
-    missed = [html for index, html in enumerate(controls) if index not in reached]
-    return problems + [f"not reached with Tab: {html}" for html in missed]
-
-
-def axe_violations(page) -> list[str]:
-    """What axe-core finds, https://github.com/dequelabs/axe-core: rule, sentence, and the first element."""
+def problems_of_access(page) -> list[str]:
+    """Violations that axe-core finds, https://github.com/dequelabs/axe-core, and whether the page scrolls sideways."""
     script = importlib.resources.files("axe_playwright_python") / "axe.min.js"
     page.evaluate(script.read_text(encoding="utf-8"))
     found = page.evaluate("() => axe.run()")
     assert len(found["passes"]) > 10  # it looked
-    return [f"axe: {each['id']}: {each['help']}: {each['nodes'][0]['html'][:120]}" for each in found["violations"]]
-
-
-def too_wide(page) -> int:
-    """By how many pixels the page is wider than its window; 0 if it does not scroll sideways."""
-    return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-
-
-def accessibility_problems(page, keyboard: bool = True) -> list[str]:
-    """Everything above, for one view in the colors and the width that it has; `keyboard_problems` take the longest."""
-    wide = [f"the page is {pixels} pixels too wide"] if (pixels := too_wide(page)) else []
-    return axe_violations(page) + wide + (keyboard_problems(page) if keyboard else [])
+    wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    violations = [
+        f"axe: {each['id']}: {each['help']}: {each['nodes'][0]['html'][:120]}" for each in found["violations"]
+    ]
+    return violations + [f"the page is {wide} pixels too wide"] * (wide > 0)

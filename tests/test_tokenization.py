@@ -19,7 +19,7 @@ from golden_data import GOLDEN
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mutations import SOAK, lengths
-from refused import message_of
+from refused import refuses
 from tokenization import pieces_by_the_rules, words_by_the_rules  # in benchmarks
 
 from bert_tf2 import tokenization
@@ -38,9 +38,10 @@ def write_vocab(folder: pathlib.Path, entries: list[str]) -> str:
 # The reference's results
 
 
-@pytest.mark.parametrize("path", sorted((GOLDEN / "A_tokenization").glob("rows_*.jsonl")), ids=lambda path: path.stem)
-def test_rows_of_the_reference(path):
-    rows = [json.loads(line) for line in path.read_text("ascii").split("\n") if line]
+@pytest.mark.parametrize("name", ["odd_lower", "odd_nolower", "uncased_lower"])  # `.ci/run` compares the others, too
+def test_rows_of_the_reference(name):
+    text = (GOLDEN / "A_tokenization" / f"rows_{name}.jsonl").read_text("ascii")
+    rows = [json.loads(line) for line in text.split("\n") if line]
     vocab_file = GOLDEN / "vocab" / (rows[0]["vocab"] + ".txt")
     tokenizer = tokenization.FullTokenizer(str(vocab_file), rows[0]["do_lower_case"])
     assert len(rows) > 10
@@ -51,7 +52,7 @@ def test_rows_of_the_reference(path):
 
 @pytest.mark.skipif(unicodedata.unidata_version != "14.0.0", reason="recorded with the Unicode tables of Python 3.11")
 @pytest.mark.parametrize("plane", [0, *(pytest.param(plane, marks=SOAK) for plane in range(1, 17))])
-@pytest.mark.parametrize("name", ["lower", "nolower"])
+@pytest.mark.parametrize("name", ["lower", pytest.param("nolower", marks=pytest.mark.slow)])
 def test_every_code_point(name, plane):
     tokenizer = tokenization.BasicTokenizer(name == "lower")
     digest = hashlib.sha256()
@@ -65,15 +66,14 @@ def test_every_code_point(name, plane):
 
 # Random texts
 
+# What changes with case or in normal forms, emoji, and the edges of the blocks of Chinese characters.
 CHANGING = (
-    "Σ\u03c3ς\u0391ΌİI\u0131ßﬀǅÅé\u1e9b\u0345\u03d2\u212b"
-    "\u2126\u1fef\u037e\u2260한각\u1112\u1161\u11a8กำ\u0e4d\u3099かガｶ"
+    "Σ\u03c3ς\u0391ΌİI\u0131ßﬀǅÅé\u1e9b\u0345\u03d2\u212b\u2126\u1fef\u037e\u2260한각\u1112\u1161\u11a8กำ"
+    "\u0e4d\u3099かガｶ"
 )
 EMOJI = "👩👨👧🏽🏿🙂❤🏳🇩🇪1#*\u200d\ufe0f\ufe0e\u20e3\U000e0067\U000e007f"
 EDGES = (0x3400, 0x4DC0, 0x4E00, 0xA000, 0xF900, 0xFB00, 0x20000, 0x2A6E0, 0x2A700, 0x2CEB0, 0x2F800, 0x2FA20)
 CHINESE = "".join(chr(edge + place) for edge in EDGES for place in range(-2, 3))
-
-
 ALPHABETS = ["abcxyzABC", string.ascii_letters, " \t\n\r\x0b\xa0", CHANGING, EMOJI, CHINESE, st.characters()]
 ALPHABETS += [st.characters(categories=kinds) for kinds in (["M"], ["Cc", "Cf", "Z"], ["P", "S"], ["Cs", "L"])]
 # Words around the lengths at which something may change, too.
@@ -95,7 +95,7 @@ def vocab_file(tmp_path_factory) -> str:
 
 
 @pytest.mark.parametrize("lower", [True, False], ids=["uncased", "cased"])
-@lengths(250, 50_000)
+@lengths(120, 50_000)
 def test_random_texts(vocab_file, lower, examples):
     tokenizer = tokenization.FullTokenizer(vocab_file, lower)
 
@@ -110,9 +110,6 @@ def test_random_texts(vocab_file, lower, examples):
         assert tokenizer.tokenize(text) == pieces, ascii(text)
 
     check()
-    tokenizer.wordpiece_tokenizer = tokenization.WordpieceTokenizer(tokenizer.vocab, max_input_chars_per_word=100)
-    with pytest.raises(AssertionError):  # other rules are noticed
-        check()
 
 
 # Settings
@@ -125,16 +122,15 @@ def test_tokens_that_are_never_split(tmp_path):
     for text in ("AB[E1]b [E1]x[e1]", b"AB[E1]b\t[E1]x[e1]"):  # the longest, exactly as written, before anything else
         assert tokenizer.tokenize(text) == ["a", "##b", "[E1]", "b", "[E1]x", "[", "e1", "]"]
     assert pickle.loads(pickle.dumps(tokenizer)).tokenize("[E1]") == ["[E1]"]
-    for token, part in (("[E2]", "lacks '[E2]'"), ("a b", "blanks"), ("", "blanks"), ("[MASK]", "none of BERT's own")):
+    for token, part in (("[E2]", "'[E2]'"), ("a b", "blanks"), ("", "blanks"), ("[MASK]", "BERT's")):
         (tmp_path / "tokenization.json").write_text(json.dumps({"never_split": [token]}))
-        message = message_of(load_tokenizer, path, True)
-        assert message.startswith(path) and part in message
+        refuses(f"{path} {part}", load_tokenizer, path, True)
 
 
 def test_accents_and_chinese_characters_by_settings(tmp_path):
     rules = {"strip_accents": False, "tokenize_chinese_chars": False}
-    accents = tokenization.FullTokenizer(write_vocab(tmp_path, [*SPECIAL, "über", "北京"]), True, **rules)
-    assert accents.basic_tokenizer.tokenize("Über 北京!") == ["über", "北京", "!"] and accents.rules == rules
+    kept = tokenization.FullTokenizer(write_vocab(tmp_path, [*SPECIAL, "über", "北京"]), True, **rules)
+    assert kept.tokenize("Über 北京") == ["über", "北京"] and kept.rules == rules
     assert tokenization.BasicTokenizer(False, strip_accents=True).tokenize("Über 北京") == ["Uber", "北", "京"]
 
 
@@ -142,38 +138,32 @@ def test_accents_and_chinese_characters_by_settings(tmp_path):
     ("name", "step", "words"),
     [
         ("_clean_text", lambda self, text: text.replace("_", " "), ["a", "be", "-", "c", "北"]),
-        ("_tokenize_chinese_chars", lambda self, text: text, ["a", "_", "be", "-", "c北"]),
         ("_is_chinese_char", lambda self, cp: cp == ord("c"), ["a", "_", "be", "-", "c", "北"]),
         ("_run_strip_accents", lambda self, text: text, ["a", "_", "bé", "-", "c", "北"]),
         ("_run_split_on_punc", lambda self, text: [text], ["a_be-c", "北"]),
     ],
 )
 def test_a_step_of_the_reference_that_a_subclass_overrides_counts(tmp_path, name, step, words):
-    tokenizer = type("Own", (tokenization.BasicTokenizer,), {name: step})()
-    assert tokenizer.tokenize("A_Bé-c北") == words
-    assert type("OwnAgain", (type(tokenizer),), {})().tokenize("A_Bé-c北") == words  # inherited from a subclass
+    own = type("OwnAgain", (type("Own", (tokenization.BasicTokenizer,), {name: step}),), {})
     full = tokenization.FullTokenizer(write_vocab(tmp_path, SPECIAL + words))
     assert not full.has_own_rules
-    full.basic_tokenizer = tokenizer
+    full.basic_tokenizer = own()
     assert full.tokenize("A_Bé-c北") == words and full.has_own_rules
     full.wordpiece_tokenizer = types.SimpleNamespace(tokenize=lambda word: [f"<{word}>"])  # gets one word at a time
     assert full.tokenize("A_Bé-c北") == [f"<{word}>" for word in words]
 
 
-def test_wordpiece_limits_names_and_memory(tmp_path):
+def test_limits_of_a_word_and_pickling(tmp_path):
     vocab = dict.fromkeys(["a", "##a"], 0)
     default = tokenization.WordpieceTokenizer(vocab)
     assert default.tokenize("a" * 200) == ["a"] + ["##a"] * 199 and default.tokenize("a" * 201) == ["[UNK]"]
     other = tokenization.WordpieceTokenizer(vocab, unk_token="<?>", max_input_chars_per_word=3)
     assert other.tokenize("aaa aaaa") == ["a", "##a", "##a", "<?>"]
-    remembered = tokenization.Remembered(len, limit=4, longest=3)
-    for word in [*map(str, range(40)), "xxxx"]:
-        assert remembered[word] == len(word) and len(remembered) <= 4 and "xxxx" not in remembered
     tokenizer = tokenization.FullTokenizer(write_vocab(tmp_path, [*SPECIAL, "a", "##b"]))
     tokenizer.tokenize("ab")
     fresh = len(pickle.dumps(tokenizer))
     tokenizer.tokenize("ab " + " ".join(map(str, range(1000))))
-    data = pickle.dumps(tokenizer)  # without what it remembers
+    data = pickle.dumps(tokenizer)  # without the words that the tokenizer remembers
     assert len(data) == fresh and pickle.loads(data).tokenize("AB") == ["a", "##b"]
 
 
@@ -196,17 +186,13 @@ def test_load_vocab_reads_as_the_reference(tmp_path, log_lines):
 
 
 def test_unknown_tokens_and_ids():
-    vocab = {"a": 0, "b": 1}
-    assert tokenization.convert_tokens_to_ids(vocab, iter("bab")) == [1, 0, 1]
-    assert tokenization.convert_by_vocab(vocab, []) == []
+    assert tokenization.convert_tokens_to_ids({"a": 0, "b": 1}, iter("bab")) == [1, 0, 1]
     with pytest.raises(KeyError) as caught:
-        tokenization.convert_tokens_to_ids(vocab, ["a", "c"])
+        tokenization.convert_tokens_to_ids({"a": 0}, ["a", "c"])
     assert isinstance(caught.value, UserError) and str(caught.value).startswith("'c' is not in")
-    assert message_of(tokenization.convert_ids_to_tokens, {0: "a"}, [0, 7]).startswith("7 is not in")
-    check_special_tokens(dict.fromkeys(SPECIAL, 0), "v.txt")
+    refuses("7", tokenization.convert_ids_to_tokens, {0: "a"}, [0, 7])
     check_special_tokens({"[UNK]": 0}, "v.txt", tokens=["[UNK]"])
-    lacking = message_of(check_special_tokens, {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2}, "v.txt")
-    assert lacking.startswith("v.txt: ") and "[UNK], [MASK]" in lacking
+    refuses("v.txt: [UNK], [MASK]", check_special_tokens, {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2}, "v.txt")
 
 
 def test_text_conversions():
@@ -218,28 +204,14 @@ def test_text_conversions():
     assert tokenization.whitespace_tokenize(" \n") == []
 
 
-LOWER = (
-    "uncased_L-12_H-768_A-12",
-    "uncased_L-24_H-1024_A-16",
-    "multilingual_L-12_H-768_A-12",
-    "chinese_L-12_H-768_A-12",
-)
-CASED = ("cased_L-12_H-768_A-12", "cased_L-24_H-1024_A-16", "multi_cased_L-12_H-768_A-12")
-
-
-@pytest.mark.parametrize("case", [True, False])
-def test_the_case_of_the_released_models_and_no_other(case):
-    check = tokenization.validate_case_matches_checkpoint
-    for model in (*LOWER, *CASED):
-        for path in (f"/models/{model}/bert_model.ckpt", f"gs://bucket/{model}/bert_model.ckpt"):
-            if (model in LOWER) == case:
-                check(case, path)
-            else:
-                message = message_of(check, case, path)
-                assert f"--do_lower_case={case} " in message and f"--do_lower_case={not case}," in message
-        check(case, f"/{model}/model.ckpt-5")
-    for path in (None, "", "bert_model.ckpt", "/x/my_uncased/bert_model.ckpt"):
-        check(case, path)
+def test_the_case_of_the_released_models_and_no_other():
+    check, size = tokenization.validate_case_matches_checkpoint, "L-12_H-768_A-12"
+    for name, lower in (("uncased", 1), ("cased", 0), ("multilingual", 1), ("multi_cased", 0), ("chinese", 1)):
+        for path in (f"/models/{name}_{size}/bert_model.ckpt", f"gs://bucket/{name}_{size}/bert_model.ckpt"):
+            check(bool(lower), path)
+            refuses(f"--do_lower_case={not lower} --do_lower_case={bool(lower)},", check, not lower, path)
+        for path in (None, "", "bert_model.ckpt", "/x/my_uncased/bert_model.ckpt", f"/{name}_{size}/model.ckpt-5"):
+            check(not lower, path)
 
 
 def test_a_vocabulary_that_seems_wrong_is_told(tmp_path, log_lines):

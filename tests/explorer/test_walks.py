@@ -9,7 +9,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from browser_pages import DESKTOP, PHONE, accessibility_problems, expect
+from browser_pages import DESKTOP, PHONE, expect, problems_of_access
 from small_models import MAKERS
 
 from bert_tf2.explorer import server
@@ -110,23 +110,17 @@ def test_with_the_mouse(visit, saved, explorer, tmp_path):
 
 
 def test_through_every_view_and_look(visit, weights, explorer, tmp_path):
-    """For everyone: names, keyboard, contrast, width."""
+    """For everyone: names, contrast, width."""
     pages = visit(explorer)
     for address in ("#sentence", "#model?variable=bert%2Fpooler%2Fdense%2Fkernel"):
         for look, width in (("light", DESKTOP), ("dark", DESKTOP), ("light", PHONE)):
             page = pages.open(address, width=width, color_scheme=look)
-            assert accessibility_problems(page, keyboard=(look, width) == ("light", DESKTOP)) == []
+            assert problems_of_access(page) == []
     page.evaluate(  # the checks find what is wrong
-        """() => {
-          const add = (html) => document.querySelector("main").insertAdjacentHTML("beforeend", html);
-          add("<button></button><a href='#x' class='hidden-focus'>a link</a><div class='wide'>wide</div>");
-          document.querySelector(".hidden-focus").style.outline = "none";
-          document.querySelector(".wide").style.width = "3000px";
-        }"""
+        """() => document.querySelector("main").insertAdjacentHTML(
+          "beforeend", "<button></button><svg width='3000'></svg>")"""
     )
-    found = "\n".join(accessibility_problems(page))
-    for expected in ("pixels too wide", "the focus cannot be seen: <a href", "axe: button-name"):
-        assert expected in found
+    assert {problem[:10] for problem in problems_of_access(page)} == {"axe: butto", "the page i"}
 
     page = pages.open("#model")
     parts = page.get_by_role("table", name="Parameters by part")
@@ -147,7 +141,7 @@ def test_through_every_view_and_look(visit, weights, explorer, tmp_path):
     texts = {"text": "Paris is in </script> [MASK].", "other_text": "Rome is in </script> [MASK]."}
     server.write_page(str(tmp_path / "page.html"), Explorer(ExplorerOptions(model=weights, **texts)))
     page = visit(tmp_path.as_uri()).open("page.html", PHONE, "dark", offline=True)  # one file, without a network
-    assert accessibility_problems(page, keyboard=False) == []
+    assert problems_of_access(page) == []
     tokens = page.get_by_role("region", name="Tokens").get_by_role("button")
     for layer in range(2):
         for head in range(2):

@@ -98,20 +98,6 @@ def test_a_fork_of_the_guide_evaluates_and_predicts(settings, tmp_path, monkeypa
     assert (tmp_path / "out" / "predictions.tsv").read_text().splitlines()[1].startswith("test-t0\t")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "how", [{"predict_batch_size": 8, "eval_batch_size": 50, "unpad": "groups"}, {"pad_to_max_length": True}]
-)
-def test_answers_and_scores_do_not_depend_on_the_batches(settings, tmp_path, how):
-    settings |= {"init_checkpoint": save_random(tmp_path / "start", ANSWERS), "do_predict": True, "do_eval": True}
-    wanted = classify(settings, predict_batch_size=1, eval_batch_size=1)
-    found = classify(settings, output_dir=str(tmp_path / "other"), **how)
-    first, second = (np.loadtxt(tmp_path / folder / "test_results.tsv") for folder in ("out", "other"))
-    np.testing.assert_allclose(second, first, atol=2e-5)
-    assert found["eval_loss"] == pytest.approx(wanted["eval_loss"], rel=2e-5)
-    assert found["eval_accuracy"] == wanted["eval_accuracy"]
-
-
 # The best weights
 
 

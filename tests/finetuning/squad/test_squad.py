@@ -153,12 +153,8 @@ def test_answers_that_are_not_in_the_words_are_counted_once(tmp_path, log_lines)
     [
         ('{"id": "a"}\n{"id": "b"}\n', False, "line 2, column 1 JSON"),
         ({"questions": []}, False, "'data' missing"),
-        ({"data": []}, False, "no question"),
-        ({"data": [{}]}, False, "data[0] 'paragraphs' missing"),
-        ({"data": [{"paragraphs": [{"qas": []}]}]}, False, "data[0].paragraphs[0] 'context' missing"),
         ({"data": [{"paragraphs": [{"context": "", "qas": [{}]}]}]}, False, "data[0].paragraphs[0].qas[0] 'id'"),
         (dataset_of(("Q1", [], {"question": 3})), False, "Q1 'question' text"),
-        (dataset_of(("Q1", [("The", 0), ("fox", 4)], {})), True, "Q1 exactly 1 2"),
         (dataset_of(("Q1", [], {})), True, "Q1 0 --version_2_with_negative"),
         (dataset_of(("Q1", [("fox", -1)], {})), True, "Q1 outside"),
         (dataset_of(("Q1", [("1895.", 21)], {})), True, "Q1 21 to 26 of 25"),
@@ -280,18 +276,9 @@ def test_the_script_counts_odd_answers(tmp_path, log_lines):
     assert "1 of 3 answers are longer" in longer and "1 of 3 answers are" in empty and "question b" in empty
 
 
-def test_get_final_text(log_lines):
-    for pred_text, orig_text, wanted in (
-        ("steve smith", "Steve Smith's", "Steve Smith"),
-        ("jose ' s", "(José's", "José's"),
-        ("fox", "fox\u200b jumped", "fox\u200b jumped"),  # a character went, so they cannot be counted off
-        ("", "fox", "fox"),
-        ("dog", "fox", "fox"),  # not found
-    ):
-        assert squad.get_final_text(pred_text, orig_text, True) == wanted
-    assert squad.get_final_text("fox", "(Fox)", False) == "(Fox)" and not log_lines
-    squad.get_final_text("dog", "fox", True, verbose_logging=True)
-    assert "'dog' in 'fox'" in log_lines[0]
+def test_verbose_logging_says_why_a_text_stays_whole(log_lines):
+    assert squad.get_final_text("dog", "fox", True) == "fox" and not log_lines
+    assert squad.get_final_text("dog", "fox", True, verbose_logging=True) == "fox" and "'dog' in 'fox'" in log_lines[0]
 
 
 # Scores
