@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import pathlib
 
@@ -64,10 +63,8 @@ def _write_tables(folder: pathlib.Path) -> None:
 def _contents() -> dict[str, str | bytes]:
     """What else is in the folder; in `wrong/`, files that are of no use to any script."""
     config = json.loads(toy_data.config(num_hidden_layers=1).to_json_string())
-    vocabulary = "".join(f"{word}\n" for word in toy_data.VOCAB)
     words, doubled = toy_data.conll(8, 1), toy_data.squad(8, 1)
     doubled["data"][0]["paragraphs"][3]["qas"][0]["id"] = "q1"
-    labels = {"task": "tsv", "labels": ["a", "b"], "regression": False}
     return {
         "not.json": '{"vocab_size": 30522,\n "hidden_size" 768}',
         "lacking.json": json.dumps({"hidden_size": 16}),
@@ -75,8 +72,7 @@ def _contents() -> dict[str, str | bytes]:
         "deep.json": json.dumps({**config, "num_hidden_layers": 100_000_000}),
         "one_segment.json": json.dumps({**config, "type_vocab_size": 1}),
         "few.txt": "[PAD]\n[UNK]\n[CLS]\nfilm\n",
-        "lower.txt": vocabulary.replace("[PAD]", "[pad]"),
-        "other_labels.json": json.dumps(labels),
+        "other_labels.json": json.dumps({"task": "tsv", "labels": ["a", "b"], "regression": False}),
         "squad.json": json.dumps(toy_data.squad(8, 1)),
         "squad2.json": json.dumps(toy_data.squad(8, 1, impossible=True)),
         "doubled.json": json.dumps(doubled),
@@ -85,19 +81,12 @@ def _contents() -> dict[str, str | bytes]:
         "untagged.txt": words.replace("B-LOC", "O").replace("B-PER", "O"),
         "latin1.txt": b"a\ncaf\xe9\n",
         "blanks.txt": "a [MASK]\n",
-        "new.txt": "new\n",
         "text.txt": "".join(f"{text} [MASK]\n" for text, _ in toy_data.sentences(200, 1)),
         "file": "in the way",
         "wrong/empty": b"",
         "wrong/blank": b"\n\n\n",
         "wrong/utf16": "words\n".encode("utf-16"),
-        "wrong/packed": gzip.compress(b"words\n"),
-        "wrong/page": "<!DOCTYPE html><html><body>404: not found</body></html>",
-        "wrong/pointer": "version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 12\n",
-        "wrong/zeros": bytes(5000),
-        "wrong/deep": "[" * 10_000,
         "wrong/list": "[1, 2]",
-        "wrong/other": json.dumps({**labels, "labels": "yes"}),
         "wrong/text": "a text\nof two lines\n",
     }
 
