@@ -52,7 +52,7 @@ def main() -> None:
     process.begin()
     with console.in_one_line():
         if len(words) > 1 or (words and words[0].startswith("-")):
-            print(__doc__ or "bert_tf2 demo [OUTPUT_DIR]")  # none with PYTHONOPTIMIZE=2
+            print(__doc__)
             sys.exit(0 if "--help" in words else 2)
         demonstrate(pathlib.Path(*words or ["demo_output"]))
 

@@ -106,9 +106,6 @@ def _parse(cls: type[Options], argv: Sequence[str]) -> Options:
     if given & (_HELP | _VERSION):
         print(_help(cls) if given & _HELP else f"bert_tf2 {__version__}")
         sys.exit(0)
-    if odd := [word for word in argv if word.endswith("\r") or (word.startswith("-") and "\r" in word)]:
-        what = "holds a carriage return: the shell script has Windows' line ends, which tr -d '\\r' removes"
-        console.fail(2, f"{odd[0]!r}: {what}")
     try:
         options = _options(cls, argv)
     except flags.UnrecognizedFlagError as error:

@@ -151,15 +151,13 @@ def load_tensorflow_text(purpose: str):
     """Imports tensorflow-text for its operations, and returns it; `purpose` begins the message.
 
     Raises:
-      UserError: it is not installed, as on Windows and beside a TensorFlow that has none yet, or is for another one.
+      UserError: tensorflow-text is not installed, as on Windows, or is made for another version of TensorFlow.
     """
     tensorflow = load_tensorflow()
     try:
         import tensorflow_text
     except ImportError as error:
         reason, cure, cause = error, "install it with `pip install tensorflow-text`", error
-    except TypeError as error:
-        reason, cure, cause = error, "unset PYTHONOPTIMIZE", error
     except tensorflow.errors.NotFoundError as error:  # of a symbol
         reason, cause = f"it is not made for TensorFlow {tensorflow.__version__}", error
         cure = "install both of one version, with `pip install tensorflow tensorflow-text`"

@@ -163,14 +163,14 @@ def _windows(
         yield window
 
 
-_process: int | None = None
+@functools.cache
+def _first_process() -> int:
+    return os.getpid()
 
 
 def check_process() -> None:
-    """Remembers the process that uses TensorFlow first. Its threads are not in a fork, which would wait for them."""
-    global _process
-    _process = _process or os.getpid()
-    if _process != os.getpid():
+    """Raises UserError in a fork of the first process that calls this: a fork would wait for TensorFlow's threads."""
+    if _first_process() != os.getpid():
         raise UserError(
             "this process is a fork of one that has used TensorFlow, in which TensorFlow does not work; start it with"
             ' multiprocessing.get_context("spawn"), or use TensorFlow only after the fork'

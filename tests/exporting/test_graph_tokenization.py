@@ -195,7 +195,6 @@ def test_tokenizers_that_have_no_graph(small, tmp_path):
     ("module", "cure"),
     [
         ("import gone", "pip install"),
-        ("None % {}", "PYTHONOPTIMIZE"),
         ("import tensorflow as tf\nraise tf.errors.NotFoundError(None, None, 'undefined symbol: y')", "one version"),
     ],
 )
