@@ -19,7 +19,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf2.data import records, tfrecords
-from bert_tf2.support import files, packed_files, progress
+from bert_tf2.support import files, progress
 from bert_tf2.support.errors import UserError
 
 RUN = 1024
@@ -143,7 +143,7 @@ def runs_of(path: str) -> Runs:
     """Reads a file for its runs."""
     begins: list[int] = []  # byte offsets of the records RUN * 0, RUN * 1, ...
     count, size, form, checksum = 0, 0, 0, 0
-    packed = packed_files.is_archive(path)
+    packed = files.is_archive(path)
     for block in tfrecords.read_blocks(path):
         form = form if count else records.form_of(block)
         ends = size + np.cumsum(block.lengths + tfrecords.FRAME)

@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from bert_tf2.data.record_index import RUN, RecordIndex, read_index
 from bert_tf2.data.records import PACKED, RecordKind, Sizes, check_first_records
-from bert_tf2.support import packed_files
+from bert_tf2.support import files
 from bert_tf2.support.errors import and_more
 
 WINDOW = 16 * RUN
@@ -57,10 +57,10 @@ def unshuffled(paths: Sequence[str]):
     """The records in the order of the files, once; as `shuffled` gives them, with epoch 0."""
     ranks = {path: rank for rank, path in enumerate(sorted(paths))}
     with ThreadPoolExecutor(_READERS) as readers:
-        compressions = [_COMPRESSIONS[packed] for packed in readers.map(packed_files.is_archive, paths)]
+        compressions = [_COMPRESSIONS[packed] for packed in readers.map(files.is_archive, paths)]
     of_files = list(paths), compressions, tf.constant([ranks[path] for path in paths], tf.int64)
-    files = tf.data.Dataset.from_tensor_slices(of_files)
-    return files.flat_map(lambda path, how, rank: _numbered(_opened(path, how), tf.constant(0, tf.int64), rank, 0))
+    data = tf.data.Dataset.from_tensor_slices(of_files)
+    return data.flat_map(lambda path, how, rank: _numbered(_opened(path, how), tf.constant(0, tf.int64), rank, 0))
 
 
 def _end_of_file():

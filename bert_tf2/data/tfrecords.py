@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 import google_crc32c
 import numpy as np
 
-from bert_tf2.support import files, packed_files
+from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 
 _HEADER = 12
@@ -69,7 +69,7 @@ def writing(*paths: str) -> Iterator[list[Callable[[Iterable[bytes]], None]]]:
     """
     with files.complete_or_absent(*paths) as beside, contextlib.ExitStack() as stack:
         streams = [
-            stack.enter_context(packed_files.open_writing(name, packed=path.endswith(packed_files.ENDING)))
+            stack.enter_context(files.open_writing(name, packed=path.endswith(files.GZIP_ENDING)))
             for name, path in zip(beside, paths, strict=True)
         ]
         yield [lambda records, stream=stream: stream.write(frames(records)) for stream in streams]
@@ -108,7 +108,7 @@ def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[Block]:
     """
     lengths_of_headers: dict[bytes, int] = {}
     number, rest, wanted = 1, b"", block_bytes
-    with packed_files.open_unpacked(path) as stream:
+    with files.open_unpacked(path) as stream:
         while read := stream.read(wanted):
             data = rest + read
             starts, lengths, place, problem = _walk(data, lengths_of_headers)
@@ -157,7 +157,7 @@ def _walk(data: bytes, known: dict[bytes, int]) -> tuple[list[int], list[int], i
 
 def _damaged(path: str, number: int, problem: str) -> UserError:
     if number == 1:
-        with packed_files.open_unpacked(path) as stream:
+        with files.open_unpacked(path) as stream:
             head = stream.read(files.HEAD_BYTES)
         if other := files.mismatch(head, path, "TFRecord", of_text=_FROM_TEXT):
             return UserError(f"{path}: {other}")

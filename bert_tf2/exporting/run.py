@@ -23,7 +23,7 @@ from bert_tf2.exporting.graph_tokenization import GraphTokenizer
 from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.signatures import Setting
 from bert_tf2.layers import initial_weights_from
-from bert_tf2.support import environment, files
+from bert_tf2.support import errors, files
 from bert_tf2.support.settings import made
 from bert_tf2.training.options import PRECISIONS
 from bert_tf2.weights import checkpoint, names, sources, task_file
@@ -45,7 +45,7 @@ def run(options: ExportOptions) -> str:
     setting, source = _read(options)
 
     def write(folder: str) -> None:
-        with environment.writing(options.export_dir):
+        with errors.writing(options.export_dir):
             info = _write_onnx(setting, folder) if is_onnx else _write_saved_model(setting, folder)
             assets = os.path.join(folder, "assets")
             files.write_text(os.path.join(assets, "vocab.txt"), files.read_text(options.vocab_file, drop_bom=True))

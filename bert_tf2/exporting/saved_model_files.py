@@ -18,9 +18,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2.support import files, outputs, own_log
-from bert_tf2.support.environment import reading
-from bert_tf2.support.errors import UserError
+from bert_tf2.support import console, files, outputs
+from bert_tf2.support.errors import UserError, reading
 from bert_tf2.support.process import load_tensorflow_text
 from bert_tf2.support.settings import check_type
 from bert_tf2.weights.sources import EXPORT_INFO_FILE
@@ -49,7 +48,7 @@ _OF_SAVED_MODELS = (tf.errors.OpError, OSError, ValueError, KeyError, IndexError
 @contextlib.contextmanager
 def _errors_alone() -> Iterator[None]:
     """Without TensorFlow's warnings about gradients, which are omitted on purpose, and each function's inputs."""
-    with own_log.filtered(logging.get_absl_logger(), lambda record: record.levelno >= python_logging.ERROR):
+    with console.filtered(logging.get_absl_logger(), lambda record: record.levelno >= python_logging.ERROR):
         yield
 
 

@@ -22,7 +22,7 @@ from bert_tf2.pretraining.corpus import Corpus
 from bert_tf2.pretraining.draws import Draws
 from bert_tf2.pretraining.examples import Example, ExampleMaker
 from bert_tf2.pretraining.options import PretrainingDataOptions
-from bert_tf2.support import environment, files
+from bert_tf2.support import errors, files
 
 _FIELDS = np.dtype(
     [
@@ -84,7 +84,7 @@ class DrawnExamples:
 
     def _store(self) -> None:
         """Moves the examples in memory to the file."""
-        with environment.writing(self._folder or tempfile.gettempdir()):
+        with errors.writing(self._folder or tempfile.gettempdir()):
             if self._file is None:
                 self._file = tempfile.TemporaryFile(dir=self._folder or None)  # noqa: SIM115
             for first in range(0, len(self._ends), self._at_once):

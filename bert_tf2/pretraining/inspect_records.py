@@ -12,7 +12,7 @@ from bert_tf2.data import records
 from bert_tf2.data.records import Record, read_all
 from bert_tf2.pretraining import manifest
 from bert_tf2.pretraining.options import InspectRecordsOptions
-from bert_tf2.support import environment, files, progress
+from bert_tf2.support import files, outputs, progress
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights.text_rules import check_special_tokens
 
@@ -114,7 +114,7 @@ def summary(found: Statistics, num_files: int, size: int, words: Sequence[str] |
     """The lines of a report on files of `size` bytes."""
     rows = {
         "records": f"{_number(found.records, f'{found.kind.name} record')} in {_number(num_files, 'file')}"
-        f" ({environment.human(size)}), all valid"
+        f" ({outputs.human(size)}), all valid"
     }
     unmasked = "segment_lengths" in found.kind.features
     if found.tokens:

@@ -24,7 +24,7 @@ from bert_tf2.data import record_index
 from bert_tf2.pretraining import sentences
 from bert_tf2.pretraining.options import PretrainingDataOptions, without_held_out
 from bert_tf2.pretraining.shards import Job, Shard, sha256, text_sha256
-from bert_tf2.support import files, packed_files, progress
+from bert_tf2.support import files, progress
 from bert_tf2.support.errors import UserError, and_more
 
 NAME = "manifest.json"
@@ -257,7 +257,7 @@ def _read_manifest(folder: str, names: Sequence[str], pattern: str | None) -> di
     try:
         listed = {row["file"]: row for row in filter(is_row, made["shards"])}
         complete, count, begin = made["complete"], made["flags"]["num_shards"], made["output"]
-        begin = f"{begin.removesuffix(packed_files.ENDING)}-"
+        begin = f"{begin.removesuffix(files.GZIP_ENDING)}-"
     except (AttributeError, KeyError, TypeError):
         return {}  # of another program
     if not any(name in listed or (name.startswith(begin) and _NUMBERED.fullmatch(name)) for name in names):

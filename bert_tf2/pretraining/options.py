@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from bert_tf2.support import files
+from bert_tf2.support import files, outputs
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import (
     ANSWERS,
@@ -225,8 +225,8 @@ def without_held_out(found: Sequence[str], input_file: str, held_out: Sequence[s
     Raises UserError if a file that is held out is named in --input_file, not only matched by a pattern, or if no file
     is left.
     """
-    others, named = {*map(files.identity, held_out)}, {part.strip() for part in input_file.split(",")}
-    twice = {path for path in found if files.identity(path) in others}
+    others, named = {*map(outputs.identity, held_out)}, {part.strip() for part in input_file.split(",")}
+    twice = {path for path in found if outputs.identity(path) in others}
     if both := sorted(named.intersection(twice)):
         raise UserError(
             f"{both[0]}: is named in --input_file and is one of --eval_input_file, too; leave it out of one of them"

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from absl import logging
 
 from bert_tf2.pretraining.options import CorpusOptions
-from bert_tf2.support import files, packed_files, progress
+from bert_tf2.support import files, progress
 from bert_tf2.support.errors import UserError, and_more
 
 _LIBRARY = "sentencex"
@@ -80,9 +80,9 @@ def read(texts: Iterable[str | Piece], options: CorpusOptions) -> Iterator[str]:
             lines = files.decode_lines(text.lines(), name)
             yield from decode(_watched(lines, name, options.input_format), name)
             continue
-        with packed_files.open_unpacked(text, of_text=True) as stream:
+        with files.open_unpacked(text, of_text=True) as stream:
             # Counting the lines of an archive would take as long as reading it.
-            total = None if packed_files.is_packed(stream) else files.count_lines(text)
+            total = None if files.is_packed(stream) else files.count_lines(text)
             lines = progress.track(files.decode_lines(stream, text), f"Reading {text}", total, "lines")
             yield from decode(_watched(lines, name, options.input_format), name)
 

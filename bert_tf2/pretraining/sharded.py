@@ -28,7 +28,7 @@ from bert_tf2.pretraining import example_files, shards
 from bert_tf2.pretraining.manifest import NAME, Manifest
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions
 from bert_tf2.pretraining.shards import Job, Result, Shard
-from bert_tf2.support import environment, files, output_lock, outputs, packed_files, process, progress
+from bert_tf2.support import errors, files, output_lock, outputs, process, progress
 from bert_tf2.support.errors import UserError
 
 Maker = Callable[[Sequence[Shard], Job], Iterator[tuple[Shard, Result]]]
@@ -72,9 +72,9 @@ def run(options: CreatePretrainingDataOptions, maker: Maker | None = None) -> No
 
 def _remove_partial(output_file: str) -> None:
     """Removes what workers that were killed, on whatever machine, left of the files of a run that is complete."""
-    folder, name = os.path.split(output_file.removesuffix(packed_files.ENDING))
+    folder, name = os.path.split(output_file.removesuffix(files.GZIP_ENDING))
     for partial in files.list_directory(folder or "."):
-        if partial.startswith((f".{name}-", f".{NAME}.")) and environment.final_name(partial) != partial:
+        if partial.startswith((f".{name}-", f".{NAME}.")) and errors.final_name(partial) != partial:
             files.remove(os.path.join(folder, partial))
 
 

@@ -29,7 +29,7 @@ from bert_tf2.pretraining import sentences
 from bert_tf2.pretraining.example_files import make_files
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions
 from bert_tf2.pretraining.sentences import Piece, Source
-from bert_tf2.support import environment, files, outputs, own_log, packed_files
+from bert_tf2.support import console, errors, files, outputs
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
 
@@ -87,7 +87,7 @@ def seed_of(random_seed: int, number: int) -> int:
 
 def name_of(output_file: str, number: int | None, count: int) -> str:
     """The file of a shard: NAME-00000-of-01000, or NAME-00000-of-01000.gz for NAME.gz; the pattern of all for None."""
-    ending = packed_files.ENDING if output_file.endswith(packed_files.ENDING) else ""
+    ending = files.GZIP_ENDING if output_file.endswith(files.GZIP_ENDING) else ""
     which = "*" if number is None else f"{number:05d}"
     return f"{output_file.removesuffix(ending)}-{which}-of-{count:05d}{ending}"
 
@@ -95,7 +95,7 @@ def name_of(output_file: str, number: int | None, count: int) -> str:
 @contextlib.contextmanager
 def opened(names: Sequence[str], output_file: str) -> Iterator[tuple[Source, ...]]:
     """The files of the corpus; those that are compressed are unpacked beside the output, as long as this is open."""
-    begin = output_file.removesuffix(packed_files.ENDING)
+    begin = output_file.removesuffix(files.GZIP_ENDING)
     with contextlib.ExitStack() as unpacked:
         yield tuple(_open_source(name, f"{begin}-input-{number}", unpacked) for number, name in enumerate(names))
 
@@ -104,11 +104,11 @@ def _open_source(name: str, scratch: str, unpacked: contextlib.ExitStack) -> Sou
     if not files.is_remote(name) and not os.path.isfile(name):
         raise UserError(f"{name}: is no regular file; shards are cut at places in a file, so copy it to one first")
     place = name
-    with packed_files.open_unpacked(name, of_text=True) as stream:
-        if packed_files.is_packed(stream):
+    with files.open_unpacked(name, of_text=True) as stream:
+        if files.is_packed(stream):
             place = outputs.name_beside(scratch)
             unpacked.callback(lambda: files.exists(place) and files.remove(place))
-            with environment.writing(place), files.open_binary(place, "wb") as text:
+            with errors.writing(place), files.open_binary(place, "wb") as text:
                 shutil.copyfileobj(stream, text, _BLOCK)
     with files.open_binary(place) as stream:
         next(files.decode_lines(stream, name), None)  # refuses other kinds of files
@@ -209,7 +209,7 @@ def attempt(shard: Shard, job: Job) -> Result:
         except UserError as error:
             result = Result(error=placed(str(error), shard.pieces))
         except Exception as error:
-            line = environment.explain(error)
+            line = errors.explain(error)
             result = Result(error=line) if line else Result(bug="".join(traceback.format_exception(error)))
     return dataclasses.replace(result, warnings=tuple(placed(line, shard.pieces) for line in messages))
 
@@ -224,7 +224,7 @@ def _collected_log() -> Iterator[list[str]]:
             collected.append(record.getMessage())
         return False
 
-    with own_log.filtered(logging.get_absl_logger(), collect):
+    with console.filtered(logging.get_absl_logger(), collect):
         yield collected
 
 

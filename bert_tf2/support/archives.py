@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 from absl import logging
 
-from bert_tf2.support import environment, files, outputs
+from bert_tf2.support import errors, files, outputs
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.progress import Progress
 
@@ -69,7 +69,7 @@ def _make_copy(path: str, place: str, state: str, is_local: bool) -> None:
     beside = outputs.name_beside(place)  # removed by the next process if this one is killed
     files.make_directory(beside)
     try:
-        with environment.writing(beside):
+        with errors.writing(beside):
             archive = path if is_local else os.path.join(beside, "archive.zip")
             if not is_local:
                 _download(path, archive)
@@ -110,7 +110,7 @@ def _unpack(path: str, archive: str, folder: str) -> None:
     try:
         with zipfile.ZipFile(archive) as opened:
             sizes = [entry.file_size for entry in opened.infolist()]
-            environment.check_space(folder, sum(sizes), f"the files of {path}")
+            outputs.check_space(folder, sum(sizes), f"the files of {path}")
             opened.extractall(folder)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         reason = " ".join(str(error).split())

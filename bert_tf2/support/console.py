@@ -10,14 +10,15 @@ import logging as python_logging
 import os
 import sys
 import textwrap
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import NoReturn
 
 from absl import logging
 
-from bert_tf2.support import environment, outputs, process
+from bert_tf2.support import errors, outputs, process
 from bert_tf2.support.errors import UserError
 
 _LONGEST_ROW = 600
@@ -55,6 +56,21 @@ class _Formatter(python_logging.Formatter):
     def format(self, record: python_logging.LogRecord) -> str:
         level = f"{record.levelname}: " if record.levelno >= python_logging.WARNING else ""
         return f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {level}{super().format(record)}"
+
+
+@contextlib.contextmanager
+def filtered(logger: python_logging.Logger, keep: Callable[[python_logging.LogRecord], bool]) -> Iterator[None]:
+    """Within this context, `keep` decides which records of this thread are logged; other threads log as before."""
+    this = threading.get_ident()
+
+    def decide(record: python_logging.LogRecord) -> bool:
+        return record.thread != this or keep(record)
+
+    logger.addFilter(decide)
+    try:
+        yield
+    finally:
+        logger.removeFilter(decide)
 
 
 def table(title: str, rows: Mapping[str, object]) -> str:
@@ -97,7 +113,7 @@ def in_one_line() -> Iterator[None]:
             status, line = getattr(error, "status", 130), str(error) or "interrupted"
         elif isinstance(error, BrokenPipeError):
             sys.exit(0)
-        elif line := environment.explain(error):
+        elif line := errors.explain(error):
             status = 1
         else:
             raise

@@ -1,6 +1,16 @@
-"""The exception for errors that the user can fix, and a helper for lists in messages."""
+"""UserError, for errors that the user can fix; and errors of the operating system in one sentence.
 
-from collections.abc import Sequence
+TensorFlow and HDF5 raise their own exceptions for full disks, read-only folders and lack of memory. This module treats
+them alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Iterator, Sequence
 
 
 class UserError(Exception):
@@ -36,3 +46,78 @@ def and_more(items: Sequence[object], most: int = 20, separator: str = ", ") -> 
     """Formats items for a message: the first `most` of them, and the number of the others."""
     shown = separator.join(str(item) for item in items[:most])
     return f"{shown}{separator.rstrip(' ,')} and {len(items) - most} more" if len(items) > most else shown
+
+
+# Errors of the operating system
+
+ADVICE = {
+    errno.ENOSPC: "make room on this disk, or write to another one",
+    errno.EDQUOT: "delete files of yours on this disk, or write to another one",
+    errno.EROFS: "write to another folder",
+    errno.EACCES: "change the permissions, or choose another folder",
+}
+_NUMBERS = {os.strerror(number): number for number in errno.errorcode}
+# TensorFlow: "FILE; No space left on device"; HDF5: "error message = 'No space left on device'".
+_SAID = re.compile(rf"(?:(?:^|\s)([^\s;{{}}][^;{{}}\n]*); |message = ')({'|'.join(map(re.escape, _NUMBERS))})")
+_OUT_OF_MEMORY = re.compile(r"OOM when allocating|[Oo]ut of memory|bad_alloc|could not create a memory object")
+DAMAGED = "is damaged, or not what its name says ({}); copy it again"
+PARTIAL = re.compile(r"^\.(?P<name>.+)\.(?P<host>[^./]+)\.(?P<process>\d+)\.partial$")
+"""The name of a file while it is written."""
+
+
+def final_name(path: str) -> str:
+    """The final name of a file whose name is `path` while it is written."""
+    parts = [match["name"] if (match := PARTIAL.match(part)) else part for part in path.split("/")]
+    return "/".join(parts)
+
+
+def _refusal(error: BaseException) -> tuple[int, str] | None:
+    """The number of the operating system's error behind an exception, and the file that it names ("" for none)."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno, final_name(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else ""
+    found = _SAID.search(str(error))
+    return (_NUMBERS[found[2]], final_name((found[1] or "").strip())) if found else None
+
+
+def explain(error: BaseException) -> str | None:
+    """Returns one sentence with the file, the system's error and advice; None if `error` is another kind of error."""
+    if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error)):
+        return "out of memory; lower the batch size or --max_seq_length, or use a machine with more memory"
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":  # a name of other bytes
+        return f"{error.object!r}: is not UTF-8, and TensorFlow opens no other names; rename it"
+    if found := _refusal(error):
+        number, name = found
+        return f"{name}: {sentence(number)}" if name else sentence(number)
+    # Also what the operating system did not number: numpy's "1000 requested and 12 written", gzip's own.
+    return str(error) if isinstance(error, OSError) and str(error) else None
+
+
+def sentence(number: int) -> str:
+    return os.strerror(number) + (f" ({ADVICE[number]})" if number in ADVICE else "")
+
+
+@contextlib.contextmanager
+def writing(*targets: str) -> Iterator[None]:
+    """Within it, an error of the system that names no file, or one of these or one in them, becomes a UserError."""
+    try:
+        yield
+    except Exception as error:
+        number, named = _refusal(error) or (0, "")
+        for target in map(final_name, targets if number else ()):
+            if not named or named == target or named.startswith(f"{target}/"):
+                raise UserError(f"{target}: cannot be written: {sentence(number)}") from error
+        raise
+
+
+@contextlib.contextmanager
+def reading(path: str, *errors: type[Exception], problem: str = DAMAGED) -> Iterator[None]:
+    """Around one call of a library that reads a file: its own `errors` become a UserError that names the file.
+
+    {} in `problem` stands for the library's message. Every other exception is a bug, and keeps its traceback.
+    """
+    try:
+        yield
+    except errors as error:
+        reason = " ".join(str(error).split())[:200].encode("unicode_escape").decode() or type(error).__name__
+        what = error if isinstance(error, UserError) else problem.format(reason)
+        raise UserError(f"{final_name(path)}: {what}") from error

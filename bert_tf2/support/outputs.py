@@ -1,4 +1,4 @@
-"""Protects inputs from being overwritten, by whatever name or link, and names and removes partial files.
+"""The files that a script writes: they replace no input, by whatever name or link, have room, and are complete.
 
 An incomplete file is called `.NAME.HOST.PID.partial`. A killed process leaves these files; the next process that writes
 to the folder removes them (`remove_leftovers`).
@@ -7,6 +7,7 @@ to the folder removes them (`remove_leftovers`).
 from __future__ import annotations
 
 import contextlib
+import errno
 import fnmatch
 import functools
 import glob
@@ -15,15 +16,18 @@ import os
 import re
 import shutil
 import socket
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from absl import logging
 
-from bert_tf2.support import environment
-from bert_tf2.support.environment import is_remote
-from bert_tf2.support.errors import UserError
+from bert_tf2.support.errors import ADVICE, PARTIAL, UserError, sentence
 from bert_tf2.support.settings import Options, settings_of
+
+
+def is_remote(path: str) -> bool:
+    return "://" in path
 
 
 class Output(NamedTuple):
@@ -68,7 +72,7 @@ def check(inputs: Mapping[str, str], outputs: Iterable[Output]) -> None:
                 raise UserError(f"{what}{inside}: is {found}; give another name")
         taken[identity(output.value)] = "named twice"
         if not is_file or not _is_device(output.value):
-            environment.check_writable(os.path.dirname(output.value) or "." if is_file else output.value, what)
+            check_writable(os.path.dirname(output.value) or "." if is_file else output.value, what)
 
 
 def _read(value: str) -> set[str]:
@@ -91,6 +95,53 @@ def _is_device(path: str) -> bool:
         return False
     return not os.path.isfile(path) or os.path.realpath(path) == os.path.realpath("/dev/stdout")
 
+
+# Disks
+
+
+def human(number_of_bytes: float) -> str:
+    """Formats a number of bytes: "512 B", "1.3 GB"."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if number_of_bytes < 999.5:
+            return f"{number_of_bytes:.{0 if number_of_bytes >= 10 or unit == 'B' else 1}f} {unit}"
+        number_of_bytes /= 1000
+    return f"{number_of_bytes:.1f} TB"
+
+
+def _nearest_folder(path: str) -> str:
+    """A local path if it exists, otherwise its nearest parent folder that exists."""
+    folder = os.path.abspath(path)
+    while not os.path.exists(folder):
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def check_writable(folder: str, what: str) -> None:
+    """Raises UserError, whose message begins with `what`, unless files can be created in a folder or its parents."""
+    if is_remote(folder):
+        return  # a check would load TensorFlow; writing the first file reports the error
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.lstat(folder)  # the name is too long, for example
+        with tempfile.TemporaryFile(dir=_nearest_folder(folder)) as probe:
+            probe.write(bytes(4096))
+            probe.flush()
+    except OSError as error:
+        raise UserError(f"{what}: cannot be written: {sentence(error.errno or 0)}") from error
+
+
+def check_space(path: str, least: int, what: str, wanted: int = 0) -> None:
+    """Raises UserError unless `least` bytes are free on the disk of a local path, for `what`; warns of `wanted`."""
+    if is_remote(path):
+        return
+    free = shutil.disk_usage(_nearest_folder(path)).free
+    if free < least:
+        raise UserError(f"{path}: {what} need {human(least)}, but {human(free)} are free; {ADVICE[errno.ENOSPC]}")
+    if free < wanted:
+        logging.warning("%s: %s will need %s, but %s are free on this disk", path, what, human(wanted), human(free))
+
+
+# Partial files
 
 _HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:32] or "host"
 _begun: set[str] = set()  # what a signal's handler, which gets no arguments, removes
@@ -125,7 +176,7 @@ def remove_leftovers(folder: str) -> None:
 
 @functools.cache
 def _remove_leftovers(folder: str, here: int) -> None:
-    for match in filter(None, map(environment.PARTIAL.match, sorted(os.listdir(folder)))):
+    for match in filter(None, map(PARTIAL.match, sorted(os.listdir(folder)))):
         path = os.path.normpath(os.path.join(folder, match[0]))
         if match["host"] == _HOST and not _may_be_written(path, int(match["process"])):
             _remove(path)

@@ -25,7 +25,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf2.data.record_order import Share
-from bert_tf2.support import environment, process
+from bert_tf2.support import outputs, process
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.devices import check_batch
 from bert_tf2.training.forward import explained
@@ -190,7 +190,7 @@ class Trainer:
         interval = options.save_checkpoints_steps or options.last_step
         to_come = 1 + math.ceil((options.last_step - self.global_step) / interval)
         missing = options.keep_checkpoint_max + 1 - self._saver.count  # one more, while it is written
-        environment.check_space(options.output_dir, size, "the checkpoints", max(1, min(to_come, missing)) * size)
+        outputs.check_space(options.output_dir, size, "the checkpoints", max(1, min(to_come, missing)) * size)
 
     def _check_finite(self, bad: int, where: Callable[[int, int], str] | None) -> None:
         """Raises UserError if the loss or gradient of step `bad`, counted from 0, is not finite; -1 is none."""

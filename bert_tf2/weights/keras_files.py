@@ -11,7 +11,7 @@ import zipfile
 
 import numpy as np
 
-from bert_tf2.support import environment, files, outputs
+from bert_tf2.support import errors, files, outputs
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.process import load_tensorflow
 from bert_tf2.weights import names
@@ -30,9 +30,9 @@ def _check_class(path: str) -> None:
     """Raises UserError unless a file of Keras says that it holds an encoder, or a model of `heads`."""
     with files.open_binary(path) as stream, zipfile.ZipFile(stream) as archive:
         if "config.json" not in archive.namelist():
-            raise UserError(f"{path}: {environment.DAMAGED.format('it has no config.json')}")
+            raise UserError(f"{path}: {errors.DAMAGED.format('it has no config.json')}")
         data = archive.read("config.json")
-    with environment.reading(path, UnicodeDecodeError):
+    with errors.reading(path, UnicodeDecodeError):
         text = data.decode("utf-8")
     said = files.parse_json(text, f"{path}: config.json")
     module, kind = str(said.get("module")), said.get("class_name")
@@ -56,12 +56,12 @@ class KerasFile(Weights):
         super().__init__(path)
         files.expect_kind(path, "one of Keras' files")
         if damaged := damaged_member(path):
-            raise UserError(f"{path}: {environment.DAMAGED.format(f'the checksum of {damaged} differs')}")
+            raise UserError(f"{path}: {errors.DAMAGED.format(f'the checksum of {damaged} differs')}")
         _check_class(path)
         load_tensorflow()
         import keras
 
-        with environment.reading(path, *_OF_KERAS):
+        with errors.reading(path, *_OF_KERAS):
             self._model = keras.saving.load_model(path, compile=False)
         variables = names.tf1_variables(self._model)
         self.config = self._model.config

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import safetensors
 
-from bert_tf2.support import environment, files
+from bert_tf2.support import errors, files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights.base import Place, as_float32, bytes_of
 
@@ -35,7 +35,7 @@ _OF_TENSORS = (safetensors.SafetensorError, OSError, RuntimeError, ValueError, T
 
 def damaged_member(path: str) -> str | None:
     """The first file in an archive whose bytes do not match their checksum, or None. Raises UserError if unreadable."""
-    with files.open_binary(path) as stream, environment.reading(path, *_OF_ARCHIVES):
+    with files.open_binary(path) as stream, errors.reading(path, *_OF_ARCHIVES):
         return zipfile.ZipFile(stream).testzip()
 
 
@@ -51,13 +51,13 @@ class TensorFile:
     def read(self, name: str) -> np.ndarray:
         """Returns a tensor: floats as float32, other dtypes unchanged. It may be read-only."""
         where = self.tensors[name].where
-        with environment.reading(self.path, *_OF_TENSORS):
+        with errors.reading(self.path, *_OF_TENSORS):
             value = self._get(where)
         return as_float32(value)
 
 
 def _open_safetensors(path: str):
-    with environment.reading(path, safetensors.SafetensorError, OSError, ValueError):
+    with errors.reading(path, safetensors.SafetensorError, OSError, ValueError):
         opened = safetensors.safe_open(path, "np")
     parts = {name: opened.get_slice(name) for name in sorted(opened.keys())}
     kinds = {name: part.get_dtype() for name, part in parts.items()}
@@ -79,7 +79,7 @@ def _open_torch(path: str):
     if is_zip and (damaged := damaged_member(path)):  # PyTorch does not look
         raise UserError(f"{path}: damaged at {damaged}: the checksum of the archive differs; copy it again")
     try:
-        with environment.reading(path, *_OF_PYTORCH):
+        with errors.reading(path, *_OF_PYTORCH):
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except pickle.UnpicklingError as error:
         raise UserError(

@@ -12,7 +12,7 @@ from bert_tf2 import tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.data import records
 from bert_tf2.finetuning import ner, squad
-from bert_tf2.support import environment, files
+from bert_tf2.support import errors, files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import sources
 from bert_tf2.weights.task_file import load_label_map, read_label_map
@@ -61,7 +61,7 @@ def test_files_appear_together_or_stay_as_they_were(tmp_path):
         for name in beside:
             pathlib.Path(name).write_text("done")
         assert not one.exists() and not two.exists()
-        assert environment.final_name(beside[0]) == str(one) and f".{os.getpid()}." in beside[0]
+        assert errors.final_name(beside[0]) == str(one) and f".{os.getpid()}." in beside[0]
     with pytest.raises(ZeroDivisionError), files.complete_or_absent(str(one)) as (name,):
         pathlib.Path(name).write_text("half")
         raise ZeroDivisionError
@@ -81,7 +81,7 @@ def test_a_durable_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypa
     assert synced == []
     files.write_json(str(path), {"a": 1}, durable=True)
     first, second = synced
-    assert environment.final_name(first) == str(path) != first and second == str(tmp_path)
+    assert errors.final_name(first) == str(path) != first and second == str(tmp_path)
 
 
 def test_a_path_with_a_scheme_goes_through_tensorflow(tmp_path):
@@ -108,7 +108,7 @@ def test_a_path_with_a_scheme_goes_through_tensorflow(tmp_path):
 def test_an_error_amid_reading_or_at_the_end_of_writing_names_the_file(read):
     with pytest.raises(OSError) as caught:
         read("/proc/self/mem")
-    assert environment.explain(caught.value).startswith("/proc/self/mem: Input/output error")
+    assert errors.explain(caught.value).startswith("/proc/self/mem: Input/output error")
     stream = files.open_binary("file:///dev/full", "wb")  # a remote file is written when it is closed
     with pytest.raises(UserError, match=r"^file:///dev/full: .*No space left"), stream:
         stream.write(b"text")
@@ -135,7 +135,7 @@ def test_bytes_that_are_not_utf8_name_file_and_line(tmp_path):
 
 TEXT = "".join(f"word{number} another\n" for number in range(50))
 KINDS = {  # how one begins, and the cure that the message names
-    "gzip": (gzip.compress(TEXT.encode()), "gunzip -c < {path} > {path}.unpacked"),
+    "gzip": (gzip.compress(TEXT.encode()), "gzip -dc < {path} > {path}.unpacked"),
     "UTF-16": (TEXT.encode("utf-16"), "iconv -f UTF-16 -t UTF-8 {path} > {path}.utf8"),
     "UTF-16 big": (b"\xfe\xff" + TEXT.encode("utf-16-be"), "iconv -f UTF-16 "),
     "Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "git lfs pull"),

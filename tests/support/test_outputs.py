@@ -21,7 +21,7 @@ from folder_content import content
 from refused import message_of
 
 from bert_tf2.data import records
-from bert_tf2.support import environment, files, output_lock, outputs
+from bert_tf2.support import errors, files, output_lock, outputs
 from bert_tf2.support.errors import UserError
 
 
@@ -147,19 +147,19 @@ def test_other_exceptions_of_the_same(tmp_path):
     (tmp_path / "folder").touch()
     assert "folder" in message_of(records.write_records, str(tmp_path / "folder" / "x"), records.PRETRAINING, [])
     assert os.listdir(tmp_path) == ["folder"]
-    assert "out of memory" in environment.explain(memory) and environment.explain(ValueError("?")) is None
+    assert "out of memory" in errors.explain(memory) and errors.explain(ValueError("?")) is None
 
 
 def test_room_is_looked_for_before_the_work(tmp_path, log_lines, monkeypatch):
-    environment.check_space(str(tmp_path / "new" / "x"), 10, "the checkpoints", 20)
+    outputs.check_space(str(tmp_path / "new" / "x"), 10, "the checkpoints", 20)
     assert not log_lines
-    environment.check_space(str(tmp_path), 10, "the checkpoints", 10**17)
+    outputs.check_space(str(tmp_path), 10, "the checkpoints", 10**17)
     assert len(log_lines) == 1 and "the checkpoints" in log_lines[0] and "100000.0 TB" in log_lines[0]
     monkeypatch.setattr("shutil.disk_usage", lambda path: types.SimpleNamespace(free=10))
-    environment.check_space(str(tmp_path), 10, "the checkpoints", 10)
-    found = message_of(environment.check_space, str(tmp_path), 11, "the checkpoints")
+    outputs.check_space(str(tmp_path), 10, "the checkpoints", 10)
+    found = message_of(outputs.check_space, str(tmp_path), 11, "the checkpoints")
     assert str(tmp_path) in found and "11 B" in found and len(log_lines) == 1
-    assert [environment.human(size) for size in (999, 1300, 12_345_678)] == ["999 B", "1.3 kB", "12 MB"]
+    assert [outputs.human(size) for size in (999, 1300, 12_345_678)] == ["999 B", "1.3 kB", "12 MB"]
 
 
 # Two runs in one folder
