@@ -6,13 +6,15 @@ import collections
 import hashlib
 import itertools
 import random
+import re
 import types
+from unittest import mock
 
 import numpy as np
 import pytest
 from golden_data import GOLDEN, cases, digest
-from pretraining_text import CORPUS, LETTERS, VOCABULARY, data_options, rows_of
-from unmasked_data import make
+from pretraining_text import CORPUS, VOCABULARY, data_options, rows_of
+from unmasked_data import make, text
 
 from bert_tf2 import pretraining
 from bert_tf2.pretraining import CreatePretrainingDataOptions, PretrainingDataOptions, example_files, examples
@@ -21,35 +23,24 @@ from bert_tf2.pretraining.draws import BufferedDraws, Draws
 from bert_tf2.tokenization import FullTokenizer
 
 
-class Script:
-    """Replaces random.Random, returns the predefined numbers of a test, and shuffles nothing."""
-
-    def __init__(self, randoms=(), integers=()):
-        self.left = [*randoms], [*integers]
-
-    def random(self):
-        return self.left[0].pop(0)
-
-    def randint(self, low, high):
-        value = self.left[1].pop(0)
-        assert low <= value <= high
-        return value
-
-    def shuffle(self, items):
-        pass
+def script(randoms=(), integers=()):
+    """A generator that returns the predefined numbers of a test, and shuffles nothing."""
+    rng = mock.create_autospec(random.Random, instance=True)
+    rng.random.side_effect, rng.randint.side_effect = randoms, integers
+    return rng
 
 
 def test_by_hand():
-    a, b, rng = [*"abcde"], [*"fgh"], Script(randoms=[0.1, 0.6, 0.2, 0.9])
+    a, b, rng = [*"abcde"], [*"fgh"], script([0.1, 0.6, 0.2, 0.9])
     for limit in (4, 9):
         pretraining.truncate_seq_pair(a, b, limit, rng)
         # A is longer: a is removed, then e; now both have 3, so f of B; then d of A.
-        assert (a, b, rng.left) == (["b", "c"], ["g", "h"], ([], []))
+        assert (a, b, rng.random.call_count) == (["b", "c"], ["g", "h"], 4)
     # The draws: whether [MASK] replaces a token, whether the token stays, and which word replaces it otherwise.
-    rng, tokens = Script([0.79, 0.8, 0.49, 0.8, 0.5], [7]), "[CLS] a b c [SEP] d e [SEP]".split()
+    rng, tokens = script([0.79, 0.8, 0.49, 0.8, 0.5], [7]), "[CLS] a b c [SEP] d e [SEP]".split()
     found = pretraining.create_masked_lm_predictions(tokens, 0.9, 3, VOCABULARY, rng, False)
     assert found == (f"[CLS] [MASK] b {VOCABULARY[7]} [SEP] d e [SEP]".split(), [1, 2, 3], [*"abc"])
-    assert rng.left == ([], []) and tokens == "[CLS] a b c [SEP] d e [SEP]".split()  # not modified
+    assert rng.random.call_count == 5 and tokens == "[CLS] a b c [SEP] d e [SEP]".split()  # not modified
     nothing = pretraining.create_masked_lm_predictions(["[CLS]", "[SEP]"], 0.9, 3, VOCABULARY, rng, True)
     assert nothing == (["[CLS]", "[SEP]"], [], [])
     for count, probability, wanted in ((128, 0.3, 20), (5, 0.0, 1), (10, 0.25, 2), (14, 0.25, 4)):
@@ -58,7 +49,7 @@ def test_by_hand():
         assert len(found[1]) == wanted  # 2.5 and 3.5 are rounded to even
 
 
-# Whole words, and whole sentences
+# Whole words
 
 
 def words_of(instance, boundaries):
@@ -74,56 +65,33 @@ def words_of(instance, boundaries):
     return words
 
 
-def whole_words(folder, tokenizer, text, **changes):
-    (folder / "text").write_text(text)
-    settings = {"do_whole_word_mask": True, "max_seq_length": 12, "max_predictions_per_seq": 5, "masked_lm_prob": 0.4}
-    options = PretrainingDataOptions(dupe_factor=80, **settings, **changes)
-    return pretraining.make_instances([f"{folder}/text"], tokenizer, options, random.Random(1))
-
-
 @pytest.mark.parametrize("boundaries", ["pieces", "spaces"])
-def test_words_are_masked_together_or_not_at_all(tmp_path, tokenizer, boundaries):
-    """If a segment was cut inside a word, its first pieces belong to A's last word with boundaries=pieces."""
-    text, met = "abcd ef\nghij klm\nno pqrs\n\nabc abcd\nxyz zyx\n", 0
-    for instance in whole_words(tmp_path, tokenizer, text, word_boundaries=boundaries):
-        positions, words = {*instance.masked_lm_positions}, words_of(instance, boundaries)
-        assert all({*word} <= positions or not {*word} & positions for word in words)
-        met += words != words_of(instance, "spaces" if boundaries == "pieces" else "pieces")
-    assert met > 50
+def test_words_are_masked_together_and_replaced_alike(tmp_path, tokenizer, boundaries):
+    """With --whole_word_draw=word, 80 % of the words become [MASK], 10 % stay, and 10 % become others.
 
-
-@pytest.mark.parametrize("changes", [{}, {"word_boundaries": "spaces"}], ids=str)
-def test_the_pieces_of_a_masked_word_are_replaced_alike(tmp_path, tokenizer, changes):
-    """--whole_word_draw=word: 80 % of the words become [MASK], 10 % stay, and 10 % become others."""
-    text = "\n\n".join(["ab cde fg hij\ncde fg hij ab\nfg hij ab cde\nhij ab cde fg\nab cde fg hij"] * 12)
-    found = collections.Counter()
-    for instance in whole_words(tmp_path, tokenizer, text, whole_word_draw="word", **changes):
+    If a segment was cut inside a word, its first pieces belong to A's last word with boundaries=pieces.
+    """
+    text = "abcd ef\nghij klm\nno pqrs\n\nabc abcd\nxyz zyx\n\n"
+    text += "\n\n".join(["ab cde fg hij\ncde fg hij ab\nfg hij ab cde\nhij ab cde fg\nab cde fg hij"] * 12)
+    (tmp_path / "text").write_text(text)
+    options = PretrainingDataOptions(
+        do_whole_word_mask=True, word_boundaries=boundaries, whole_word_draw="word", dupe_factor=80,
+        max_seq_length=12, max_predictions_per_seq=5, masked_lm_prob=0.4,
+    )  # fmt: skip
+    met, found = 0, collections.Counter()
+    for instance in pretraining.make_instances([f"{tmp_path}/text"], tokenizer, options, random.Random(1)):
         labels = dict(zip(instance.masked_lm_positions, instance.masked_lm_labels, strict=True))
-        for word in words_of(instance, changes.get("word_boundaries", "pieces")):
-            new = {instance.tokens[place] for place in word}
-            if len(word) > 1 and {*word} <= labels.keys():
-                same = [labels[place] == instance.tokens[place] for place in word]
-                how = "[MASK]" if new == {"[MASK]"} else "mixed" if "[MASK]" in new or any(same) else "other"
-                found["same" if all(same) else how] += 1
+        words = words_of(instance, boundaries)
+        met += words != words_of(instance, "spaces" if boundaries == "pieces" else "pieces")
+        assert all({*word} <= labels.keys() or not {*word} & labels.keys() for word in words)
+        for word in (word for word in words if len(word) > 1 and word[0] in labels):
+            new, same = {instance.tokens[n] for n in word}, [labels[n] == instance.tokens[n] for n in word]
+            how = "[MASK]" if new == {"[MASK]"} else "mixed" if "[MASK]" in new or any(same) else "other"
+            found["same" if all(same) else how] += 1
+    assert met > 50
     shares = {how: count / found.total() for how, count in found.items()}
     # A random entry of 57 may be the token itself, or [MASK].
     assert shares == pytest.approx({"[MASK]": 0.8, "same": 0.1, "other": 0.1, "mixed": 0.01}, abs=0.03)
-
-
-def test_no_token_is_lost_and_only_long_sentences_are_cut():
-    rng = random.Random(1)
-    for _ in range(300):
-        lengths, num_tokens = rng.choices(range(1, 30), k=rng.randint(1, 40)), rng.randint(1, 40)
-        bounds = [0, *itertools.accumulate(lengths)]
-        found = [*examples.spans(bounds, 0, len(lengths), num_tokens)]
-        assert [token for span in found for token in range(*span)] == [*range(sum(lengths))]
-        for (start, stop), following in itertools.zip_longest(found, found[1:]):
-            assert 0 < stop - start <= num_tokens
-            inside = next(i for i in range(len(lengths)) if bounds[i] < stop <= bounds[i + 1])
-            if stop != bounds[inside + 1]:  # within a sentence, which is longer than what it could have
-                assert stop - start == num_tokens and bounds[inside] <= start
-            elif following:
-                assert bounds[inside + 2] - start > num_tokens  # the next one has no room
 
 
 # The functions of the reference
@@ -150,19 +118,12 @@ def test_the_reference_s_functions_take_its_arguments(tokenizer, corpus):
 
 def test_a_tokenizer_of_one_s_own(tmp_path):
     """Its delimiters in the text are never masked, and it sees whole sentences."""
-
-    class Own:
-        vocab = types.MappingProxyType({"[MASK]": 0, "x": 1})
-
-        def tokenize(self, text):
-            assert text in ("a [SEP] b", "[CLS] c")
-            return text.split()
-
-    (tmp_path / "text").write_text("a [SEP] b\n[CLS] c\n" * 9)
+    own = types.SimpleNamespace(vocab={"[MASK]": 0, "x": 1}, tokenize=lambda text: text.split("+"))
+    (tmp_path / "text").write_text("a +[SEP]+ b\n[CLS]+c\n" * 9)
     options = PretrainingDataOptions(max_seq_length=16, masked_lm_prob=1.0, dupe_factor=3)
-    for instance in pretraining.make_instances([f"{tmp_path}/text"], Own(), options, random.Random(1)):
+    for instance in pretraining.make_instances([f"{tmp_path}/text"], own, options, random.Random(1)):
         delimiters = [place for place, token in enumerate(instance.tokens) if token in ("[CLS]", "[SEP]")]
-        assert len(delimiters) > 3
+        assert len(delimiters) > 3 and {*instance.masked_lm_labels} == {"a ", " b", "c"}
         assert instance.masked_lm_positions == [n for n in range(len(instance.tokens)) if n not in delimiters]
 
 
@@ -223,17 +184,24 @@ def test_the_bytes_stay_where_the_reference_has_no_such_option(tmp_path, changes
         assert hashlib.sha256(stream.read()).hexdigest()[:16] == expected
 
 
+ODD = [
+    "\u4e2d\u4e2d",
+    "[MASK]",
+    "\ufffd",
+    "caf\u00e9",
+    "a\u2028b",
+    "a\x1cb",
+    "A\u0301",
+    "\t",
+    " \u00a0",
+    "\u3000",
+    "\n\x00\n",
+]
+
+
 def random_text(rng):
     """Documents of sentences of words, some of them of several pieces, some unknown; odd blanks and lines."""
-    lines = []
-    for _ in range(rng.randint(1, 9)):
-        for _ in range(rng.randint(1, 12)):
-            words = ["".join(rng.choices(LETTERS, k=rng.randint(1, 4))) for _ in range(rng.randint(1, 15))]
-            words.append(rng.choice(["\u4e2d\u4e2d", "[MASK]", "\ufffd", "caf\u00e9", "a\u2028b", "a\x1cb", "A\u0301"]))
-            rng.shuffle(words)
-            lines.append(rng.choice([" ", "  ", "\t", " \u00a0", "\u3000"]).join(words))
-        lines.extend(["", " \t", "\x00"][: rng.randint(1, 3)])
-    return "\n".join(lines)
+    return re.sub(r"\.", lambda _: rng.choice(ODD), text(rng.randint(1, 9), rng.random()))
 
 
 @pytest.mark.parametrize("seed", range(15))
@@ -276,30 +244,21 @@ def test_the_script_makes_what_the_functions_make(tmp_path, seed):
     assert rows_of(tmp_path / "out") == wanted != []
 
 
-# What is rarely met: the ends of buffers, numbers that are equal but for their last bits, the temporary file
+# What is rarely met
 
 
 @pytest.mark.parametrize(("seed", "count"), [(146572, 2), (315434, 2), (1, 100_000)])
 def test_buffered_draws_are_those_of_the_generator(seed, count):
-    """With the first seeds, the first 17 draws of a shuffle are too large."""
-    ours, theirs = (kind(random.Random(seed)) for kind in (BufferedDraws, Draws))
-    assert [*ours.shuffled(count)] == theirs.shuffled(count)
-    choose, small = random.Random(seed), BufferedDraws(random.Random(seed), 64)
-    theirs = Draws(random.Random(seed))
-    for _ in range(600):
-        name, arguments = choose.choice(
-            [
-                ("random", ()),
-                ("randint", (choose.randint(-3, 3), 3 + choose.choice([0, 1, 2, 252, 253, 254, 30522, 2**31 + 1]))),
-                ("coin_flips", (choose.randint(0, 90),)),
-                ("count_below", (choose.choice([0.8, 0.97, 0.1]), choose.randint(0, 80))),
-                ("shuffled", (choose.choice([0, 1, 3, 125, 254, 255, 256, 600]), choose.choice([None, 0, 1, 77]))),
-            ]
-        )
-        ours, expected = (getattr(kind, name)(*arguments) for kind in (small, theirs))
-        assert ([*ours] == [*expected]) if name == "shuffled" else ours == expected
+    """With the first seeds, the first 17 draws of a shuffle are too large. Small blocks are met at their ends."""
+    ours, theirs = BufferedDraws(random.Random(seed), 64), Draws(random.Random(seed))
+    for size in (count, *range(254, 258)):
+        assert [*ours.shuffled(size)] == [*theirs.shuffled(size)]
+        assert ours.coin_flips(90) == theirs.coin_flips(90) and ours.random() == theirs.random()
+        for high in (2**31 + 1, 30522, 254, 0):
+            assert ours.randint(0, high) == theirs.randint(0, high)
+            assert ours.count_below(0.97, high % 90) == theirs.count_below(0.97, high % 90)
     number = random.Random(seed).random()
-    for limit in (number, number + 2**-53):
+    for limit in (number, number + 2**-53):  # equal but for the last bit
         assert BufferedDraws(random.Random(seed)).count_below(limit, 1) == (limit > number)
 
 

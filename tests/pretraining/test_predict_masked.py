@@ -103,42 +103,37 @@ def test_answers_are_those_of_the_model_whatever_the_batch(model, bert, batch_si
     assert len(winners) > 2  # else the comparison would show little
 
 
-@pytest.mark.parametrize(
-    ("text", "words", "filled"),
-    [
+def test_blanks_are_filled():
+    for text, words, filled in (
         ("The [MASK] of France is [MASK].", ["capital", "paris"], "The capital of France is paris."),
         ("She is play [MASK] it", ["##ing"], "She is playing it"),
         ("北[MASK]是", ["京"], "北京是"),
         ("One. ||| [MASK] two", ["##s"], "One. ||| s two"),
         ("a ||| [MASK] ||| [MASK]", ["b", "c"], "a ||| b ||| c"),
-    ],
-)
-def test_blanks_are_filled(text, words, filled):
-    assert predict_masked.fill(text, words) == filled
+    ):
+        assert predict_masked.fill(text, words) == filled
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("paris is [mask]", "[mask] capitals"),
-        ("[MASK] is [Mask]", "[Mask] capitals"),
-        ("the paris [MASK] of " * 4, "18 max_seq_length 32"),
-        ("paris " * 30 + "[MASK]", "33 32"),
-    ],
-)
-def test_a_text_that_cannot_be_encoded(bert, text, words):
-    refuses(f"text 2 {words}", bert.fill_mask, ["[MASK]", text], max_seq_length=16 if "the" in text else 32)
-
-
-def answer_with(*masks: list[tuple[str, float]]) -> predict_masked.Answer:
-    described = [predict_masked.Mask(2, [predict_masked.Prediction(word, 5, p) for word, p in mask]) for mask in masks]
-    return predict_masked.Answer("Is " + " ".join(["[MASK]"] * len(masks)), described, "Is it")
+def test_a_text_that_cannot_be_encoded(bert):
+    for text, longest, words in (
+        ("paris is [mask]", 32, "[mask] capitals"),
+        ("[MASK] is [Mask]", 32, "[Mask] capitals"),
+        ("the paris [MASK] of " * 4, 16, "18 max_seq_length 32"),
+        ("paris " * 30 + "[MASK]", 32, "33 32"),
+    ):
+        refuses(f"text 2 {words}", bert.fill_mask, ["[MASK]", text], max_seq_length=longest)
 
 
 def test_answers_as_text():
-    ten = predict_masked.as_text(answer_with([("a", 0.97306)] * 10)).splitlines()
+    def answer_with(*masks: list[tuple[str, float]]) -> str:
+        masks = [[predict_masked.Prediction(word, 5, share) for word, share in mask] for mask in masks]
+        text = "Is " + " ".join(["[MASK]"] * len(masks))
+        masks = [predict_masked.Mask(2, mask) for mask in masks]
+        return predict_masked.as_text(predict_masked.Answer(text, masks, "Is it"))
+
+    ten = answer_with([("a", 0.97306)] * 10).splitlines()
     assert ten[0] == "Is [MASK]" and (ten[1], ten[10]) == ("   1. a  0.9731", "  10. a  0.9731")
-    assert predict_masked.as_text(answer_with([("paris", 0.97306), ("北", 0.00004)], [("##ing", 0.01)])) == (
+    assert answer_with([("paris", 0.97306), ("北", 0.00004)], [("##ing", 0.01)]) == (
         "Is [MASK] [MASK]\n  [MASK] 1 of 2:\n  1. paris  0.9731\n  2. 北      0.0000\n"
         "  [MASK] 2 of 2:\n  1. ##ing  0.0100\n  = Is it\n"
     )

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from command_lines import ROOT
-from documented import command_line, commands_in, section
 from mutations import record_of
 from pretraining_text import VOCABULARY
 from refused import message_of, refuses
 from small_models import tiny_config
 from small_trainings import saved
 from tensorboard.backend.event_processing import event_accumulator
-from unmasked_data import LENGTH, make, text, training_options, write
+from unmasked_data import LENGTH, make, training_options, write
 
 from bert_tf2 import commands, heads
 from bert_tf2.optimization import learning_rate_at
@@ -200,31 +199,17 @@ def test_a_held_out_file_is_left_out_of_a_pattern(folder, monkeypatch, log_lines
     assert len([line for line in log_lines if "--input_file" in line]) == ("*" in pattern)
 
 
-# docs/pretraining.md's two lengths in one folder, in small: the numbers of the document -> those of the test.
-
-SMALLER = {
-    "num_train_steps": {"1000000": 10}, "stop_at_step": {"900000": 6}, "num_warmup_steps": {"10000": 2},
-    "train_batch_size": {"256": 4}, "max_seq_length": {"128": 16, "512": 32}, "learning_rate": {"1e-4": 1e-2},
-    "max_predictions_per_seq": {"20": 3, "77": 5},
-}  # fmt: skip
-
-
 @pytest.mark.slow
-def test_two_lengths(tmp_path, command_lines):
-    (tmp_path / "sample_text.txt").write_text(text(40))
-    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
-    (tmp_path / "bert_config.json").write_text(CONFIG.to_json_string())
-    shown = commands_in(section("pretraining.md", "Two lengths"))
-    assert [script for script, _ in shown] == ["create_pretraining_data"] * 2 + ["run_pretraining"] * 2
-    for script, flags in shown:
-        flags = {name: str(SMALLER[name][value] if name in SMALLER else value) for name, value in flags.items()}
-        for place, here in {"/tmp/": f"{tmp_path}/", "$BERT_BASE_DIR": str(tmp_path)}.items():
-            flags = {name: value.replace(place, here) for name, value in flags.items()}
-        done = command_lines.run(*command_line(script, flags), cwd=tmp_path)
-        assert done.status == 0, done.stderr
-    events = event_accumulator.EventAccumulator(str(tmp_path / "two_lengths")).Reload()
+def test_two_lengths(folder, pretrain, tmp_path, log_lines):
+    """Most steps with short examples, the others with long ones, in one folder: docs/pretraining.md."""
+    make(folder, "short", max_seq_length=16, max_predictions_per_seq=3, dynamic_masking=False)
+    how = {"num_train_steps": 10, "num_warmup_steps": 2, "eval_input_file": None}
+    pretrain(input_file="short", stop_at_step=6, max_seq_length=16, max_predictions_per_seq=3, **how)
+    pretrain(**how)
+    assert any("max_seq_length: 16 before, 32 now" in line for line in log_lines)
+    events = event_accumulator.EventAccumulator(str(tmp_path / "run")).Reload()
     logged = {event.step: float(tf.make_ndarray(event.tensor_proto)) for event in events.Tensors("learning_rate")}
-    assert {6, 7, 10} <= logged.keys() and int(saved(tmp_path / "two_lengths")["global_step"]) == 10
+    assert {6, 7, 10} <= logged.keys() and int(saved(tmp_path / "run")["global_step"]) == 10
     for step, rate in logged.items():  # the schedule of one training
         assert rate == pytest.approx(float(learning_rate_at(step - 1, 1e-2, 10, 2)), rel=1e-5)
 

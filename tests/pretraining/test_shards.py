@@ -164,11 +164,6 @@ def test_a_shard_is_an_unsharded_run_on_its_text_with_its_seed(data, changes):
         assert sum(row["sentences"] for row in found["shards"]) == DOCUMENTS // 4 * 12
 
 
-def test_names_of_many_shards():
-    assert shards.name_of("x", 123456, 200000) == "x-123456-of-200000"
-    assert shards.name_of("out/x.tfrecord.gz", 7, 1000) == "out/x.tfrecord-00007-of-01000.gz"
-
-
 # What is kept, continued and refused
 
 
@@ -204,6 +199,9 @@ def test_another_run_in_the_folder_is_refused(data):
     refused("--num_shards=5, not 6", num_shards=6)
     refused("--do_lower_case=True, not False", do_lower_case=False)
     refused("vocabulary", vocab_file=f"{data}/words.txt")
+    (data / "tokenization.json").write_text('{"strip_accents": false}')
+    refused("vocabulary rules")
+    (data / "tokenization.json").unlink()
     refused("x-0000", input_file=f"{data}/one.txt")
     refused("", input_file=f"{data}/two.txt,{data}/one.txt")
     text, times = (data / "two.txt").read_bytes(), os.stat(data / "two.txt")
@@ -223,22 +221,12 @@ def test_another_run_in_the_folder_is_refused(data):
     refuses("sentencex 1.0.0", sharded.run, options(data, "out"), Here())
 
 
-@pytest.mark.parametrize("ending", ["", ".gz"])
-def test_the_manifest_has_the_index_of_the_records(data, ending):
-    given = options(data, "out", num_shards=2, dupe_factor=150, output_file=f"{data}/out/x{ending}")
-    sharded.run(given, Here())
-    rows = {f"{data}/out/{row['file']}": row["index"] for row in manifest(data, "out")["shards"]}
-    assert {path: record_index.runs_of(path) for path in rows} == rows
-    assert (max(map(len, rows.values())) > 5) == (not ending)  # an archive is one run
-    record_index.keep(rows, smallest=1)
-    index, fresh = record_index.read([*rows], str(data / "nothing"), keep=False, smallest=1)
-    assert fresh == [] and index.description == record_index.read_index([*rows]).description
-
-
 @pytest.mark.slow
 def test_the_index_of_large_records_is_kept_beside_them(data):
     sharded.run(options(data, "out", max_seq_length=400_000), Here())
-    assert record_index.read(files.match_files(f"{data}/out/x-*"), str(data / "nothing"), keep=False)[1] == []
+    paths = files.match_files(f"{data}/out/x-*")
+    index, fresh = record_index.read(paths, str(data / "nothing"), keep=False)
+    assert fresh == [] and index.description == record_index.read_index(paths).description
 
 
 # Remote files; `ram://` is TensorFlow's own file system, within one process.

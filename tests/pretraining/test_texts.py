@@ -121,26 +121,20 @@ def test_what_lies_between_two_spaces_is_a_word(tmp_path):
     assert [*ids.tokens] == tokenizer.convert_tokens_to_ids(strings.tokens) and ids.kinds == strings.kinds
 
 
-def test_tokens_that_are_never_split(tmp_path):
-    """By the tokenization.json beside the vocabulary, in one file and in shards."""
+@pytest.mark.parametrize("changes", [{}, {"num_shards": 1}], ids=str)
+def test_tokens_that_are_never_split(tmp_path, vocab_file, changes):
+    """Those of the tokenization.json beside the vocabulary decide on the records."""
     (tmp_path / "vocab.txt").write_text("\n".join([*VOCABULARY, "[E1]"]))
-    (tmp_path / "corpus.txt").write_text(CORPUS.replace(" .", "[E1]."))
-    rules = tmp_path / "tokenization.json"
-    rules.write_text(json.dumps({"never_split": ["[E1]"]}))
-
-    def count(pattern) -> int:
-        """How often [E1] is in records; a few of them are random words."""
-        paths = [*map(str, tmp_path.glob(pattern))]
-        return sum(int((each.values["input_ids"] == len(VOCABULARY)).sum()) for each in read_all(paths))
-
-    shards = data_options(tmp_path, "shards/x", num_shards=2)
-    for options in (data_options(tmp_path, "one"), shards):
-        sharded.run(options, Here())
-    assert count("one") > 20 and count("shards/x-*") > 20
-    rules.unlink()
-    refuses("manifest.json", sharded.run, shards, Here())
-    sharded.run(data_options(tmp_path, "two"))
-    assert count("two") < 5
+    text = CORPUS.replace(" .", "[E1].").encode()
+    plain, length = make(tmp_path, text, **changes), len(VOCABULARY)
+    (tmp_path / "tokenization.json").write_text(json.dumps({"never_split": ["[E1]"]}))
+    kept = make(tmp_path, text, **changes)
+    counts = []
+    for records in (plain, kept):  # [E1] is a random word at a few places
+        (tmp_path / "records").write_bytes(records)
+        rows = read_all([f"{tmp_path}/records"])
+        counts.append(sum(int((each.values["input_ids"] == length).sum()) for each in rows))
+    assert counts[0] < 5 and counts[1] > 20
 
 
 # Files that cannot be read
