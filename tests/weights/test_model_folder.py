@@ -18,21 +18,15 @@ from bert_tf2.commands import call
 from bert_tf2.support import output_lock
 from bert_tf2.weights import checkpoint
 
-# By name: the maker of a model that writes a folder, given the folder of a pretrained model.
-MODELS = {
-    "load": bert_tf2.load,
-    "classifier": lambda path: bert_tf2.classifier(path, labels=["no", "yes"]),
-    "tagger": lambda path: bert_tf2.tagger(path, labels=["O", "B-PER"]),
-    "answerer": lambda path: bert_tf2.answerer(path),
-}
-
 
 @pytest.fixture(scope="module")
 def writers(tmp_path_factory):
+    """By name: a function that writes a model into a folder."""
     pretrained = google_folder(tmp_path_factory.mktemp("models") / "bert")
-    found = {name: make(pretrained).save_folder for name, make in MODELS.items()}
     return {
-        **found,
+        "load": bert_tf2.load(pretrained).save_folder,
+        "classifier": bert_tf2.classifier(pretrained, labels=["no", "yes"]).save_folder,
+        "tagger": bert_tf2.tagger(pretrained, labels=["O", "B-PER"]).save_folder,
         "convert": lambda folder: call("convert_checkpoint", input=pretrained, output=str(folder), to="tf1"),
     }
 
@@ -51,22 +45,17 @@ def another_size(folder: pathlib.Path) -> None:
 
 
 def holding(name: str, stated) -> object:
-    text = stated if isinstance(stated, str) else json.dumps(stated)
-    return lambda folder: (folder / name).write_text(text)
+    return lambda folder: (folder / name).write_text(json.dumps(stated))
 
 
-LABELS = {"task": "tsv", "labels": ["yes", "no"], "regression": False}
 THERE = {
     "a training": training,
     "another size": another_size,
     "another number of heads": lambda folder: toy_data.write_model(folder, num_hidden_layers=1, num_attention_heads=4),
     "a released model": google_folder,
-    "a Hugging Face folder": holding("model.safetensors", "weights"),
-    "a file of Keras": holding("films.keras", "weights"),
-    "a SavedModel": holding("saved_model.pb", "weights"),
-    "best weights": holding("measure.json", {}),
+    **{name: holding(name, "") for name in ("model.safetensors", "films.keras", "saved_model.pb", "measure.json")},
     "task.json of another": holding("task.json", {"task": "xnli", "settings": {}, "made_with": {}}),
-    "label_map.json of another": holding("label_map.json", LABELS),
+    "label_map.json": holding("label_map.json", {"task": "tsv", "labels": ["yes", "no"], "regression": False}),
     "vocab.txt of another": lambda folder: write_vocab(folder / "vocab.txt", toy_data.VOCAB[::-1]),
     "tokenization.json of another": holding("tokenization.json", {"do_lower_case": False}),
 }
@@ -78,7 +67,7 @@ def test_a_folder_that_holds_something_else_is_refused_and_stays(writers, tmp_pa
         (folder := tmp_path / name).mkdir()
         THERE[there](folder)
         before = content(folder)
-        if name != "convert" or there != "best weights":  # the checkpoint beside this file is refused
+        if name != "convert" or there != "measure.json":  # the checkpoint beside this file is refused
             refuses(f"{folder} another", write, folder)
             assert content(folder) == before, name
 
@@ -91,11 +80,9 @@ def test_one_writer_at_a_time(writers, tmp_path):
         assert os.listdir(tmp_path) == [".training.lock"]
     writers["load"](tmp_path / "out")
     assert ".training.lock" not in os.listdir(tmp_path / "out")
-    with output_lock.locked(str(tmp_path / "out")):
-        pass
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["load", "classifier", "tagger"])
 def test_the_same_model_may_be_saved_again_and_no_other(writers, tmp_path, name):
     """Also where the first time was killed before the file `checkpoint`, and where a folder holds other files."""
     (tmp_path / "notes.txt").write_text("mine")
@@ -106,7 +93,6 @@ def test_the_same_model_may_be_saved_again_and_no_other(writers, tmp_path, name)
             (tmp_path / "checkpoint").unlink()
         writers[name](tmp_path)
         assert content(tmp_path) == once
-    assert bert_tf2.load(tmp_path).config == toy_data.config(num_hidden_layers=1)
     for other in writers.keys() - {name}:
         message_of(writers[other], tmp_path)
         assert content(tmp_path) == once, other
