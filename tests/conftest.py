@@ -29,9 +29,12 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 def pytest_configure(config):
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         return  # this process only distributes the tests, and can do without TensorFlow
-    import gpu_or_cpu
+    import tensorflow as tf
 
-    gpu_or_cpu.divide()  # so that a test can train on two replicas
+    # Two logical devices, so that a test can train on two replicas; also of a GPU that is not hidden, for test_gpu.py.
+    for device in [*tf.config.list_physical_devices("CPU")[:1], *tf.config.list_physical_devices("GPU")[:1]]:
+        memory = {"memory_limit": 4096} if device.device_type == "GPU" else {}
+        tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration(**memory)] * 2)
 
 
 def pytest_make_parametrize_id(val, argname):

@@ -44,12 +44,6 @@ def tiny_config(**changes) -> BertConfig:
     return small_config(**{**sizes, **changes})
 
 
-def without_head_dropout(patch: pytest.MonkeyPatch) -> None:
-    """Turns off the dropout before the output layers, which is 10 % for every config."""
-    for model in (heads.ClassifierModel, heads.TaggingModel):
-        patch.setattr(model, "head_dropout", 0.0)
-
-
 def randomize(model, seed: int = 0, scale: float = 0.3) -> dict[str, np.ndarray]:
     """Sets every variable of a model to random values; returns them by TensorFlow 1 name."""
     random = np.random.default_rng(seed)

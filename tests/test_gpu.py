@@ -8,17 +8,14 @@ import functools
 import subprocess
 import sys
 
-import deterministic_runs
 import export_cases
-import gpu_or_cpu
 import numpy as np
 import pytest
 import tensorflow as tf
 import text_operations
 from command_lines import ROOT, environment
-from gpu_or_cpu import computing_on, need
-from small_models import MAKERS, batch_for, randomize, tiny_config
-from small_trainings import make_trainer
+from small_models import MAKERS, batch_for, randomize
+from small_trainings import ONE, endless, make_trainer, saved
 from tensorflow.core.framework import graph_pb2
 from tensorflow.python.framework import kernels
 
@@ -26,14 +23,11 @@ from bert_tf2 import exporting as exports
 from bert_tf2.fast.encoder import Plan
 from bert_tf2.support import process
 from bert_tf2.training import devices
-from bert_tf2.training.devices import build_model
-from bert_tf2.training.loop import Trainer
-from bert_tf2.training.options import PRECISIONS, DeviceOptions, TrainOptions
-from bert_tf2.weights import checkpoint
+from bert_tf2.training.options import PRECISIONS, DeviceOptions
 
 pytestmark = pytest.mark.compiled
 SLOW_ON_CPU = [pytest.param("CPU", marks=pytest.mark.slow), "GPU"]
-SETTINGS = {"learning_rate": 1e-3, "num_train_steps": 10, "num_warmup_steps": 0, "train_batch_size": 4}
+DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 # The largest difference from float32 on the CPU, relative to the norm of all gradients.
 TOLERANCES = {"float32": 1e-4, "tf32": 5e-3, "bfloat16": 0.05, "float16": 0.02}
 
@@ -45,77 +39,97 @@ def as_before():
     tf.config.experimental.enable_tensor_float_32_execution(before)
 
 
-def step(strategy, precision: str = "float32", compiled: bool = False, kind: str = "pretraining") -> np.ndarray:
+def need(kind: str) -> None:
+    """Skips the test if there is no device of a kind, CPU or GPU."""
+    if not tf.config.list_logical_devices(kind):
+        pytest.skip("there is no GPU, or it is hidden: make test-gpu, on a machine that has one")
+
+
+def step(kind: str, precision: str = "float32", compiled: bool = False) -> np.ndarray:
     """The first moments of Adam after a step with dropout, which are a tenth of the gradients; one array."""
     tf.config.experimental.enable_tensor_float_32_execution(precision != "float32")
-    config = tiny_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
-    model = build_model(strategy, lambda: MAKERS[kind](config, dtype=PRECISIONS[precision].policy), 1)
-    randomize(model)
-    trainer = Trainer(model, strategy, TrainOptions(output_dir="", precision=precision, **SETTINGS))
-    batch = {name: tf.constant(values) for name, values in batch_for(kind).items()}
-    trainer.step.compiled(jit_compile=compiled)(batch, tf.constant(3, tf.int64))
-    slots = trainer.step.state
-    return np.concatenate([slots[name].numpy().ravel() for name in sorted(slots) if name.endswith("/adam_m")])
+    with tf.device(f"/{kind}:0"):
+        trainer = make_trainer(config=DROPOUT, precision=precision)
+        randomize(trainer.model)
+        batch = {name: tf.constant(values) for name, values in batch_for("pretraining").items()}
+        trainer.step.compiled(jit_compile=compiled)(batch, tf.constant(3, tf.int64))
+        slots = trainer.step.state
+        return np.concatenate([slots[name].numpy().ravel() for name in sorted(slots) if name.endswith("/adam_m")])
 
 
 @pytest.fixture(scope="module")
 def on_the_cpu() -> np.ndarray:
-    with computing_on("CPU") as strategy:
-        return step(strategy)
+    return step("CPU")
 
 
-@pytest.mark.parametrize(
-    ("kind", "precision", "compiled"),
-    [
-        *(("GPU", precision, False) for precision in PRECISIONS),
-        ("GPU", "float32", True),
-        *(pytest.param("CPU", precision, False, marks=pytest.mark.slow) for precision in PRECISIONS),
-        pytest.param("CPU", "float32", True, marks=pytest.mark.slow),
-    ],
-)
+WAYS = [*((precision, False) for precision in PRECISIONS), ("float32", True)]
+
+
+@pytest.mark.parametrize("kind", SLOW_ON_CPU)
+@pytest.mark.parametrize(("precision", "compiled"), WAYS)
 def test_a_step_makes_the_update_of_the_cpu(kind, precision, compiled, request):
     """The dropout too: its random numbers are the same on all devices."""
     need(kind)
     on_the_cpu = request.getfixturevalue("on_the_cpu")  # not before: it takes seconds
-    with computing_on(kind) as strategy:
-        found = step(strategy, precision, compiled)
+    found = step(kind, precision, compiled)
     assert np.linalg.norm(found - on_the_cpu) < TOLERANCES[precision] * np.linalg.norm(on_the_cpu)
 
 
 @pytest.mark.parametrize("kind", SLOW_ON_CPU)
 def test_two_replicas_make_the_update_of_one(kind, two, tmp_path):
+    """Those of a GPU without NCCL, which refuses two devices that are one."""
     need(kind)
+    if kind == "GPU":
+        how = {"cross_device_ops": tf.distribute.ReductionToOneDevice()}
+        two = tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"], **how)
     found = []
-    for strategy in (None, gpu_or_cpu.replicas(kind, two)):
-        folder = tmp_path / ("two" if strategy else "one")
-        with contextlib.nullcontext(strategy) if strategy else computing_on(kind) as strategy:
-            model = build_model(strategy, lambda: MAKERS["masked_words"](tiny_config()), 1)
-            randomize(model)
-            options = TrainOptions(output_dir=str(folder), **{**SETTINGS, "num_train_steps": 1})
-            trainer = Trainer(model, strategy, options)
-            trainer.train(tf.data.Dataset.from_tensors(batch_for("masked_words")).repeat())
-        found.append(checkpoint.Checkpoint(str(folder)))
-    slots = [name for name in found[0].shapes if name.endswith("/adam_m")]
+    for strategy in (ONE, two):
+        with tf.device(f"/{kind}:0") if strategy is ONE else contextlib.nullcontext():
+            folder = tmp_path / str(len(found))
+            trainer = make_trainer(folder, "masked_words", strategy=strategy, num_train_steps=1)
+            randomize(trainer.model)
+            trainer.train(endless(batch_for("masked_words")))
+        found.append(saved(folder))
+    slots = [name for name in found[0] if name.endswith("/adam_m")]
     assert len(slots) > 20
     for name in slots:
-        np.testing.assert_allclose(found[1].get(name), found[0].get(name), rtol=1e-4, atol=1e-7, err_msg=name)
+        np.testing.assert_allclose(found[1][name], found[0][name], rtol=1e-4, atol=1e-7, err_msg=name)
+
+
+# --deterministic concerns a whole process.
+TWICE = """
+import pathlib, sys
+from pretraining_text import VOCABULARY
+from small_models import tiny_config
+from unmasked_data import LENGTH, PREDICTIONS, make
+from bert_tf2 import commands
+from bert_tf2.training.devices import computes_on, create_strategy
+folder, rates = pathlib.Path(sys.argv[1]), {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+config = tiny_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH, **rates)
+(folder / "config.json").write_text(config.to_json_string())
+records = make(folder, "records", dynamic_masking=False)
+sizes = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, "train_batch_size": 4}
+how = {**sizes, "learning_rate": 1e-2, "num_train_steps": 4, "num_warmup_steps": 1, "do_train": True}
+how |= {"input_file": records, "bert_config_file": f"{folder}/config.json", "deterministic": True}
+for number in (1, 2):
+    commands.call("run_pretraining", output_dir=f"{folder}/{number}", **how)
+print(computes_on(create_strategy()))
+"""
 
 
 @pytest.mark.parametrize("kind", [pytest.param("CPU", marks=[pytest.mark.slow, pytest.mark.soak]), "GPU"])
 def test_deterministic_trainings_write_the_same_bytes(kind, tmp_path):
     need(kind)
     hidden = {"CUDA_VISIBLE_DEVICES": "-1"} if kind == "CPU" else {}
-    done = subprocess.run(
-        [sys.executable, deterministic_runs.__file__, str(tmp_path)],
-        env=environment(ROOT, ROOT / "tests", TF_CPP_MIN_LOG_LEVEL="2", **hidden),
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+    env = environment(ROOT, ROOT / "tests", TF_CPP_MIN_LOG_LEVEL="2", **hidden)
+    call = [sys.executable, "-c", TWICE, str(tmp_path)]
+    done = subprocess.run(call, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-1] == kind
-    first, second = (sorted((tmp_path / str(number)).glob("model.ckpt-*")) for number in (1, 2))
-    assert [path.name for path in first] == [path.name for path in second] and len(first) >= 4
-    for one, other in zip(first, second, strict=True):
-        assert one.read_bytes() == other.read_bytes(), one.name
+    first, second = (
+        {path.name: path.read_bytes() for path in (tmp_path / number).glob("model.ckpt-*")} for number in ("1", "2")
+    )
+    assert first == second and len(first) >= 4
 
 
 @pytest.mark.parametrize("kind", SLOW_ON_CPU)
@@ -125,7 +139,7 @@ def test_an_export_answers_ids_and_texts_as_on_the_cpu(kind, tmp_path):
     made = export_cases.export(tmp_path, "features")
     texts, found = ["the film was good", "ann lives in paris now"], []
     for device in ("CPU", kind):
-        with computing_on(device):
+        with tf.device(f"/{device}:0"):
             loaded = dataclasses.replace(made)  # which has loaded nothing yet
             ids = loaded.ask("serving_default", **export_cases.rows())["pooled_output"]
             found.append([ids, *(answer["pooled_output"] for answer in exports.load(made.folder)(texts))])
@@ -194,8 +208,7 @@ XLA, GROUPS = Plan(), Plan("groups", recompute=True, share_graph=True)
 def test_a_training_step_and_its_parts_for_xla(kind, precision, plan):
     """The usual package does not list XLA's kernels for TPUs; all but a few are the same for all devices."""
     tf.function(lambda: tf.constant(0.0), jit_compile=True)()  # the first compilation registers them
-    config = {"num_hidden_layers": 2, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-    trainer = make_trainer("", kind, config=config, precision=precision, plan=plan)
+    trainer = make_trainer("", kind, config={"num_hidden_layers": 2, **DROPOUT}, precision=precision, plan=plan)
     batch = {name: tf.constant(value) for name, value in batch_for(kind).items()}
     step = trainer.step.compiled(jit_compile=False).get_concrete_function(batch, tf.constant(3, tf.int64))
     graph = step.graph.as_graph_def()

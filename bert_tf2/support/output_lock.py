@@ -33,22 +33,13 @@ def locked(folder: str, run: str = "training") -> Iterator[None]:
         raise UserError(f"{folder}: {problem}") from error
     except (OSError, NotImplementedError) as error:
         logging.warning("%s: cannot be locked (%s); start no second run in it", folder, error)
-    place = place_of(folder)
     try:
         yield
     finally:
-        if lock.is_locked and place_of(folder) == place:  # else it was moved, and the file is that of another run
+        if lock.is_locked:
             with contextlib.suppress(OSError):
                 os.unlink(lock.lock_file)
         lock.release()
-
-
-def place_of(folder: str) -> tuple[int, int] | None:
-    """What tells a folder from another one of the same name; None if there is none, or it is remote."""
-    with contextlib.suppress(OSError):
-        found = os.stat(folder)
-        return found.st_dev, found.st_ino
-    return None
 
 
 def is_training_elsewhere(output_dir: str) -> bool:

@@ -20,7 +20,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf2.config import BertConfig
-from bert_tf2.support import files, output_lock, process, settings
+from bert_tf2.support import files, process, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.monitor import write_scalars
 from bert_tf2.training.options import OTHER_DROPOUT, OTHER_SCHEDULE, TrainOptions
@@ -114,12 +114,10 @@ class Saver:
         self._output_dir = output_dir
         self._folder = checkpoint.CheckpointFolder(output_dir, keep_checkpoint_max)
         self._writing: futures.Future[None] | None = None
-        self._place: tuple[int, int] | None = None
         # Kept from one checkpoint to the next: new memory costs more time than the copying.
         self._copies: dict[str, np.ndarray] = {}
 
     def __enter__(self) -> Saver:
-        self._place = output_lock.place_of(self._output_dir)
         return self
 
     def __exit__(self, kind, error, traceback) -> None:
@@ -159,11 +157,6 @@ class Saver:
             raise UserError(f"{error}{way_back}") from error
 
     def _write(self, step: int, beside: TrainingState) -> None:
-        if self._place and self._place != output_lock.place_of(self._output_dir):
-            raise UserError(
-                f"{self._output_dir}: was moved or removed while the training ran, which ends here; put the folder"
-                " back, then the same command continues from its newest checkpoint"
-            )
         beside.write(self._folder.prefix(step))
         self._folder.save(self._copies, step)
 

@@ -128,9 +128,11 @@ QUICK = [
     ("classifier", Plan(share_graph=True), {"num_hidden_layers": 3, "frozen": (0, 2)}),
     ("pretraining", Plan(), {"rows": "packed"}),
     ("tagging", Plan(), {"rows": "packed", "parts": 3}),
+    ("span", Plan(), {"precision": "bfloat16", **DROPS}),
 ]
 SLOW = [
     *(("span", plan, DROPS) for plan in (Plan(), Plan(recompute=True), Plan(share_graph=True))),
+    ("span", Plan(share_graph=True), {"precision": "float16", **DROPS}),
     *((kind, ALL, {"like": GROUPS, **DROPS}) for kind in ("pretraining", "span")),
     ("classifier", ALL, {"like": GROUPS, "precision": "bfloat16", **DROPS}),
     ("tagging", ALL, {"like": GROUPS, "parts": 3, "like_parts": 3, **DROPS}),
@@ -146,7 +148,12 @@ SLOW = [
 
 @pytest.mark.parametrize(
     ("kind", "plan", "how"),
-    [*QUICK, *(pytest.param(*case, marks=[pytest.mark.slow, pytest.mark.compiled]) for case in SLOW)],
+    [
+        *QUICK[:1],
+        pytest.param(*QUICK[1], marks=pytest.mark.compiled),
+        *QUICK[2:],
+        *(pytest.param(*case, marks=[pytest.mark.slow, pytest.mark.compiled]) for case in SLOW),
+    ],
 )
 def test_losses_and_gradients_equal_those_of_the_plain_model(kind, plan, how):
     """Or of another plan, where a model without padding draws dropout, or chooses an answer, for fewer positions."""

@@ -1,4 +1,4 @@
-"""Kills trainings at random moments, continues them, and compares the end with that of an undisturbed one.
+"""Kills trainings at random moments, continues them, and compares the end with the end of an undisturbed one.
 
     PYTHONPATH=tests:$PYTHONPATH python tests/soak/kill_trainings.py --kills=50 --kills_while_saving=20
 
@@ -45,43 +45,29 @@ def fine_tuning(folder: pathlib.Path) -> list[str]:
     return [sys.executable, str(ROOT / "run_classifier.py"), "--do_train", "--do_eval", "--do_predict", *flags]
 
 
-class Training(WorkerProcesses):
-    """A training of some workers, or of one process."""
-
-    def is_over(self) -> bool:
-        return all(process.poll() is not None for process in self.processes)
-
-    def finish(self) -> None:
-        """Waits for the end of all; ends this program if one of them fails."""
-        if any(self.wait(600)):
-            sys.exit("\n".join(map(self.log, range(len(self.processes)))))
-
-    def kill_some(self, draw: random.Random) -> str:
-        """Kills one worker or both, and sees that no other one goes on; returns the numbers of those killed."""
-        chosen = draw.choice([(0,), (1,), (0, 1)]) if len(self.processes) > 1 else (0,)
-        for index in chosen:
-            self.processes[index].send_signal(signal.SIGKILL)
-        waiting = self._end_those_that_wait(60)
-        for index, status in enumerate(self.wait(1)):
-            is_told = status == 0 or f"worker {chosen[0]} (localhost:" in self.log(index)
-            if index not in {*chosen, *waiting} and (status not in (0, 1) or not is_told):
-                sys.exit(f"worker {index} ended with {status}, or does not name the killed one:\n{self.log(index)}")
-        return " and ".join(map(str, chosen))
-
-    def _end_those_that_wait(self, seconds: float) -> set[int]:
-        """Until all have ended, ends who waits for a worker that was killed before they had met; returns who did."""
-        end, ended = time.monotonic() + seconds, set()
-        while time.monotonic() < end and not self.is_over():
-            for index, process in enumerate(self.processes):
-                if process.poll() is None and "Waiting for worker" in self.last_line(index):
-                    ended.add(index)
-                    process.terminate()
-            time.sleep(0.1)
-        return ended
+def finish(training: WorkerProcesses) -> None:
+    """Waits for the end of all; ends this program if one of them fails."""
+    if any(training.wait(600)):
+        sys.exit("\n".join(map(training.log, range(len(training.processes)))))
 
 
-def is_saving(out: pathlib.Path) -> bool:
-    return any(".ckpt-" in path.name for path in out.rglob(".*.partial"))
+def kill_some(training: WorkerProcesses, draw: random.Random) -> str:
+    """Kills one worker or both, and checks that no other one goes on; returns the numbers of those killed."""
+    chosen = draw.choice([(0,), (1,), (0, 1)]) if len(training.processes) > 1 else (0,)
+    for index in chosen:
+        training.processes[index].send_signal(signal.SIGKILL)
+    waiting, end = set(), time.monotonic() + 60
+    while time.monotonic() < end and any(process.poll() is None for process in training.processes):
+        for index, process in enumerate(training.processes):  # those who had not met the killed worker wait for it
+            if process.poll() is None and "Waiting for worker" in training.last_line(index):
+                waiting.add(index)
+                process.terminate()
+        time.sleep(0.1)
+    for index, status in enumerate(training.wait(1)):
+        names_it = status == 0 or f"worker {chosen[0]} (localhost:" in training.log(index)
+        if index not in {*chosen, *waiting} and (status not in (0, 1) or not names_it):
+            sys.exit(f"worker {index} ended with {status}, or does not name the killed one:\n{training.log(index)}")
+    return " and ".join(map(str, chosen))
 
 
 def soak(command: list[str], workers: int, kills: int, draw: random.Random, folder: pathlib.Path, saving=False) -> bool:
@@ -91,16 +77,18 @@ def soak(command: list[str], workers: int, kills: int, draw: random.Random, fold
       saving: whether to kill at a moment when a checkpoint is written; otherwise at any.
     """
 
-    def start(out: pathlib.Path) -> Training:
-        return Training([*command, f"--output_dir={out}"], workers, folder / "logs")
+    def start(out: pathlib.Path) -> WorkerProcesses:
+        return WorkerProcesses([*command, f"--output_dir={out}"], workers, folder / "logs")
 
-    name = f"{pathlib.Path(command[1]).stem} by {workers}"
+    def is_saving(out: pathlib.Path) -> bool:
+        return any(".ckpt-" in path.name for path in out.rglob(".*.partial"))
+
+    name, how = f"{pathlib.Path(command[1]).stem} by {workers}", "while saving" if saving else "at random moments"
     with tempfile.TemporaryDirectory(dir=folder) as made:
         expected, began = pathlib.Path(made) / "undisturbed", time.monotonic()
         with start(expected) as training:
-            training.finish()
-        seconds = time.monotonic() - began
-        good, done, number = True, 0, 0
+            finish(training)
+        seconds, good, done, number = time.monotonic() - began, True, 0, 0
         while done < kills:
             number += 1
             out, killed, ended = pathlib.Path(made) / str(number), [], False
@@ -108,18 +96,17 @@ def soak(command: list[str], workers: int, kills: int, draw: random.Random, fold
             while not ended:
                 with start(out) as training:
                     moment = time.monotonic() + draw.uniform(0.3 if saving else 0.1, 0.9) * seconds
-                    while len(killed) < most and not training.is_over():
+                    while len(killed) < most and any(process.poll() is None for process in training.processes):
                         if time.monotonic() > moment and (not saving or is_saving(out)):
-                            killed.append(training.kill_some(draw))
+                            killed.append(kill_some(training, draw))
                             break
                         time.sleep(0.0005 if saving else 0.01)
                     else:
-                        training.finish()
+                        finish(training)
                         ended = True
             done += len(killed)
             same = content(out) == content(expected)
             good &= same
-            how = "while a checkpoint was written" if saving else "at random moments"
             end = "the same bytes" if same else "OTHER BYTES"
             print(f"{name}: killed {', '.join(killed) or 'never'} {how}, then {end}", flush=True)
     print(f"{name}: {done} kills in {number} trainings; undisturbed, {seconds:.0f} s", flush=True)
@@ -129,9 +116,8 @@ def soak(command: list[str], workers: int, kills: int, draw: random.Random, fold
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=50, help="kills of a pretraining at random moments")
-    parser.add_argument("--kills_while_saving", type=int, default=20, help="kills while a checkpoint is written")
-    parser.add_argument("--kills_of_fine_tuning", type=int, default=20)
-    parser.add_argument("--kills_of_teams", type=int, default=20)
+    for name in ("while_saving", "of_fine_tuning", "of_teams"):
+        parser.add_argument(f"--kills_{name}", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     draw = random.Random(options.seed)

@@ -68,22 +68,8 @@ def test_resuming_gives_the_weights_of_one_run(tmp_path, log_lines):
     assert f"Continuing from {tmp_path}/parts/model.ckpt-4 at step 4" in log_lines
     whole, parts = saved(tmp_path / "whole"), saved(tmp_path / "parts")
     assert whole.keys() == parts.keys() and all((value == parts[name]).all() for name, value in whole.items())
-    train(tmp_path / "parts", 7, **how)
+    train(tmp_path / "parts", 7, **how)  # and again
     assert any("nothing left to train" in line for line in log_lines)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("last", "settings", "steps"),
-    [
-        (7, {"save_checkpoints_steps": 3, "iterations_per_loop": 2}, {0, 3, 6, 7}),
-        (7, {"save_checkpoints_steps": 0}, {7}),
-        (5, {"save_checkpoints_steps": 1, "keep_checkpoint_max": 2}, {4, 5}),
-    ],
-)
-def test_checkpoints_at_the_start_every_few_steps_and_at_the_end(tmp_path, last, settings, steps):
-    train(tmp_path, last, **settings)
-    assert steps_in(tmp_path) == steps and saved(tmp_path)["global_step"] == last
 
 
 # Mistakes

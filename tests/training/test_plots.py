@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 import time
 
 import pytest
 import tensorflow as tf
-from command_lines import ROOT, call, environment
+from command_lines import call
 from refused import refuses
 
 from bert_tf2.training import plots
@@ -74,13 +72,3 @@ def test_files_of_tensorflow_1_are_read_and_a_folder_without_curves_is_named(tmp
         refuses(
             f"{folder} curves", call, "plot_training.py", f"--output_dir={folder}", f"--output_file={tmp_path}/x.png"
         )
-
-
-@pytest.mark.slow
-def test_folders_are_words_and_flags_and_no_backend_of_matplotlib_is_needed(runs, tmp_path):
-    pytest.importorskip("matplotlib")
-    script, flags = str(ROOT / "plot_training.py"), [f"--output_dir={runs[1]}", "--output_file=x.png"]
-    how = {"cwd": tmp_path, "env": environment(MPLBACKEND="gone"), "capture_output": True, "text": True}
-    done = subprocess.run([sys.executable, script, runs[0], *flags], **how)
-    assert (done.returncode, done.stdout) == (0, "x.png\n"), done.stderr
-    assert (tmp_path / "x.png").stat().st_size > 1000

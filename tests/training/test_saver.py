@@ -8,12 +8,12 @@ import threading
 
 import pytest
 import tensorflow as tf
-from refused import message_of, refuses
+from refused import refuses
 from small_models import MAKERS, tiny_config
 
 from bert_tf2.finetuning.options import ClassifierOptions
 from bert_tf2.pretraining.options import PretrainingOptions
-from bert_tf2.support import output_lock, process, settings
+from bert_tf2.support import process, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.saver import Best, Saver, TrainingState, deciding
@@ -45,21 +45,6 @@ def test_a_checkpoint_has_the_values_of_the_call(tmp_path):
         saver.save({"v": variable}, 4, STATE)
     assert value(tmp_path) == 2.0 and saver.count == 2
     assert TrainingState.read(str(tmp_path / "model.ckpt-4")) == STATE
-
-
-def test_a_folder_that_is_moved_ends_the_training(tmp_path):
-    """Another one in its place would get checkpoints without vocabulary and configuration."""
-    folder, moved = tmp_path / "run", tmp_path / "moved"
-    folder.mkdir()
-    with (
-        pytest.raises(UserError, match=rf"{folder}: was moved or removed"),
-        output_lock.locked(str(folder)),
-        Saver(str(folder), 5) as saver,
-    ):
-        folder.rename(moved)
-        folder.mkdir()
-        saver.save({"v": tf.Variable([1.0])}, 3, STATE)
-    assert not [*moved.glob("[!.]*")] and not [*folder.glob("*")]
 
 
 def test_a_failure_is_raised_once_with_the_way_back(tmp_path):
@@ -106,17 +91,14 @@ BEFORE = TrainingState(12, {name: value for name, (value, _) in now().items()})
 
 
 def test_a_state_is_read_as_it_was_written_and_damage_is_named(tmp_path):
-    prefix = str(tmp_path / "model.ckpt-5")
+    prefix, path = str(tmp_path / "model.ckpt-5"), tmp_path / "model.ckpt-5.training.json"
     assert TrainingState.read(prefix) is None
     BEFORE.write(prefix)
-    assert TrainingState.read(prefix) == BEFORE
-    path = tmp_path / "model.ckpt-5.training.json"
-    assert [*tmp_path.iterdir()] == [path]
+    assert TrainingState.read(prefix) == BEFORE and [*tmp_path.iterdir()] == [path]
     whole = path.read_text()
-    for text in ("", "[]", "null", '{"examples": 1', whole.replace('"examples": 12', '"examples": 13')):
+    for text in ("", "null", '{"examples": 1', whole.replace('"examples": 12', '"examples": 13')):
         path.write_text(text)
-        found = message_of(TrainingState.read, prefix)
-        assert found.startswith(str(path)) and "remove it" in found
+        refuses(f"{path} remove it", TrainingState.read, prefix)
     BEFORE.write(str(tmp_path / "model.ckpt-3"))
     (tmp_path / "model.ckpt-3.training.json").rename(path)
     refuses("step 3", TrainingState.read, prefix)
@@ -179,8 +161,7 @@ def test_the_best_are_kept_and_a_repeated_evaluation_counts_once(tmp_path):
         if text == whole:  # without its weights
             for part in [*path.parent.glob("model.ckpt*"), path.parent / "checkpoint"]:
                 part.unlink()
-        found = message_of(Best, str(tmp_path), begun=True)
-        assert found.startswith(str(path)) and f"mv {tmp_path}/best {tmp_path}/best.old" in found
+        refuses(f"{path} mv {tmp_path}/best {tmp_path}/best.old", Best, str(tmp_path), begun=True)
     shutil.move(tmp_path / "best", tmp_path / "best.old")
     assert not Best(str(tmp_path), begun=True).found
 
