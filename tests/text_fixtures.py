@@ -6,16 +6,27 @@ A test that compiles one of the models, or that asks for its loss, compiles it f
 from __future__ import annotations
 
 import functools
+import os
 
 import pytest
 
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory):
-    """task -> export_cases.Exported."""
+    """task -> export_cases.Exported, which is made once for all workers of pytest-xdist."""
+    import filelock
     from export_cases import export  # late: a process that only distributes tests does without TensorFlow
 
-    return functools.cache(lambda task: export(tmp_path_factory.mktemp(task), task))
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "exported"
+    folder.mkdir(exist_ok=True)
+
+    @functools.cache
+    def make(task: str):
+        with filelock.FileLock(folder / f"{task}.lock"):
+            return export(folder / task, task)
+
+    return make
 
 
 @pytest.fixture(scope="session")
