@@ -36,16 +36,8 @@ def write_records(path: pathlib.Path, **changes) -> None:
 def _write_checkpoints(folder: pathlib.Path) -> None:
     config = toy_data.config(num_hidden_layers=1)
     model = heads.PretrainingModel(config)
-    for name in ("pretrained", "corrupt", "cased_L-12_H-768_A-12"):
-        save(model, folder / name)
-    data = folder / "corrupt" / "model.ckpt-7.data-00000-of-00001"
-    data.write_bytes(data.read_bytes()[:1000])
-    for path in (folder / "cased_L-12_H-768_A-12").glob("model.ckpt-7.*"):
-        path.rename(path.with_name(path.name.replace("model.ckpt-7", "bert_model.ckpt")))
-    variables = checkpoint.tf1_variables(model)
-    checkpoint.save(str(folder / "google" / "bert_model.ckpt"), variables)
-    variables.pop("bert/encoder/layer_0/output/dense/kernel")
-    checkpoint.save(str(folder / "incomplete" / "model.ckpt"), variables)
+    save(model, folder / "pretrained")
+    checkpoint.save(str(folder / "google" / "bert_model.ckpt"), checkpoint.tf1_variables(model))
     save(heads.PretrainingModel(toy_data.config(num_hidden_layers=1, hidden_size=8)), folder / "narrow")
     save(heads.ClassifierModel(config, num_labels=3), folder / "classifier")
     save_label_map(str(folder / "classifier"), LABELS)
@@ -70,21 +62,18 @@ def _contents() -> dict[str, str | bytes]:
         "lacking.json": json.dumps({"hidden_size": 16}),
         "few_words.json": json.dumps({**config, "vocab_size": 10}),
         "deep.json": json.dumps({**config, "num_hidden_layers": 100_000_000}),
-        "one_segment.json": json.dumps({**config, "type_vocab_size": 1}),
         "few.txt": "[PAD]\n[UNK]\n[CLS]\nfilm\n",
         "other_labels.json": json.dumps({"task": "tsv", "labels": ["a", "b"], "regression": False}),
         "squad.json": json.dumps(toy_data.squad(8, 1)),
         "squad2.json": json.dumps(toy_data.squad(8, 1, impossible=True)),
         "doubled.json": json.dumps(doubled),
         "words.txt": words,
-        "new_tag.txt": words.replace("B-LOC", "B-NEW", 1),
         "untagged.txt": words.replace("B-LOC", "O").replace("B-PER", "O"),
         "latin1.txt": b"a\ncaf\xe9\n",
         "blanks.txt": "a [MASK]\n",
         "text.txt": "".join(f"{text} [MASK]\n" for text, _ in toy_data.sentences(200, 1)),
         "file": "in the way",
         "wrong/empty": b"",
-        "wrong/blank": b"\n\n\n",
         "wrong/utf16": "words\n".encode("utf-16"),
         "wrong/list": "[1, 2]",
         "wrong/text": "a text\nof two lines\n",
@@ -96,8 +85,7 @@ def write_files(path: pathlib.Path) -> None:
     toy_data.write_model(path, num_hidden_layers=1)
     _write_checkpoints(path)
     _write_tables(path)
-    (path / "wrong" / "folder").mkdir(parents=True)
-    (path / "wrong" / "loop").symlink_to("loop")
+    (path / "wrong").mkdir()
     for name, content in _contents().items():
         (path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     write_records(path / "records")
