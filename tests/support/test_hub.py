@@ -8,6 +8,7 @@ import inspect
 import io
 import os
 import pathlib
+import random
 import subprocess
 import sys
 import threading
@@ -16,7 +17,6 @@ import zipfile
 import pytest
 from command_lines import environment
 from folder_content import content
-from google_folders import google_folder
 from refused import message_of
 
 import bert_tf2
@@ -131,9 +131,9 @@ class Server(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def address(model):
+def address():
     """The address of an archive, whose first answer is cut."""
-    Server.archive = zipped(model, "tiny/")
+    Server.archive = zipped("tiny/")
     Server.is_half_sent.clear()
     Server.ends.clear()
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
@@ -149,48 +149,44 @@ def cache(tmp_path, monkeypatch) -> pathlib.Path:
     return tmp_path / "cache"
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory) -> pathlib.Path:
-    return pathlib.Path(google_folder(tmp_path_factory.mktemp("model") / "uncased_L-1_H-16_A-2"))
+WEIGHTS = random.Random(1).randbytes(20_000)
 
 
-def zipped(model: pathlib.Path, *folders: str) -> bytes:
-    """An archive with copies of a model in folders; as Google's."""
+def zipped(*folders: str) -> bytes:
+    """An archive with a model in each folder; as Google's archives."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for folder in folders:
-            for path in model.iterdir():
-                archive.write(path, f"{folder}{path.name}")
+            archive.writestr(f"{folder}bert_model.ckpt.index", WEIGHTS)
+            archive.writestr(f"{folder}vocab.txt", "[PAD]")
     return stream.getvalue()
 
 
-def test_a_local_archive(model, cache, tmp_path, log_lines, capsys):
+def test_a_local_archive(cache, tmp_path, log_lines, capsys):
     """There is one copy of the files and none of the archive, the log names the copy, and the next call uses it."""
-    path, size = tmp_path / "bert.zip", 1000 + 1.01 * sum(path.stat().st_size for path in model.iterdir())
-    path.write_bytes(zipped(model, ""))
-    assert bert_tf2.load(path).config == bert_tf2.load(model).config
-    before = content(cache)
+    path = tmp_path / "bert.zip"
+    path.write_bytes(zipped(""))
     folder = hub.fetched(str(path))
-    assert content(cache) == before and len([line for line in log_lines if f"{cache}" in line and "rm -r" in line]) == 1
-    path.write_bytes(zipped(model, "of/ours/"))
+    before = content(cache)
+    assert hub.fetched(str(path)) == folder and content(cache) == before and "rm -r" in log_lines[0]
+    path.write_bytes(zipped("of/ours/"))
     os.utime(path, (1, 1))
     assert hub.fetched(str(path)) == f"{folder}/of/ours" and len(os.listdir(cache / "bert_tf2")) == 1
-    assert sum(path.stat().st_size for path in cache.rglob("*.*")) < size and capsys.readouterr().out == ""
-    path.write_bytes(zipped(model, "tiny/", "small/", "__MACOSX/tiny/"))
+    assert sum(path.stat().st_size for path in cache.rglob("*.*")) < 21_000 and len(log_lines) == 2
+    path.write_bytes(zipped("tiny/", "small/", "__MACOSX/tiny/"))
     told = message_of(hub.fetched, str(path))
     assert f"{folder}/tiny" in told and f"{folder}/small" in told and "MACOSX" not in told
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "encrypted", "other"])
-def test_damaged_archives(model, cache, tmp_path, damage):
-    path, whole, other = tmp_path / "bert.zip", zipped(model, "tiny/"), io.BytesIO()
-    with zipfile.ZipFile(other, "w") as archive:
-        archive.writestr("a.txt", b"")
-    encrypted = bytearray(whole)
-    encrypted[encrypted.rindex(b"PK\x01\x02") + 8] |= 1
-    flipped = whole[:5000] + bytes([whole[5000] ^ 0xFF]) + whole[5001:]
-    damaged = {"cut": whole[: len(whole) // 2], "flipped": flipped, "empty": b"", "other": other.getvalue()}
-    path.write_bytes({**damaged, "encrypted": bytes(encrypted)}[damage])
+def test_damaged_archives(cache, tmp_path, damage):
+    path, whole, changed = tmp_path / "bert.zip", zipped("tiny/"), bytearray(zipped("tiny/"))
+    if damage == "encrypted":
+        changed[changed.rindex(b"PK\x01\x02") + 8] |= 1
+    changed[5000] ^= damage == "flipped"
+    damaged = {"cut": whole[:10_000], "empty": b"", "other": zipped()}
+    path.write_bytes(damaged.get(damage, bytes(changed)))
     assert message_of(hub.fetched, str(path)).startswith(f"{path}: ")
     assert damage == "other" or not cache.exists() or os.listdir(cache / "bert_tf2") == []
     path.write_bytes(whole)
@@ -200,13 +196,10 @@ def test_damaged_archives(model, cache, tmp_path, damage):
 def test_a_transfer_that_does_not_end(cache, address):
     """A second process amid the first one's transfer, and a kill: a part is never taken for the whole."""
     command = [sys.executable, "-c", f"from bert_tf2.support import hub\nhub.fetched({address!r})"]
-    first = subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL)
-    try:
+    with subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL) as first:
         assert Server.is_half_sent.wait(120)
-        assert {path.name for path in pathlib.Path(hub.fetched(address)).iterdir()} > {"vocab.txt"}
-    finally:
+        assert (pathlib.Path(hub.fetched(address)) / "bert_model.ckpt.index").read_bytes() == WEIGHTS
         first.kill()
-        first.wait(60)
     left = [name for name in os.listdir(cache / "bert_tf2") if not name.endswith(".partial")]
     assert len(left) == 1 and not [*(cache / "bert_tf2" / left[0]).rglob("*.zip")]
 
