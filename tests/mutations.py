@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import json
+import operator
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -45,12 +47,6 @@ def refuses_or_reads(content: st.SearchStrategy, read: Callable[[Any], object], 
 _EDGES = [0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 2**60, 2**63 - 1, 2**64 - 1]
 
 
-def _edge(data: bytes, at: int, n: int, number: int) -> bytes:
-    width = (1, 2, 4, 8)[n % 4]
-    edge = _EDGES[number % len(_EDGES)] % 256**width
-    return data[:at] + edge.to_bytes(width, "little") + data[at + width :]
-
-
 # Each changes up to `n` bytes at a place; what else is chosen depends on `k`. The first flips bits.
 _CHANGES = (
     lambda data, at, n, k: data[:at] + bytes(byte ^ (1 << k % 8) for byte in data[at : at + n]) + data[at + n :],
@@ -58,7 +54,7 @@ _CHANGES = (
     lambda data, at, n, k: data[:at],
     lambda data, at, n, k: data[:at] + bytes((k * place + n) % 256 for place in range(n)) + data[at:],
     lambda data, at, n, k: data[: at + n] + data[at : at + n] * (k % 3 + 1) + data[at + n :],  # doubles
-    _edge,
+    lambda data, at, n, k: data[:at] + _EDGES[k % len(_EDGES)].to_bytes(8, "little")[: 1 << n % 4] + data[at + n :],
 )
 
 
@@ -97,9 +93,7 @@ def altered(draw, valid: Any) -> Any:
     whole = [copy.deepcopy(valid)]
     for _ in range(draw(st.integers(1, 3))):
         *path, last = draw(st.sampled_from(_places(whole)[1:]))
-        node = whole
-        for key in path:
-            node = node[key]
+        node = functools.reduce(operator.getitem, path, whole)
         if path and draw(st.integers(0, 3)) == 0:
             del node[last]
         else:

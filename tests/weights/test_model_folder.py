@@ -20,14 +20,12 @@ from bert_tf2.weights import checkpoint
 
 
 @pytest.fixture(scope="module")
-def writers(tmp_path_factory):
+def writers(encoder, films, names):
     """By name: a function that writes a model into a folder."""
-    pretrained = google_folder(tmp_path_factory.mktemp("models") / "bert")
+    found = {"load": bert_tf2.load(encoder), "classifier": films, "tagger": names}
     return {
-        "load": bert_tf2.load(pretrained).save_folder,
-        "classifier": bert_tf2.classifier(pretrained, labels=["no", "yes"]).save_folder,
-        "tagger": bert_tf2.tagger(pretrained, labels=["O", "B-PER"]).save_folder,
-        "convert": lambda folder: call("convert_checkpoint", input=pretrained, output=str(folder), to="tf1"),
+        **{name: model.save_folder for name, model in found.items()},
+        "convert": lambda folder: call("convert_checkpoint", input=str(encoder), output=str(folder), to="tf1"),
     }
 
 

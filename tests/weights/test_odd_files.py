@@ -64,9 +64,8 @@ def test_links_to_nothing_and_pipes_are_named(folders, tmp_path, kind, name):
             refuses(f"{name} {link}", bert_tf2.load, folders / kind, vocab_file=path)
 
 
-def test_the_file_of_a_model_of_texts(tmp_path):
+def test_the_file_of_a_model_of_texts(films, tmp_path):
     """Keras opens it; `load` and the conversion do not."""
-    films = bert_tf2.classifier(google_folder(tmp_path / "bert"), labels=["no", "yes"])
     films.save(path := str(tmp_path / "films.keras"))
     for door in (
         bert_tf2.load,

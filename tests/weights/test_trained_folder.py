@@ -9,8 +9,6 @@ import shutil
 
 import numpy as np
 import pytest
-import tensorflow as tf
-import text_operations
 import toy_data
 from bad_calls import write_records
 from google_folders import google_folder, write_vocab
@@ -89,37 +87,6 @@ def test_script_load_keras_and_conversions_answer_alike(trained, tmp_path, log_l
     exact = {"to": "tf1", "output": str(tmp_path / "exact"), "hidden_act": "gelu_erf"}
     call("convert_checkpoint", input=trained["output_dir"], **exact)
     assert bert_tf2.load(tmp_path / "exact").config.hidden_act == "gelu_erf"
-
-
-@pytest.mark.slow
-def test_an_export_takes_the_length_of_the_training(trained, tmp_path):
-    text_operations.need()
-    call("export_saved_model", task="classifier", init_checkpoint=trained["output_dir"], export_dir=str(tmp_path))
-    served = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_text_pair"]
-    texts = dict(zip(("text_a", "text_b"), map(tf.constant, zip(*PAIRS, strict=True)), strict=True))
-    np.testing.assert_allclose(served(**texts)["probabilities"], predicted(trained), atol=1e-5)
-
-
-@pytest.mark.extra
-def test_onnx_takes_the_length_of_the_training(trained, tmp_path):
-    for package in ("onnx", "onnxruntime", "tokenizers"):
-        pytest.importorskip(package)
-    import onnxruntime
-    import tokenizers
-
-    wanted = rows(bert_tf2.load(trained["output_dir"]).classify(PAIRS))
-    onnx = {"task": "classifier", "init_checkpoint": trained["output_dir"], "format": "onnx"}
-    call("export_saved_model", **onnx, export_dir=str(tmp_path))
-    reader = tokenizers.Tokenizer.from_file(str(tmp_path / "1/assets/tokenizer.json"))
-    reader.enable_padding()
-    encoded = reader.encode_batch([pair if pair[1] else pair[0] for pair in PAIRS])
-    names = {"input_ids": "ids", "input_mask": "attention_mask", "segment_ids": "type_ids"}
-    batch = {ours: np.array([getattr(row, name) for row in encoded], np.int32) for ours, name in names.items()}
-    films = bert_tf2.classifier(trained["output_dir"])
-    films.export(tmp_path / "onnx", "onnx")
-    for model, given in (("1", batch), ("onnx", {k: v.numpy() for k, v in films.tokenize(PAIRS).items()})):
-        found = onnxruntime.InferenceSession(str(tmp_path / model / "model.onnx")).run(["probabilities"], given)
-        np.testing.assert_allclose(found[0], wanted, atol=1e-5)
 
 
 # Files and settings that contradict the training
