@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from bert_tf2.pretraining import shards
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions
 from bert_tf2.tokenization import SPECIAL_TOKENS
@@ -57,6 +59,14 @@ class Here:
                 raise ZeroDivisionError
             yield shard, shards.attempt(shard, job)
             self.made.append(shard.number)
+
+
+def wait_until(true) -> None:
+    """Waits until a function returns true, at most a minute."""
+    until = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def rows_of(path) -> list[dict[str, list]]:

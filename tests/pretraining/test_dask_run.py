@@ -7,7 +7,6 @@ import logging
 import pathlib
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,7 +15,7 @@ pytest.importorskip("distributed", reason="needs the extra `dask`")
 
 import distributed
 from command_lines import ROOT, environment
-from pretraining_text import CORPUS, SETTINGS, VOCABULARY, Here, data_options
+from pretraining_text import CORPUS, SETTINGS, VOCABULARY, Here, data_options, wait_until
 from refused import refuses
 
 from bert_tf2 import commands
@@ -24,13 +23,6 @@ from bert_tf2.pretraining import sharded
 
 pytestmark = pytest.mark.extra
 HOW = {"num_shards": 12, "dupe_factor": 8}
-
-
-def wait_until(true) -> None:
-    until = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 class Cluster:

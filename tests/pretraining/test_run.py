@@ -110,8 +110,7 @@ def test_neither_evaluations_nor_held_out_files_change_a_step(trained, pretrain,
 def test_masked_words_alone(pretrain, tmp_path, log_lines):
     """Compressed records without masks; the checkpoint has neither a pooler nor a head for next sentences."""
     records = {"input_file": "unmasked_words.gz", "eval_input_file": None, "vocab_file": "vocab.txt"}
-    results = pretrain(num_warmup_steps=100, objective="mlm", do_eval=True, max_eval_steps=3, **records)
-    assert results.keys() == {"global_step", "loss", "masked_lm_accuracy", "masked_lm_loss"}
+    pretrain(num_warmup_steps=100, objective="mlm", **records)
     assert [line for line in log_lines if "--num_warmup_steps=100" in line and "--num_train_steps=2" in line]
     found = {*checkpoint.open_weights(f"{tmp_path}/run").shapes}
     assert "cls/predictions/output_bias/adam_m" in found and not found & (POOLER | SENTENCES)
@@ -126,7 +125,7 @@ def test_masked_words_are_evaluated_as_with_next_sentences(trained, pretrain):
     words = pretrain(init_checkpoint=str(trained[0]), objective="mlm", **EVALUATES)
     for name in ("masked_lm_loss", "masked_lm_accuracy"):
         assert words[name] == pytest.approx(trained[1][name], rel=1e-5)
-    assert not [name for name in words if "next" in name]
+    assert words.keys() == {"global_step", "loss", "masked_lm_accuracy", "masked_lm_loss", "masked_lm_perplexity"}
     refuses("--output_dir --init_checkpoint", pretrain, output_dir=str(trained[0]), objective="mlm")
 
 
@@ -215,23 +214,19 @@ def test_two_lengths(folder, pretrain, tmp_path, log_lines):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
-def test_a_signal_saves_and_the_same_command_goes_on(folder, pretrain, tmp_path, number, log_lines):
+def test_ctrl_c_saves_and_the_same_command_goes_on(folder, pretrain, tmp_path, log_lines):
     given = vars(training_options(folder, output_dir=f"{tmp_path}/run", input_file="r-*", num_train_steps=1_000_000))
     given = [f"--{name}={value}" for name, value in given.items() if value not in (None, (), False)]
     command, log = [sys.executable, f"{ROOT}/run_pretraining.py", *given], ""
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder) as process:
-        try:
-            for line in process.stderr:
-                log += line
-                if "Training: 1 of 1,000,000 steps" in line:
-                    time.sleep(0.2)
-                    process.send_signal(number)
-                    break
-            log += process.communicate(timeout=60)[1]
-        finally:
-            process.kill()
-    assert process.returncode == 128 + number and "Traceback" not in log, log
+        for line in process.stderr:
+            log += line
+            if "Training: 1 of 1,000,000 steps" in line:
+                time.sleep(0.2)
+                process.send_signal(signal.SIGINT)
+                break
+        log += process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + signal.SIGINT and "Traceback" not in log, log
     step = int(saved(tmp_path / "run")["global_step"])
     assert step > 1 and f"stopped after step {step}" in log.splitlines()[-1]
     pretrain(eval_input_file=None, num_train_steps=step + 2)

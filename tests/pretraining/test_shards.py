@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import hashlib
 import json
@@ -11,18 +12,17 @@ import random
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import tensorflow as tf
 from command_lines import ROOT
-from pretraining_text import CORPUS, SETTINGS, VOCABULARY, Here, data_options
+from pretraining_text import CORPUS, SETTINGS, VOCABULARY, Here, data_options, wait_until
 from refused import message_of, refuses
 
+from bert_tf2 import commands
 from bert_tf2.data import record_index
 from bert_tf2.data.records import read_all
-from bert_tf2.pretraining import CreatePretrainingDataOptions, example_files, inspect_records, sharded, shards
-from bert_tf2.pretraining.options import InspectRecordsOptions
+from bert_tf2.pretraining import CreatePretrainingDataOptions, example_files, sharded, shards
 from bert_tf2.support import files, output_lock
 
 # Where a corpus is cut
@@ -243,33 +243,31 @@ def there(data):
     return folder
 
 
-@pytest.mark.parametrize(("name", "count"), [("out/x.gz", 8), ("out/alone", None)])
-def test_remote_records_are_those_on_a_disk(there, data, name, count):
-    for place in (data, there):
-        (data / "out").mkdir(exist_ok=True)
-        given = data_options(place, name, input_file=f"{place}/o*.txt,{place}/two.gz", num_shards=count)
-        sharded.run(given, Here())
-    assert sorted(tf.io.gfile.listdir(f"{there}/out")) == sorted(path.name for path in (data / "out").iterdir())
-    for path in (data / "out").glob("[xa]*"):
-        assert tf.io.gfile.GFile(f"{there}/out/{path.name}", "rb").read() == path.read_bytes()
-    if count:
-        given = [InspectRecordsOptions(input_file=f"{place}/out/x-*") for place in (there, data)]
-        assert inspect_records.run(given[0]) == inspect_records.run(given[1])
-
-
-def test_finished_remote_shards_are_kept(there):
-    """The manifest is not written for each of them: stores of objects limit that."""
-    given, seen = data_options(there, "out/x", input_file=f"{there}/one.txt", num_shards=12), set()
+@pytest.mark.parametrize("name", ["x.gz", "x"])
+def test_remote_records_are_those_on_a_disk(there, data, name):
+    """Finished shards are kept, and the manifest is not written for each: stores of objects limit that."""
+    (data / "out").mkdir()
+    files = [{"input_file": f"{place}/o*.txt,{place}/two.gz", "num_shards": 9} for place in (data, there)]
+    local, remote = (
+        data_options(place, f"out/{name}", **each) for place, each in zip((data, there), files, strict=True)
+    )
+    sharded.run(local, Here())
     with pytest.raises(ZeroDivisionError):
-        sharded.run(given, Here(until=3))
-    with tf.io.gfile.GFile(f"{there}/out/.x-00003-of-00012.host.123.partial", "wb") as stream:
+        sharded.run(remote, Here(until=3))
+    with tf.io.gfile.GFile(f"{there}/out/.x-00003-of-00009.host.123.partial", "wb") as stream:
         stream.write(b"of a worker that was killed")
-    sharded.run(given, rest := Here(before=lambda: seen.add(tf.io.gfile.GFile(f"{there}/out/manifest.json").read())))
-    assert rest.made == [*range(3, 12)] and len(seen) < 4
-    names = tf.io.gfile.listdir(f"{there}/out")
-    assert len(names) == 13 and not [name for name in names if name.endswith("partial")]
-    sharded.run(given, again := Here())
-    assert again.made == []
+    seen = set()
+    sharded.run(remote, rest := Here(before=lambda: seen.add(tf.io.gfile.GFile(f"{there}/out/manifest.json").read())))
+    assert rest.made == [*range(3, 9)] and len(seen) < 4
+    assert sorted(tf.io.gfile.listdir(f"{there}/out")) == sorted(contents(data / "out"))
+    for path in (data / "out").glob("x-*"):
+        assert tf.io.gfile.GFile(f"{there}/out/{path.name}", "rb").read() == path.read_bytes()
+    found = [commands.call("inspect_records", input_file=f"{place}/out/x-*", show=1) for place in (there, data)]
+    assert "\n".join(found[0]).replace(there, str(data)) == "\n".join(found[1])
+    for given in (local, remote):
+        alone = given.output_file.replace("/x", "/alone")
+        sharded.run(dataclasses.replace(given, num_shards=None, output_file=alone))
+    assert tf.io.gfile.GFile(alone, "rb").read() == (data / "out" / alone.rpartition("/")[2]).read_bytes()
 
 
 # Worker processes
@@ -279,13 +277,6 @@ def command(data, *more):
     given = {"input_file": f"{data}/one.txt,{data}/two.txt", "vocab_file": f"{data}/vocab.txt", **SETTINGS}
     flags = [f"--{name}={value}" for name, value in {**given, "output_file": f"{data}/out/x"}.items()]
     return [sys.executable, str(ROOT / "create_pretraining_data.py"), *flags, *more]
-
-
-def wait_until(true) -> None:
-    until = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.005)
 
 
 @pytest.mark.slow

@@ -149,7 +149,7 @@ REFUSED = [
     (BEFORE + b"[" * 100_000 + b"\n" + AFTER, JSON, "line 9: JSON"),
     (BEFORE + b'{"id": 1, "body": "a"}\n' + AFTER, JSON | SHARDS, "line 9: 'text' body, id --text_field"),
     (BEFORE + b'{"text": null}\n' + AFTER, JSON, "line 9: 'text'"),
-    (b"\x28\xb5\x2f\xfd\x24\x05\x29\x00\x00hello\x0a\xab\xcd", {}, "zstd unzstd"),
+    (b"\x28\xb5\x2f\xfd\x24\x05\x29\x00\x00hello\x0a\xab\xcd", {}, "zstd unpack"),
     (b"PK\3\4\x14\0\0\0", {}, "zip unzip"),
     *((content, how, "tar tar -xf") for content, how in ((TAR, {}), (gzip.compress(TAR), {}), (TAR, SHARDS))),
     (b"7z\xbc\xaf\x27\x1c\x00\x04", {}, "7-Zip 7z"),
