@@ -1,12 +1,10 @@
-"""The programs in benchmarks/: what they compute from results, how they continue, and what they leave out."""
+"""The programs in benchmarks/: their flags, sums that they compute, and a training step as HLO for other machines."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import math
-import os
-import pathlib
 import re
 import subprocess
 import sys
@@ -14,16 +12,15 @@ import sys
 import pytest
 from command_lines import ROOT, environment
 from refused import message_of
-from small_models import tiny_config
+from small_models import small_config
 
 from bert_tf2 import heads
-from bert_tf2.config import BertConfig
 from bert_tf2.weights import checkpoint
 
 pytestmark = pytest.mark.slow  # nothing here is of the package
 BENCHMARKS = ROOT / "benchmarks"
-FOLDERS = ("benchmarks", "bert_tf2", "docs", "examples", "serving", "tests")
 PROGRAMS = sorted(p.stem for p in BENCHMARKS.glob("*.py") if "flags.run(" in p.read_text(encoding="utf-8"))
+CONFIG = small_config(vocab_size=100, hidden_size=16, intermediate_size=32, max_position_embeddings=128)
 
 
 @pytest.fixture(autouse=True)
@@ -31,9 +28,19 @@ def as_run_as_a_script(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
-def run(name: str, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *flags]
-    return subprocess.run(command, env=environment(**variables), capture_output=True, text=True)
+@pytest.fixture
+def sizes(tmp_path) -> str:
+    (tmp_path / "config.json").write_text(CONFIG.to_json_string())
+    return f"--bert_config_file={tmp_path / 'config.json'}"
+
+
+def run(*command, status: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program of the folder, or `python -c` code."""
+    first = [] if command[0] == "-c" else [str(BENCHMARKS / f"{command[0]}.py")]
+    words = [sys.executable, *first, *map(str, command[len(first) :])]
+    done = subprocess.run(words, env=environment(ROOT, BENCHMARKS, **variables), capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    return done
 
 
 def test_the_programs_check_their_flags_without_tensorflow():
@@ -42,89 +49,49 @@ def test_the_programs_check_their_flags_without_tensorflow():
         f"for name in {PROGRAMS}: assert settings_of(importlib.import_module(name).BenchmarkOptions), name\n"
         "print('tensorflow' in sys.modules)"
     )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment(ROOT, BENCHMARKS), capture_output=True, text=True)
-    assert done.stdout.strip() == "False" and len(PROGRAMS) > 8, done.stderr
-    for program, wrong in (("against_peers", {"cases": "9x9"}), ("training_flags", {"runs": ""})):
-        assert "is none of" in message_of(importlib.import_module(program).BenchmarkOptions, **wrong)
-    done = run("training_flags", "--runs=huge")
-    assert done.returncode == 2 and len(done.stderr.splitlines()) <= 2 and "is none of" in done.stderr
-
-
-def test_processes_keep_the_folders_of_python_path(monkeypatch):
-    """A machine may find TensorFlow through them alone."""
-    given = os.pathsep.join(["/first", "/second"])
-    monkeypatch.setenv("PYTHONPATH", given)
-    for made in environment(), environment(BENCHMARKS), importlib.import_module("processes").environment():
-        assert made["PYTHONPATH"].endswith(os.pathsep + given)
-    monkeypatch.delenv("PYTHONPATH")
-    assert environment()["PYTHONPATH"] == str(ROOT)
-    own = {ROOT / "tests/command_lines.py", BENCHMARKS / "processes.py", pathlib.Path(__file__).resolve()}
-    programs = {*ROOT.glob("*.py")}.union(*((ROOT / name).rglob("*.py") for name in FOLDERS)) - own
-    assert not [path for path in programs if '"PYTHONPATH":' in path.read_text(encoding="utf-8")]
-
-
-def test_steps_of_a_gpu_are_compared_with_the_cpu_and_what_its_replicas_sum(two, tmp_path):
-    """All gradients and the square of their norm, and before them the weights of the two losses."""
-    sizes = str(tmp_path / "config.json")
-    pathlib.Path(sizes).write_text(tiny_config(num_hidden_layers=2, max_position_embeddings=128).to_json_string())
-    all_reduce = importlib.import_module("all_reduce")
-    options = all_reduce.BenchmarkOptions(bert_config_file=sizes, operations=True)
-    model = heads.PretrainingModel(BertConfig.from_json_file(sizes))
-    count = sum(variable.shape.num_elements() for variable in checkpoint.trained_variables(model).values())
-    for dtype, wanted in {"float32": [(2, 4), (count + 1, 4)], "bfloat16": [(2, 4), (1, 4), (count, 2)]}.items():
-        found = all_reduce.sums_of_a_step(options, dtype)
-        assert [(tensor.shape.num_elements(), tensor.dtype.size) for tensor in found] == wanted
-    done = run("gpu_check", f"--bert_config_file={sizes}", "--on=CPU", "--precisions=float32,bfloat16")
-    assert done.returncode == 0, done.stderr
-    _, exact, narrow = done.stdout.splitlines()
-    assert "losses differ by 0.0e+00" in exact and "examples/s" in exact and "TFLOP/s" in exact
-    assert "losses differ by 0.0e+00" not in narrow
-    done = run("gpu_check", f"--bert_config_file={sizes}", CUDA_VISIBLE_DEVICES="-1")
-    assert done.returncode == 1 and "TensorFlow sees no GPU" in done.stderr.splitlines()[-1]
+    assert run("-c", code).stdout.strip() == "False" and len(PROGRAMS) > 8
+    assert "9x9" in message_of(importlib.import_module("against_peers").BenchmarkOptions, cases="9x9")
+    assert len(run("training_flags", "--runs=huge", status=2).stderr.splitlines()) <= 2
 
 
 def test_what_is_computed_of_results():
-    config = BertConfig(vocab_size=10, hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    config = small_config(vocab_size=10, hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
     # One row of 3 tokens: four 4 x 4 products, two 4 x 8, scores and context of 3 x 3; the head; the pooler.
     forward = 3 * 2 * (4 * 16 + 2 * 32) + 2 * 2 * 3 * 3 * 4 + 2 * (2 * (16 + 40)) + 2 * 16
     assert importlib.import_module("steps").step_flops(config, [3], 2) == 3 * forward
 
 
+def test_steps_of_a_gpu_are_compared_with_the_cpu_and_what_its_replicas_sum(two, sizes):
+    """All gradients and the square of their norm, and before them the weights of the two losses."""
+    all_reduce = importlib.import_module("all_reduce")
+    options = all_reduce.BenchmarkOptions(bert_config_file=sizes.partition("=")[2], operations=True)
+    trained = checkpoint.trained_variables(heads.PretrainingModel(CONFIG)).values()
+    count = sum(variable.shape.num_elements() for variable in trained)
+    found = all_reduce.sums_of_a_step(options, "bfloat16")
+    assert [(it.shape.num_elements(), it.dtype.size) for it in found] == [(2, 4), (1, 4), (count, 2)]
+    _, exact, narrow = run("gpu_check", sizes, "--on=CPU", "--precisions=float32,bfloat16").stdout.splitlines()
+    assert "losses differ by 0.0e+00" in exact and "examples/s" in exact and "TFLOP/s" in exact
+    assert "losses differ by 0.0e+00" not in narrow
+    assert "no GPU" in run("gpu_check", sizes, status=1, CUDA_VISIBLE_DEVICES="-1").stderr.splitlines()[-1]
+
+
 # benchmarks/hlo_on_gpu.py: JAX runs on this CPU what TensorFlow wrote, and compilers for TPUs and GPUs take it.
 
 COMPILERS = ROOT / ".venv-accelerators" / "bin" / "python"
-SIZES = {"vocab_size": 100, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-SIZES |= {"intermediate_size": 32, "max_position_embeddings": 16, "type_vocab_size": 2}
 # Of the answers, and of what a narrower dtype rounds in another order.
 TOLERANCE = {"float32": 1e-5, "bfloat16": 0.02, "float16": 5e-3}
 
 
-def output_of(*flags: str) -> str:
-    done = run("hlo_on_gpu", *flags)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def written(folder: pathlib.Path, *flags: str) -> pathlib.Path:
-    """The folder with the HLO of a training step of a small model."""
-    config = folder / "config.json"
-    config.write_text(json.dumps(SIZES))
-    output_of(f"--write={folder / 'hlo'}", "--max_seq_length=16", f"--bert_config_file={config}", *flags)
-    return folder / "hlo"
-
-
 @pytest.mark.extra
-@pytest.mark.parametrize(
-    ("model", "precision"), [*(("pretraining", precision) for precision in TOLERANCE), ("span", "float32")]
-)
-def test_jax_computes_what_tensorflow_does(tmp_path, model, precision):
+@pytest.mark.parametrize(("model", "precision"), [*(("pretraining", it) for it in TOLERANCE), ("span", "float32")])
+def test_jax_computes_what_tensorflow_does(tmp_path, sizes, model, precision):
     pytest.importorskip("jax", reason="JAX is not installed; make interop installs it")
-    folder = written(tmp_path, "--batch_size=4", f"--model={model}", f"--precision={precision}")
-    _, step = output_of(f"--run={folder}", "--steps=2").splitlines()
-    found = {name: float(value) for name, value in re.findall(r"(\w+) (\d\.\de[+-]\d+)", step)}
-    assert {"loss", "gradient_norm", "gradients"} <= found.keys() and max(found.values()) < TOLERANCE[precision], step
-    assert "ms, " in step and "examples/s" in step
+    folder, step = tmp_path / "hlo", ["--batch_size=4", "--max_seq_length=16"]
+    run("hlo_on_gpu", f"--write={folder}", f"--model={model}", f"--precision={precision}", *step, sizes)
+    _, printed = run("hlo_on_gpu", f"--run={folder}", "--steps=2").stdout.splitlines()
+    found = {name: float(value) for name, value in re.findall(r"(\w+) (\d\.\de[+-]\d+)", printed)}
+    assert {"loss", "gradient_norm", "gradients"} <= found.keys(), printed
+    assert max(found.values()) < TOLERANCE[precision] and "ms, " in printed and "examples/s" in printed, printed
     mlir = importlib.import_module("jax._src.lib").xla_client._xla.mlir
     # In the form in which a GPU's or TPU's compiler gets a program.
     text = importlib.import_module("hlo_on_gpu").stablehlo(folder / "step.hlo")
@@ -134,10 +101,11 @@ def test_jax_computes_what_tensorflow_does(tmp_path, model, precision):
 @pytest.mark.extra
 @pytest.mark.skipif(not COMPILERS.exists(), reason="no compilers; make .venv-accelerators/installed")
 @pytest.mark.parametrize(("target", "flags"), [("TPU v5e", ["--for_tpu"]), ("H100", [])])
-def test_a_tpus_and_a_gpus_compiler_take_the_step(tmp_path, target, flags):
-    folder = written(tmp_path, "--batch_size=8", "--no_answers", "--precision=bfloat16", *flags)
-    command = [COMPILERS, BENCHMARKS / "accelerators.py", folder, f"--targets={target}", "--devices=4", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True)
+def test_a_tpus_and_a_gpus_compiler_take_the_step(tmp_path, sizes, target, flags):
+    step = ["--batch_size=8", "--max_seq_length=16", "--no_answers", "--precision=bfloat16"]
+    run("hlo_on_gpu", f"--write={tmp_path / 'hlo'}", *step, *flags, sizes)
+    command = [COMPILERS, BENCHMARKS / "accelerators.py", tmp_path / "hlo", f"--targets={target}", "--devices=4"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     trained = sum(math.prod(each["shape"]) for each in found["parameters"] if each["name"].endswith("/adam_m"))

@@ -1,0 +1,228 @@
+"""Exports in ONNX Runtime, OpenVINO and LiteRT; what is not installed is skipped, `make runtimes` installs it."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import pathlib
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_data
+from export_cases import (
+    CONFIG,
+    KINDS,
+    LABELS,
+    MAKERS,
+    TAGS,
+    Exported,
+    assert_outputs,
+    expected_outputs,
+    export,
+    make_options,
+    rows,
+)
+from refused import refuses
+from small_models import SHARED
+
+import bert_tf2
+from bert_tf2 import demo, heads
+from bert_tf2.config import BertConfig
+from bert_tf2.exporting import onnx_model
+from bert_tf2.exporting.run import run
+from bert_tf2.tokenization import FullTokenizer
+
+pytestmark = [pytest.mark.extra, pytest.mark.filterwarnings("ignore")]  # LiteRT's interpreter announces another package
+
+DEMO = pathlib.Path(demo.__file__).parent
+SERVING = pathlib.Path(__file__).parents[2] / "docs" / "serving.md"
+to_onnx = functools.partial(export, format="onnx")
+need = functools.partial(pytest.importorskip, reason="make runtimes")
+
+
+@pytest.fixture(scope="module")
+def of_ids(tmp_path_factory):
+    """task -> a SavedModel without signatures for texts."""
+    folder = tmp_path_factory.mktemp("of_ids")
+    return functools.cache(lambda task: export(folder / task, task, text_signatures=False))
+
+
+def in_onnx_runtime(path: pathlib.Path, inputs) -> dict[str, np.ndarray]:
+    session = need("onnxruntime").InferenceSession(str(path))
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, inputs), strict=True))
+
+
+def in_openvino(model, inputs) -> dict[str, np.ndarray]:
+    compiled = need("openvino").Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    found = compiled(inputs)
+    return {name: found[output] for output in compiled.outputs for name in output.names}
+
+
+# ONNX files
+
+
+def file_of(made: Exported) -> pathlib.Path:
+    return pathlib.Path(made.folder, "model.onnx")
+
+
+def named(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs with the names of the SavedModel's, whose labels and tokens are text."""
+    words = {"label_ids": ("label", TAGS), "token_ids": ("tokens", toy_data.VOCAB)}
+    texts = {
+        words[name][0]: np.where(ids < 0, "", np.array(words[name][1])[ids]).astype("S")
+        for name, ids in found.items()
+        if name in words
+    }
+    return {**{name: value for name, value in found.items() if name not in words}, **texts}
+
+
+@pytest.mark.parametrize("task", KINDS)
+def test_onnx_answers_as_the_model(tmp_path, task):
+    made, inputs = to_onnx(tmp_path, task), rows()
+    found, wanted = in_onnx_runtime(file_of(made), inputs), expected_outputs(made, inputs)
+    if "probabilities" in wanted:  # the label is the client's to choose
+        wanted = {"probabilities": wanted["probabilities"]}
+    assert named(found).keys() == wanted.keys()
+    assert_outputs(named(found), wanted)
+    assert made.info["format"] == "onnx" and made.info["checkpoint"]["global_step"] == 7
+    assert {path.name for path in pathlib.Path(made.folder).iterdir()} == {"assets", "model.onnx", "model_info.json"}
+    numbers = sum(int(np.prod(variable.shape)) for variable in made.model.variables)
+    assert file_of(made).stat().st_size < 4 * numbers + 20_000  # a table that is used twice is stored once
+    assert_outputs(in_openvino(str(file_of(made)), inputs), found, atol=1e-4)
+
+
+def test_onnx_of_other_activations(tmp_path):
+    for name in ("relu", "gelu_erf", "tanh", "linear"):
+        config = BertConfig.from_dict({**CONFIG.to_dict(), "hidden_act": name, "layer_norm_eps": 1e-5})
+        made, inputs = to_onnx(tmp_path / name, "masked_lm", heads.PretrainingModel(config)), rows()
+        assert_outputs(named(in_onnx_runtime(file_of(made), inputs)), expected_outputs(made, inputs))
+
+
+def test_the_names_of_transformers(tmp_path):
+    """Inputs with other names and int64, from the weights of an export with ours; also by a model in Python."""
+    names = {"input_ids": "input_ids", "input_mask": "attention_mask", "segment_ids": "token_type_ids"}
+    ours = to_onnx(tmp_path / "ours", "masked_lm")
+    theirs = to_onnx(tmp_path / "theirs", "masked_lm", ours.model, onnx_names="transformers")
+    inputs = {names[name]: value.astype(np.int64) for name, value in rows().items()}
+    wanted = in_onnx_runtime(file_of(ours), rows())
+    assert_outputs(in_onnx_runtime(file_of(theirs), inputs), wanted, atol=1e-6)
+    assert theirs.info["onnx_names"] == "transformers"
+    model = bert_tf2.classifier(tmp_path / "ours", labels=["bad", "good"])
+    for quantize, close in (("none", 1e-5), ("int8", 0.1)):
+        served = tmp_path / quantize
+        model.export(served, format="onnx", onnx_names="transformers", quantize=quantize)
+        tokenizer = need("tokenizers").Tokenizer.from_file(str(served / "assets" / "tokenizer.json"))
+        text = tokenizer.encode("a good film")
+        # As tokenizer(..., return_tensors="np") of transformers.
+        request = {"input_ids": text.ids, "token_type_ids": text.type_ids, "attention_mask": text.attention_mask}
+        request = {name: np.array([row], np.int64) for name, row in request.items()}
+        found = in_onnx_runtime(served / "model.onnx", request)["probabilities"]
+        np.testing.assert_allclose(found, model.predict(["a good film"], verbose=0), atol=close)
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_the_tokenizer_file_makes_the_same_tokens(do_lower_case):
+    """On the lines of the built-in text and of the corpora beside this checkout."""
+    google = SHARED / "data/vocab" / f"bert-base-{'un' * do_lower_case}cased-vocab.txt"
+    ours = FullTokenizer(str(google if google.exists() else DEMO / "vocab.txt"), do_lower_case)
+    read = need("tokenizers").Tokenizer.from_str
+    long, short = (read(onnx_model.tokenizer_file(ours, length, False)) for length in (9999, 32))
+    texts = [DEMO / "corpus.txt", *sorted(SHARED.glob("data/corpus/*.txt"))]
+    lines = [line for path in texts for line in path.read_text("utf-8").split("\n")[:2000]]
+    lines += ["a [SEP] b", "[MASK] [CLS][MASK]", "[PAD] [UNK] [mask]"]  # ordinary characters
+    assert len(lines) > 100
+    for first, second in itertools.pairwise(lines):
+        pair = [ours.tokenize(first), ours.tokenize(second)]
+        found = long.encode(first, second)
+        assert found.tokens == ["[CLS]", *pair[0], "[SEP]", *pair[1], "[SEP]"]
+        assert found.ids == ours.convert_tokens_to_ids(found.tokens)
+        assert found.type_ids == [0] * (len(pair[0]) + 2) + [1] * (len(pair[1]) + 1)
+        assert short.encode(first).tokens == ["[CLS]", *pair[0][:30], "[SEP]"]
+
+
+def test_the_tokenizer_file_has_the_rules_of_the_tokenizer(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join([*toy_data.VOCAB, "[E1]", "é", "e", "北京", "北", "[", "]"]))
+    for rules in ({}, {"never_split": ["[E1]"], "strip_accents": False, "tokenize_chinese_chars": False}):
+        ours = FullTokenizer(str(tmp_path / "vocab.txt"), **rules)
+        theirs = need("tokenizers").Tokenizer.from_str(onnx_model.tokenizer_file(ours, 64, keep_masks=True))
+        text = "good [E1] film[E1]a é 北京 [e1]"
+        assert theirs.encode(text).tokens[1:-1] == ours.tokenize(text)
+        counts = [theirs.encode(text).tokens.count(text[-6:].strip()) for text in ("a [MASK]film [MASK]", "a [SEP]")]
+        assert counts == [2, 1]
+
+
+def test_int8(tmp_path):
+    exact = to_onnx(tmp_path / "exact", "classifier")
+    rounded = to_onnx(tmp_path / "rounded", "classifier", exact.model, quantize="int8")
+    one, other = (in_onnx_runtime(file_of(made), rows())["probabilities"] for made in (exact, rounded))
+    assert 0 < np.abs(one - other).max() < 0.1
+    assert file_of(rounded).stat().st_size < file_of(exact).stat().st_size and rounded.info["quantize"] == "int8"
+    onnx = need("onnx")
+    initial = onnx.load(str(file_of(rounded))).graph.initializer
+    weights = [onnx.numpy_helper.to_array(one) for one in initial if one.data_type == onnx.TensorProto.INT8]
+    largest = max(np.abs(one.astype(int)).max() for one in weights)
+    assert 60 < largest <= 64  # 2 * 64 * 255 fit into the 16 bits in which processors without VNNI add
+
+
+def test_a_missing_package_is_named(of_ids, tmp_path, monkeypatch):
+    weights = of_ids("features").weights
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    refuses(
+        "--format=onnx: onnx and tokenizers; pip install",
+        lambda: run(make_options(tmp_path, "features", weights, format="onnx")),
+    )
+
+
+# SavedModels
+
+
+@pytest.mark.parametrize("task", MAKERS)
+def test_litert_answers_as_tensorflow(of_ids, task):
+    """Converted without TensorFlow's own operations."""
+    made = of_ids(task)
+    for name in ("serving_default", "serving_ids")[: 2 if task == "classifier" else 1]:
+        content = tf.lite.TFLiteConverter.from_saved_model(made.folder, signature_keys=[name]).convert()
+        asked = tf.lite.Interpreter(model_content=content).get_signature_runner(name)
+        for count in (1, None):  # a single row leaves half of the groups of rows empty
+            inputs = {key: rows()[key][:count] for key in asked.get_input_details()}
+            assert_outputs(asked(**inputs), made.ask(name, **inputs))
+
+
+# OpenVINO converts a SavedModel in 20 to 30 s.
+@pytest.mark.parametrize("task", [pytest.param(it, marks=[pytest.mark.slow] * (it != "ner")) for it in MAKERS])
+def test_openvino_answers_as_tensorflow(of_ids, task):
+    made, inputs = of_ids(task), rows()
+    found, wanted = (
+        in_openvino(need("openvino").convert_model(made.folder), inputs),
+        made.ask("serving_default", **inputs),
+    )
+    wanted = {
+        name: value if value.dtype.kind == "f" else value.astype(found[name].dtype) for name, value in wanted.items()
+    }
+    assert_outputs(found, wanted, atol=1e-4)
+
+
+# Programs of docs/serving.md
+
+
+@pytest.mark.parametrize("beginning", ["import json", "import numpy, openvino"])
+def test_a_program_of_the_document_runs(of_ids, tmp_path, monkeypatch, capsys, beginning):
+    """That of OpenVINO with ids of the small vocabulary here."""
+    need("openvino" if "openvino" in beginning else "onnxruntime")
+    made = of_ids("classifier")
+    (program,) = re.findall(rf"```python\n({beginning}.*?)```", SERVING.read_text(), re.DOTALL)
+    monkeypatch.chdir(made.weights.parent)
+    if "openvino" in beginning:
+        exec(program.replace("101, 102", "2, 3"), {})
+        assert re.fullmatch(r"\[\[[\d. ]+\]\]\n", capsys.readouterr().out)
+        return
+    run(make_options(tmp_path, "classifier", made.weights, format="onnx", export_dir="onnx_export"))
+    exec(program, {})
+    tokenizer = FullTokenizer("vocab.txt", made.options.do_lower_case is not False)
+    row = tokenizer.convert_tokens_to_ids(["[CLS]", *tokenizer.tokenize("a lovely film"), "[SEP]"])
+    ids = np.array([row], np.int32)
+    scores = made.model({"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)})
+    assert capsys.readouterr().out.strip() == LABELS[int(np.argmax(scores))]
