@@ -53,7 +53,7 @@ ALLOWED = ("What works",)
 _BLANK = re.compile(r"[^\n]")
 # Parts of a document that are no prose: blocks of code, snippets and their output, addresses, code, quotations.
 _NO_PROSE = re.compile(
-    r"(?ms)^ *```.*?^ *```$|^    [^\n]*|\]\([^)]*\)|`[^`]*`|<[^>]*>|\"[^\"\n]{,80}(?:\n[^\"\n]{,80})?\"|"
+    r"(?ms)<!--.*?-->|^ *```.*?^ *```$|^    [^\n]*|\]\([^)]*\)|`[^`]*`|<[^>]*>|\"[^\"\n]{,80}(?:\n[^\"\n]{,80})?\"|"
     + "|".join(map(re.escape, ALLOWED))
 )
 
