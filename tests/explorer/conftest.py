@@ -28,17 +28,6 @@ from bert_tf2.weights import checkpoint
 SIZES = {"vocab_size": 888, "hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 48}
 
 
-def save(folder: pathlib.Path, make, seed: int) -> str:
-    """Writes a checkpoint of a model with its configuration and the vocabulary; returns the folder."""
-    folder.mkdir()
-    model = make(small_config(**SIZES))
-    randomize(model, seed=seed)
-    checkpoint.save(str(folder / "model.ckpt-7"), checkpoint.tf1_variables(model), 7)
-    (folder / "bert_config.json").write_text(model.config.to_json_string())
-    shutil.copy(ROOT / "bert_tf2" / "demo" / "vocab.txt", folder)
-    return str(folder)
-
-
 @contextlib.contextmanager
 def serving(explorer: Explorer) -> Iterator[str]:
     """The address of a server with an Explorer, http://127.0.0.1:PORT."""
@@ -54,13 +43,23 @@ def serving(explorer: Explorer) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def saved():
     """saved(folder, make, seed) -> the folder of a model that `make` makes of a configuration."""
+
+    def save(folder: pathlib.Path, make, seed: int) -> str:
+        folder.mkdir()
+        model = make(small_config(**SIZES))
+        randomize(model, seed=seed)
+        checkpoint.save(str(folder / "model.ckpt-7"), checkpoint.tf1_variables(model), 7)
+        (folder / "bert_config.json").write_text(model.config.to_json_string())
+        shutil.copy(ROOT / "bert_tf2" / "demo" / "vocab.txt", folder)
+        return str(folder)
+
     return save
 
 
 @pytest.fixture(scope="session")
-def weights(tmp_path_factory) -> str:
+def weights(saved, tmp_path_factory) -> str:
     """The folder of a PretrainingModel with bert_config.json and vocab.txt."""
-    return save(tmp_path_factory.mktemp("explorer") / "pretrained", heads.PretrainingModel, 3)
+    return saved(tmp_path_factory.mktemp("explorer") / "pretrained", heads.PretrainingModel, 3)
 
 
 @pytest.fixture(scope="session")

@@ -59,10 +59,9 @@ def test_measures_of_classes():
 
 def test_measures_of_scores():
     # Ranks of the predictions: 2 1 3 4, so Spearman is 1 - 6 * 2 / (4 * 15).
-    labels, predictions = [1.0, 2.0, 3.0, 4.0], np.array([[0.2], [0.1], [0.3], [0.8]], np.float32)
-    scores = results.compute_metrics(TASKS["sts-b"], labels, predictions)
-    pearson = np.corrcoef(labels, predictions[:, 0])[0, 1]
-    assert scores == {"examples": 4, "spearman": pytest.approx(0.8), "pearson": pytest.approx(pearson)}
+    labels, outputs = [1.0, 2.0, 3.0, 4.0], np.array([0.2, 0.1, 0.3, 0.8], np.float32)
+    wanted = {"examples": 4, "spearman": 0.8, "pearson": np.corrcoef(labels, outputs)[0, 1]}
+    assert results.compute_metrics(TASKS["sts-b"], labels, outputs[:, np.newaxis]) == pytest.approx(wanted)
 
 
 def test_measures_of_several_labels():
