@@ -90,34 +90,24 @@ def test_scripts_start_in_a_process_of_their_own(tmp_path):
 # --help
 
 
-def entries(text: str) -> list[tuple[str, str, str]]:
-    """(group, flag, the words of its entry) of a help screen."""
-    found = []
-    for block in text.split("\n\n"):
-        title, *lines = block.splitlines()
-        for line in lines:
-            if match := re.match(r"  --(\w+)", line):
-                found.append((title.rstrip(":"), match[1], line))
-            elif found and line.startswith(" " * 20):
-                found[-1] = (*found[-1][:2], f"{found[-1][2]} {line.strip()}")
-    return [(group, name, " ".join(words.split())) for group, name, words in found]
+def entries(text: str) -> dict[str, str]:
+    """flag -> the words of its entry on a help screen."""
+    found = re.findall(r"^  --(\w+)(.*\n(?: {8,}.*\n)*)", text + "\n", re.MULTILINE)
+    assert len({name for name, _ in found}) == len(found)
+    return {name: " ".join(f"--{name}{words}".split()) for name, words in found}
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_the_help_of_a_script(script, screen):
     """Every flag once with its default; an example with flags of the script and all required ones; the width."""
     text, flags = screen(script), described(script)["flags"]
-    shown = entries(text)
-    assert sorted(name for _, name, _ in shown) == sorted({*flags, "verbosity"})
-    for _, name, words in shown:
-        if name in flags and flags[name]["default"] is not None:
-            assert f"default: {flags[name]['default']}" in words, words
+    shown, required = entries(text), {*entries(text.partition("Required:")[2].partition("\n\n")[0])}
+    assert {*shown} == {*flags, "verbosity"}
+    for name, flag in flags.items():
+        assert flag["default"] is None or f"default: {flag['default']}" in shown[name]
+    required.discard(find(COMMANDS[script.removesuffix(".py")].options).words)  # need no flag
     commands = re.findall(rf"^  python {script} .*", re.sub(r" \\\n +", " ", text), re.MULTILINE)
-    words = find(COMMANDS[script.removesuffix(".py")].options).words  # need no flag
-    required = {name for group, name, _ in shown if group == "Required"} - {words}
-    assert commands
-    for command in commands:
-        assert required <= {*re.findall(r"--(\w+)", command)} <= {name for _, name, _ in shown}
+    assert commands and all(required <= {*re.findall(r"--(\w+)", command)} <= {*shown} for command in commands)
     assert max(map(len, text.partition(":\n  --")[2].splitlines())) < 80  # examples stay as they are
 
 
@@ -127,8 +117,7 @@ def test_all_names_of_the_flag_answer(screen, refused):
     assert "must be given" in refused("build_vocab.py", "--help=false")
     assert screen("build_vocab.py", "--version=1") == f"bert_tf2 {bert_tf2.__version__}\n"
     text = screen("run_squad.py", columns=120)
-    shown = {name: words for _, name, words in entries(text)}
     assert 90 < max(map(len, text.splitlines())) < 120
-    assert shown["predict_file"].startswith("--predict_file=FILE ")
-    assert "(needed with --do_predict or --do_eval or --eval_steps)" in shown["predict_file"]
-    assert "One of float32, tf32, bfloat16, float16." in shown["precision"]
+    assert entries(text)["predict_file"].startswith("--predict_file=FILE ")
+    assert "(needed with --do_predict or --do_eval or --eval_steps)" in entries(text)["predict_file"]
+    assert "One of float32, tf32, bfloat16, float16." in entries(text)["precision"]
