@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -24,7 +24,7 @@ from bert_tf2.pretraining.blanks import MASK, check_blanks, check_fits, fill, pa
 from bert_tf2.pretraining.options import MaskedLMOptions
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.support.settings import check_texts, check_type
+from bert_tf2.support.settings import check_type
 from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.options import PRECISIONS, DeviceOptions
@@ -164,7 +164,8 @@ def predict(
       max_seq_length: the maximum number of tokens of a text, including [CLS] and [SEP].
       batch_size: the number of texts per batch, which is padded to the longest of them.
     """
-    check_texts(texts)
+    if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
+        raise UserError(f"texts={texts!r:.60}: must be a text, or several")
     check_type("top_k", top_k, int)
     check_type("max_seq_length", max_seq_length, int)
     check_type("batch_size", batch_size, int, low=1)

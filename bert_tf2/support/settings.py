@@ -9,7 +9,6 @@ constructor raises WrongSetting if a rule of the class or of its bases is broken
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
 import functools
@@ -253,12 +252,3 @@ def check_type(
         raise WrongSetting(f"{name}={value}: a finite number is needed")
     if low is not None and value is not None and value < low:
         raise WrongSetting(f"{name}={value}: must be {low} or more")
-
-
-def check_texts(texts: Any) -> None:
-    """Raises WrongSetting unless an argument `texts` is iterable; bytes and mappings are, but not over texts."""
-    if not isinstance(texts, bytes | Mapping):
-        with contextlib.suppress(TypeError):
-            iter(texts)
-            return
-    raise WrongSetting(f"texts={texts!r:.60}: must be a text, or several")
