@@ -11,12 +11,14 @@ from absl import logging
 
 from bert_tf2 import heads
 from bert_tf2.data import records
-from bert_tf2.finetuning import classification, driver
+from bert_tf2.finetuning import classification
 from bert_tf2.finetuning.classification import results as outcome
 from bert_tf2.finetuning.classification.examples import balanced_weights
-from bert_tf2.finetuning.driver import Batches, Export, Scores, Task
 from bert_tf2.finetuning.options import ClassifierOptions
 from bert_tf2.finetuning.tables import score_table
+from bert_tf2.finetuning.task import Batches, Scores, Task
+from bert_tf2.training import driver
+from bert_tf2.training.driver import Export
 from bert_tf2.weights.task_file import LabelMap
 
 

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from bert_tf2 import heads
-from bert_tf2.finetuning import driver, ner
-from bert_tf2.finetuning.driver import Batches, Export, Scores, Task
+from bert_tf2.finetuning import ner
 from bert_tf2.finetuning.options import NerOptions
 from bert_tf2.finetuning.tables import score_table, warn_of_similar
+from bert_tf2.finetuning.task import Batches, Scores, Task
 from bert_tf2.support import progress
 from bert_tf2.support.errors import UserError
+from bert_tf2.training import driver
+from bert_tf2.training.driver import Export
 from bert_tf2.weights.task_file import LABEL_MAP_FILE, TAGGING_TASK, LabelMap
 
 _MEASURES = ("precision", "recall", "f1", "accuracy")

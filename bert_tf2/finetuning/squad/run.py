@@ -9,10 +9,12 @@ from absl import logging
 
 from bert_tf2 import heads
 from bert_tf2.data import records
-from bert_tf2.finetuning import driver, squad
-from bert_tf2.finetuning.driver import Batches, Export, Scores, Task
+from bert_tf2.finetuning import squad
 from bert_tf2.finetuning.options import SquadOptions
+from bert_tf2.finetuning.task import Batches, Scores, Task
 from bert_tf2.support import console, progress
+from bert_tf2.training import driver
+from bert_tf2.training.driver import Export
 
 
 def run(options: SquadOptions, export: Export | None = None) -> dict[str, Any] | None:
