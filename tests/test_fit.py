@@ -16,7 +16,8 @@ import toy_data
 from refused import message_of
 
 import bert_tf2
-from bert_tf2.finetuning.answering import pack, padded
+from bert_tf2.data.rows import padded
+from bert_tf2.finetuning.answering import pack
 
 TEXTS, LABELS = map(list, zip(*toy_data.sentences(64, 1), strict=True))
 LONG = ["good " * 9, "a film", "bad " * 9, "the film"] * 3  # two of four have more than 8 tokens

@@ -15,6 +15,7 @@ from bert_tf2 import modeling, tokenization
 from bert_tf2.commands import targets, text_rows
 from bert_tf2.commands.text_parts import path_of_weights, span_settings, write_folder
 from bert_tf2.config import BertConfig
+from bert_tf2.data.rows import padded
 from bert_tf2.finetuning import answering, extract_features
 from bert_tf2.finetuning.options import checked_length
 from bert_tf2.pretraining import predict_masked
@@ -172,7 +173,7 @@ class Bert:
         Arguments and errors are those of `embed`; `texts` may be a tuple of two lists (first texts, second texts).
         """
         length = self._checked_length(max_seq_length)
-        return answering.padded(answering.pack(self.tokenizer, rows.texts(texts)[0], length))
+        return padded(answering.pack(self.tokenizer, rows.texts(texts)[0], length))
 
     def classify(
         self,

@@ -29,7 +29,7 @@ PLACES = {
     "tokens.words": Place("tokenization:BasicTokenizer.tokenize", "split", "text -> words"),
     "tokens.pieces": Place("tokenization:WordpieceTokenizer._longest_piece", "for", "word -> the longest entry"),
     "tokens.ids": Place("tokenization:FullTokenizer.convert_tokens_to_ids", "return", "tokens -> ids [F]"),
-    "tokens.packed": Place("pretraining.blanks:pack", "segment_ids +=", "texts -> one array of F tokens"),
+    "tokens.packed": Place("data.rows:pack", "segment_ids +=", "texts -> one array of F tokens"),
     "embeddings.words": Place("modeling:Embeddings.add_up", "words = tf.gather", "[B, F] -> [B, F, D]"),
     "embeddings.segments": Place("modeling:Embeddings.add_up", "segments = tf.matmul", "[B, F] -> [B, F, D]"),
     "embeddings.positions": Place("modeling:Embeddings._rows_of_positions", "table[:", "[F, D]"),

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from bert_tf2 import modeling
 from bert_tf2.config import BertConfig
+from bert_tf2.data.rows import pack
 from bert_tf2.heads import MaskedLMModel
 from bert_tf2.layers import AddAndNorm, Dense, LayerNorm, class_scores
 from bert_tf2.pretraining import blanks
@@ -63,7 +64,7 @@ def read(text: str, text_b: str, padding: int, tokenizer: FullTokenizer, config:
     """A text, or with `text_b` a pair, as predict_masked.py packs it, and that much padding. Raises UserError."""
     for where, part in (("The sentence", text), ("The second sentence", text_b)):
         blanks.check_spelling(part, where)
-    tokens, segment_ids = blanks.pack([blanks.tokenize(part, tokenizer) for part in (text, text_b)])
+    tokens, segment_ids = pack(*(blanks.tokenize(part, tokenizer) for part in (text, text_b)))
     count = len(tokens)
     blanks.check_fits(count + padding, segment_ids[-1] + 1, config, config.max_position_embeddings, "The sentence")
     tokens = (*tokens, *["[PAD]"] * padding)

@@ -21,14 +21,13 @@ from typing import Any
 import tensorflow as tf
 
 from bert_tf2.config import BertConfig
+from bert_tf2.data.rows import INPUTS as IDS
 from bert_tf2.exporting.folded_encoder import Encoder
 from bert_tf2.exporting.graph_tokenization import GraphTokenizer, Inputs, Pieces
 from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.request_checks import Rows, checked_rows, checked_texts, require_none
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights.task_file import THRESHOLD, LabelMap
-
-IDS = ("input_ids", "input_mask", "segment_ids")
 
 Outputs = dict[str, tf.Tensor]
 # Windows per text. More would keep a server busy for minutes with a request of about a megabyte.

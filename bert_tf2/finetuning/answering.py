@@ -14,6 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf2 import heads, tokenization
+from bert_tf2.data import rows
+from bert_tf2.data.rows import Row
 from bert_tf2.fast.encoder import accelerated
 from bert_tf2.finetuning import ner, squad
 from bert_tf2.finetuning.extract_features import Text, as_example, convert_examples_to_features
@@ -23,7 +25,6 @@ from bert_tf2.support.settings import settings_of
 from bert_tf2.training import forward
 from bert_tf2.weights.task_file import LabelMap, numbered
 
-_INPUTS = ("input_ids", "input_mask", "segment_ids")
 # The defaults of what decides an answer: of run_squad.py, and of run_ner.py.
 SQUAD, NER = (
     {name: stated.flag_default for name, (stated, _, _) in settings_of(cls).items() if stated.kept}
@@ -32,13 +33,6 @@ SQUAD, NER = (
 KEPT = {**NER, **SQUAD}
 _MOST_TOKENS = 1 << 16  # of rows that are sorted by length together
 _MOST_QUESTIONS = 1 << 10  # whose logits are in memory together
-
-
-class Row(NamedTuple):
-    """The tokens of a text, or of a pair, without padding."""
-
-    input_ids: list[int]
-    segment_ids: list[int]
 
 
 class SpanAnswer(NamedTuple):
@@ -62,31 +56,20 @@ def windows(
     The last text of a pair is divided; the first, with half of the room at most, stands in each of its rows. A row
     begins `stride` tokens after the one before it. Raises UserError.
     """
-    rows, counts = [], []
+    found, counts = [], []
     cls, sep = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
     for number, text in enumerate(texts):
         example = as_example(number, text)
         first, second = (
             tokenizer.convert_tokens_to_ids(tokenizer.tokenize(part or "")) for part in (example.text_a, example.text_b)
         )
-        before = [cls, *first[: (window - 3) // 2], sep] if second else [cls]
-        divided, room = second or first, window - len(before) - 1
-        starts = range(0, max(len(divided) - room, 0) + min(stride, room), min(stride, room))
-        counts.append(len(starts))
-        for start in starts:
-            part = [*divided[start : start + room], sep]
-            rows.append(Row(before + part, [0] * len(before) + [int(bool(second))] * len(part)))
-    return rows, counts
-
-
-def padded(rows: Sequence[Row]) -> dict[str, np.ndarray]:
-    """`input_ids`, `input_mask` and `segment_ids`, int32 [B, F]; F is the length of the longest row."""
-    longest = max((len(row.input_ids) for row in rows), default=0)
-    filled = {name: np.zeros([len(rows), longest], np.int32) for name in _INPUTS}
-    for number, (ids, segments) in enumerate(rows):
-        for name, values in zip(_INPUTS, (ids, 1, segments), strict=True):
-            filled[name][number, : len(ids)] = values
-    return filled
+        before = [first[: (window - 3) // 2]] if second else []
+        divided, room = second or first, window - 2 - sum(len(part) + 1 for part in before)
+        ranges = rows.windows(len(divided), room, stride)
+        counts.append(len(ranges))
+        parts = (divided[one.start : one.stop] for one in ranges)
+        found += (Row(*rows.pack(*before, part, cls=cls, sep=sep)) for part in parts)
+    return found, counts
 
 
 class Answerer:
@@ -100,7 +83,7 @@ class Answerer:
 
     @functools.cached_property
     def _graph(self) -> Callable:
-        (batch,) = forward.shapes_of(tf.distribute.get_strategy(), _INPUTS)
+        (batch,) = forward.shapes_of(tf.distribute.get_strategy(), rows.INPUTS)
         logits = accelerated(self._model)(lambda batch: self._model(batch))
         return tf.function(logits, autograph=False).get_concrete_function(batch)
 
@@ -114,10 +97,10 @@ class Answerer:
         """The probability of each label, with a `stride` over windows; of a regression its number, as `score`."""
         model = self._of_kind(heads.ClassifierModel, "classify", "run_classifier.py")
         if stride is None:
-            rows, counts = pack(self._tokenizer, texts, max_seq_length), [1] * len(texts)
+            packed, counts = pack(self._tokenizer, texts, max_seq_length), [1] * len(texts)
         else:
-            rows, counts = windows(self._tokenizer, texts, max_seq_length, stride)
-        found = self._logits(rows, batch_size)
+            packed, counts = windows(self._tokenizer, texts, max_seq_length, stride)
+        found = self._logits(packed, batch_size)
         names: Sequence[str] = ["score"]
         if not model.regression:
             names = self._labels.labels if self._labels else numbered(model.num_labels)
@@ -185,10 +168,10 @@ class Answerer:
         batch_size: int,
     ) -> Iterator[SpanAnswer]:
         windows = list(squad.convert_examples_to_features(examples, self._tokenizer, **sizes, is_training=False))
-        rows = [Row(w.input_ids[: len(w.tokens)], w.segment_ids[: len(w.tokens)]) for w in windows]
+        packed = [Row(w.input_ids[: len(w.tokens)], w.segment_ids[: len(w.tokens)]) for w in windows]
         results = [
             squad.RawResult(window.unique_id, *logits.T)
-            for window, logits in zip(windows, self._logits(rows, batch_size), strict=True)
+            for window, logits in zip(windows, self._logits(packed, batch_size), strict=True)
         ]
         lower = self._tokenizer.basic_tokenizer.do_lower_case
         found = squad.compute_predictions(
@@ -209,15 +192,15 @@ class Answerer:
             )
         return self._model
 
-    def _logits(self, rows: Sequence[Row], batch_size: int) -> Iterator[np.ndarray]:
+    def _logits(self, packed: Sequence[Row], batch_size: int) -> Iterator[np.ndarray]:
         """For each row its logits: [L], or for each token [tokens, L]; of a span, L is start and end."""
 
         def compute(chosen: Sequence[Row]) -> Iterator[np.ndarray]:
-            found = self._graph({name: tf.constant(values) for name, values in padded(chosen).items()})
+            found = self._graph({name: tf.constant(values) for name, values in rows.padded(chosen).items()})
             found = np.stack([one.numpy() for one in found], -1) if isinstance(found, tuple) else found.numpy()
             of_tokens = found.ndim > 2  # [B, F, L] or [B, L]
             for row, values in zip(chosen, found, strict=True):
                 yield values[: len(row.input_ids)] if of_tokens else values
 
-        in_order = forward.in_order(rows, lambda row: len(row.input_ids), compute, batch_size, _MOST_TOKENS)
+        in_order = forward.in_order(packed, lambda row: len(row.input_ids), compute, batch_size, _MOST_TOKENS)
         return (found for _, found in in_order)

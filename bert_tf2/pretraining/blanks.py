@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from bert_tf2 import tokenization
 from bert_tf2.config import BertConfig
@@ -26,16 +26,6 @@ def tokenize(segment: str, tokenizer: tokenization.FullTokenizer) -> list[str]:
     for part in others:
         tokens += [MASK, *tokenizer.tokenize(part)]
     return tokens
-
-
-def pack(parts: Sequence[Sequence[str]]) -> tuple[list[str], list[int]]:
-    """`[CLS] A [SEP] B [SEP]` and the segment of each token. An empty second text is ignored, as in the reference."""
-    first, *second = parts
-    tokens, segment_ids = ["[CLS]"], [0]
-    for index, part in enumerate([first, *filter(None, second)]):
-        tokens += [*part, "[SEP]"]
-        segment_ids += [index] * (len(part) + 1)
-    return tokens, segment_ids
 
 
 def check_blanks(text: str, where: str) -> None:

@@ -9,6 +9,7 @@ import dataclasses
 import random
 from collections.abc import Iterable, Sequence
 
+from bert_tf2.data.rows import pack
 from bert_tf2.pretraining import examples, masking
 from bert_tf2.pretraining.corpus import Corpus, Tokenizer, read_strings
 from bert_tf2.pretraining.draws import Draws
@@ -30,8 +31,7 @@ class TrainingInstance:
 def _instance(corpus: Corpus, found: Example) -> TrainingInstance:
     segment_a = corpus.tokens[found.start_a : found.start_a + found.length_a]
     segment_b = corpus.tokens[found.start_b : found.start_b + found.length_b]
-    tokens = ["[CLS]", *segment_a, "[SEP]", *([*segment_b, "[SEP]"] if segment_b else [])]
-    segment_ids = [int(place > found.length_a + 1) for place in range(len(tokens))]
+    tokens, segment_ids = pack(segment_a, segment_b)
     places = (index + (1 if index < found.length_a else 2) for index in found.masked)
     masks = sorted(zip(places, found.replacements, strict=True))
     positions = [place for place, _ in masks]

@@ -19,8 +19,9 @@ from absl import logging
 
 from bert_tf2 import heads, tokenization
 from bert_tf2.config import BertConfig, check_vocab_size
+from bert_tf2.data.rows import pack
 from bert_tf2.fast.encoder import accelerated
-from bert_tf2.pretraining.blanks import MASK, check_blanks, check_fits, fill, pack, split_segments, tokenize
+from bert_tf2.pretraining.blanks import MASK, check_blanks, check_fits, fill, split_segments, tokenize
 from bert_tf2.pretraining.options import MaskedLMOptions
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
@@ -186,7 +187,7 @@ def encode(
     if not isinstance(text, str):
         raise UserError(f"{where}: {text!r:.60} is no text")
     check_blanks(text, where)
-    tokens, segment_ids = pack([tokenize(segment, tokenizer) for segment in split_segments(text)])
+    tokens, segment_ids = pack(*(tokenize(segment, tokenizer) for segment in split_segments(text)))
     check_fits(len(tokens), segment_ids[-1] + 1, config, max_seq_length, where)
     positions = [index for index, token in enumerate(tokens) if token == MASK]
     return Encoded(text, tokenizer.convert_tokens_to_ids(tokens), segment_ids, positions)

@@ -15,6 +15,7 @@ from absl import logging
 
 from bert_tf2 import tokenization
 from bert_tf2.data import records
+from bert_tf2.data.rows import kept_lengths, pack
 from bert_tf2.finetuning.classification.tasks import SCORES, TASKS, Task, find_task
 from bert_tf2.finetuning.tables import TsvLayout, as_number, read_rows, warn_of_amounts, warn_of_similar
 from bert_tf2.support import files, progress
@@ -271,11 +272,8 @@ def truncate_seq_pair(tokens_a: list[str], tokens_b: list[str], max_length: int)
 
     Tokens are removed from the end of the longer list, or of the second list if both have the same length.
     """
-    if len(tokens_a) + len(tokens_b) <= max_length:
-        return
-    keep_b = min(len(tokens_b), max(max_length // 2, max_length - len(tokens_a)))
-    del tokens_b[keep_b:]
-    del tokens_a[max_length - keep_b :]
+    kept_a, kept_b = kept_lengths(len(tokens_a), len(tokens_b), max_length)
+    del tokens_a[kept_a:], tokens_b[kept_b:]
 
 
 def pack_texts(
@@ -295,11 +293,10 @@ def pack_texts(
         truncate_seq_pair(tokens_a, tokens_b, max_seq_length - 3)
     else:
         del tokens_a[max_seq_length - 2 :]
-    first = ["[CLS]", *tokens_a, "[SEP]"]
-    second = [*tokens_b, "[SEP]"] if tokens_b else []
-    tokens, padding = first + second, [0] * (max_seq_length - len(first) - len(second))
+    tokens, segment_ids = pack(tokens_a, tokens_b)
+    padding = [0] * (max_seq_length - len(tokens))
     input_ids = tokenizer.convert_tokens_to_ids(tokens) + padding
-    return tokens, input_ids, [1] * len(tokens) + padding, [0] * len(first) + [1] * len(second) + padding, is_cut
+    return tokens, input_ids, [1] * len(tokens) + padding, segment_ids + padding, is_cut
 
 
 def convert_single_example(

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from bert_tf2 import tokenization
+from bert_tf2.data import rows
 from bert_tf2.finetuning.squad.examples import WORD, SquadExample
 from bert_tf2.support.errors import UserError
 
@@ -185,7 +186,8 @@ def _convert_examples(
         head = ["[CLS]", *query, "[SEP]"]
         head_ids = tokenizer.convert_tokens_to_ids(head)
         answer = _answer_pieces(example, document, tokenizer) if is_training else None
-        windows = _windows(len(document.tokens), max_seq_length - len(head) - 1, doc_stride)
+        pieces, room = len(document.tokens), max_seq_length - len(head) - 1
+        windows = rows.windows(pieces, room, doc_stride) if pieces else []
         best_windows = _max_context_windows(windows, len(document.tokens))
         for doc_span_index, window in enumerate(windows):
             inside = slice(window.start, window.stop)
@@ -209,15 +211,6 @@ def _convert_examples(
                 feature.start_position = answer[0] + shift if contained else 0
                 feature.end_position = answer[1] + shift if contained else 0
             yield feature
-
-
-def _windows(total: int, room: int, doc_stride: int) -> list[range]:
-    """Ranges of at most `room` pieces that cover `total` pieces, `doc_stride` apart, or the room if that is less."""
-    step = min(room, doc_stride)
-    if step < 1:
-        raise ValueError(f"no window can advance: {room} pieces fit beside the question and doc_stride is {doc_stride}")
-    starts = range(0, max(total - room, 0) + step, step) if total else ()
-    return [range(start, min(start + room, total)) for start in starts]
 
 
 def _max_context_windows(windows: Sequence[range], total: int) -> np.ndarray:
