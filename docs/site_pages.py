@@ -1,4 +1,4 @@
-"""What `make docs` adds to this folder: the Python interface, and the files of the repository that pages link to.
+"""Additions of `make docs` to this folder: the Python interface, linked files, notebooks as pages, tabs, colors.
 
 A hook of MkDocs, see mkdocs.yml and https://www.mkdocs.org/user-guide/configuration/#hooks.
 """
@@ -9,6 +9,7 @@ import json
 import pathlib
 import posixpath
 import re
+import textwrap
 import urllib.parse
 
 from mkdocs.exceptions import PluginError
@@ -28,8 +29,12 @@ API = {
     "Records": ["data.records"],
 }
 _OTHERS = "repository/"  # the folder of the site with files from outside of this folder
-# What people look for; each stands in a guide.
+# Words that people search; each must be in a guide.
 SEARCHED = "tfhub", "fp16", "TextVectorization", "class weight", "learning rate", "multi-label", "freeze"
+# Interactive Python: an indented block that begins with >>>, with its output. The site shows it in colors.
+_SNIPPET = re.compile(r"(?m)^    >>> .*\n(?:    .*\n)*")
+_COMMENT = re.compile(r"(?s)<!--(?! /?tabs).*?-->")  # may hold snippets that a test needs and a reader does not
+_TABS = re.compile(r"(?ms)^<!-- tabs -->\n(.*?)^<!-- /tabs -->\n")
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)\s#]+)")
 
 
@@ -45,7 +50,9 @@ def on_files(files, config):
         source = waiting.pop()
         if not source.startswith("docs/"):
             files.append(File.generated(config, _OTHERS + source, content=(ROOT / source).read_bytes()))
-        if source.endswith(".md"):
+        if source.endswith(".ipynb"):
+            files.append(File.generated(config, _OTHERS + _page(source), content=_notebook(source)))
+        if source.endswith((".md", ".ipynb")):
             text = (ROOT / source).read_text(encoding="utf-8")
             linked = {_resolved(source, link) for link in _LINK.findall(text)} - seen
             waiting += [target for target in linked if not target.startswith("docs/") and (ROOT / target).is_file()]
@@ -54,12 +61,14 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown: str, page, config, files) -> str:
-    """Turns links between files of the repository into links between pages of the site."""
+    """Turns links between files of the repository into links between pages of the site, and sections into tabs."""
     uri = page.file.src_uri
-    if uri.startswith(("api/", "design.md", f"{_OTHERS}C")):  # in a search, guides come first
-        page.meta["search"] = {"boost": 0.01}
+    if uri.startswith(("api/", "design.md", f"{_OTHERS}C")) or uri.endswith("_notebook.md"):
+        page.meta["search"] = {"boost": 0.01}  # in a search, guides come first
     if uri.startswith("api/"):
         return markdown
+    markdown = _SNIPPET.sub(_colored, _COMMENT.sub("", markdown))
+    markdown = _TABS.sub(lambda found: _as_tabs(found[1]), markdown)
     source = uri.removeprefix(_OTHERS) if uri.startswith(_OTHERS) else f"docs/{uri}"
 
     def in_site(found: re.Match) -> str:
@@ -68,6 +77,7 @@ def on_page_markdown(markdown: str, page, config, files) -> str:
             raise PluginError(f"{source}: links to {found[1]}, which does not exist")
         if (ROOT / target).is_dir():  # shown by a host of repositories, but not here
             return posixpath.relpath(f"{_OTHERS}README.md", posixpath.dirname(uri))
+        target = _page(target)
         there = target.removeprefix("docs/") if target.startswith("docs/") else _OTHERS + target
         return posixpath.relpath(there, posixpath.dirname(uri) or ".")
 
@@ -98,3 +108,33 @@ def on_post_build(config) -> None:
 def _resolved(source: str, link: str) -> str:
     """The path of a link's target, relative to the root of the repository."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
+
+
+def _page(path: str) -> str:
+    """The page that shows a notebook; other paths as they are."""
+    return re.sub(r"\.ipynb$", "_notebook.md", path)
+
+
+def _notebook(source: str) -> str:
+    """A notebook as a page, with a button that downloads the file."""
+    name = posixpath.basename(source)
+    button = f'<a class="md-button md-button--primary" href="{name}" download>Download the notebook</a>\n\n'
+    button += f"It needs `pip install -e '.[notebooks]'`, then `jupyter notebook {source}` in the checkout.\n"
+    parts = []
+    for number, cell in enumerate(json.loads((ROOT / source).read_text(encoding="utf-8"))["cells"]):
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+        if number == 0:
+            parts.append(button)
+    return "\n\n".join(parts) + "\n"
+
+
+def _colored(found: re.Match) -> str:
+    return f"```pycon\n{textwrap.dedent(re.sub(r' *# doctest: .*', '', found[0]))}```\n"
+
+
+def _as_tabs(markdown: str) -> str:
+    """Sections that begin with ### as tabs of one place."""
+    _, *parts = re.split(r"(?m)^### (.*)\n", markdown)
+    tabs = zip(parts[::2], parts[1::2], strict=True)
+    return "\n".join(f'=== "{title}"\n{textwrap.indent(text, "    ")}' for title, text in tabs)
