@@ -16,6 +16,7 @@ import ast
 import collections
 import dataclasses
 import json
+import multiprocessing
 import os
 import pathlib
 import random
@@ -32,6 +33,7 @@ OTHER = {
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And,
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult, ast.Div: ast.Mult, ast.Mod: ast.Add,
 }  # fmt: skip
+FORKS = multiprocessing.get_context("fork")
 UNTESTED = ("demo.py", "__main__.py")  # shown to people, and run as a whole by other checks
 
 
@@ -185,45 +187,46 @@ def tests_for(mutant: Mutant, covered: dict, most_seconds: float) -> list[str]:
     return [covered["tests"][test] for test in chosen]
 
 
-def _run_tests(copy: pathlib.Path, tests: list[str], limit: float) -> tuple[str, str]:
-    """Runs the tests in a child of this process, which has imported TensorFlow; returns (verdict, first failure)."""
+def _run_tests(copy: pathlib.Path, tests: list[str], told: pathlib.Path) -> None:
+    """Runs the tests in a fork, which has imported TensorFlow; the exit status is pytest's. Notes the first failure."""
+    import pytest
+
+    class Tell:
+        def pytest_runtest_logreport(self, report):
+            if report.failed:
+                told.write_text(report.nodeid or "collection")
+
+        pytest_collectreport = pytest_runtest_logreport
+
+    os.setpgid(0, 0)
+    for stream in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    os.chdir(copy)
+    sys.path[:0] = [str(copy)]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(copy), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    status = 1
+    try:
+        status = pytest.main(["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", *tests], plugins=[Tell()])
+    finally:
+        os._exit(int(status))
+
+
+def _verdict(copy: pathlib.Path, tests: list[str], limit: float) -> tuple[str, str]:
+    """Returns whether the tests found the fault, and the first failure."""
     told = copy / "told.txt"
     told.unlink(missing_ok=True)
-    child = os.fork()
-    if not child:
-        import pytest
-
-        class Tell:
-            def pytest_runtest_logreport(self, report):
-                if report.failed:
-                    told.write_text(report.nodeid or "collection")
-
-            pytest_collectreport = pytest_runtest_logreport
-
-        status = 1
-        try:
-            os.setpgid(0, 0)
-            for stream in (1, 2):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-            os.chdir(copy)
-            sys.path[:0] = [str(copy)]
-            os.environ["PYTHONPATH"] = os.pathsep.join([str(copy), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-            status = pytest.main(["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", *tests], plugins=[Tell()])
-        finally:
-            os._exit(int(status))
-    end = time.monotonic() + limit
-    while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return ("found" if status else "survived"), told.read_text() if told.exists() else ""
-        time.sleep(0.05)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return "time", ""
+    child = FORKS.Process(target=_run_tests, args=(copy, tests, told))
+    child.start()
+    child.join(limit)
+    if child.exitcode is None:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.join()
+        return "time", ""
+    return ("found" if child.exitcode else "survived"), told.read_text() if told.exists() else ""
 
 
-def _lane(todo: int, mutants: list[Mutant], covered: dict, arguments: argparse.Namespace) -> None:
-    """Takes mutants from the pipe `todo` until it is empty; each lane has a copy of the checkout."""
+def _lane(todo, mutants: list[Mutant], covered: dict, arguments: argparse.Namespace) -> None:
+    """Takes numbers of mutants from the queue `todo` until None comes; each lane has a copy of the checkout."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copy = pathlib.Path(folder, "checkout")
         listed = subprocess.run(["git", "ls-files"], cwd=arguments.checkout, capture_output=True, text=True, check=True)
@@ -232,14 +235,13 @@ def _lane(todo: int, mutants: list[Mutant], covered: dict, arguments: argparse.N
             shutil.copy2(arguments.checkout / path, copy / path)
         if (shared := arguments.checkout.parent / "shared").exists():
             pathlib.Path(folder, "shared").symlink_to(shared.resolve())
-        while index := os.read(todo, 4):
-            mutant = mutants[int.from_bytes(index, "little")]
+        for mutant in map(mutants.__getitem__, iter(todo.get, None)):
             tests = tests_for(mutant, covered, arguments.seconds)
             verdict, failure, begin = "no test", "", time.monotonic()
             if tests:
                 original = (copy / mutant.module).read_bytes()
                 (copy / mutant.module).write_text(mutant.source)
-                verdict, failure = _run_tests(copy, tests, arguments.limit)
+                verdict, failure = _verdict(copy, tests, arguments.limit)
                 (copy / mutant.module).write_bytes(original)
             seconds = round(time.monotonic() - begin, 1)
             row = {"name": mutant.name, "verdict": verdict, "by": failure, "tests": len(tests), "seconds": seconds}
@@ -267,26 +269,20 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         mutants = drawn(arguments.checkout, modules, arguments.count, arguments.seed)
     done = _rows(arguments.results)
-    todo, write = os.pipe()
-    for index, mutant in enumerate(mutants):
-        if mutant.name not in done:
-            os.write(write, index.to_bytes(4, "little"))  # a pipe holds 16,000 of them
-    os.close(write)
     os.environ.update(
         CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3", HF_HUB_OFFLINE="1", PYTHONDONTWRITEBYTECODE="1"
     )
     # What all children share; what initializes TensorFlow's devices must not be imported here.
     import keras, pytest, sklearn.metrics, tensorflow  # noqa: E401, F401, I001
 
-    lanes = []
-    for _ in range(arguments.lanes):
-        if lane := os.fork():
-            lanes.append(lane)
-        else:
-            _lane(todo, mutants, covered, arguments)
-            os._exit(0)
+    todo = FORKS.SimpleQueue()
+    lanes = [FORKS.Process(target=_lane, args=(todo, mutants, covered, arguments)) for _ in range(arguments.lanes)]
     for lane in lanes:
-        os.waitpid(lane, 0)
+        lane.start()
+    for index in [*(n for n, mutant in enumerate(mutants) if mutant.name not in done), *[None] * arguments.lanes]:
+        todo.put(index)
+    for lane in lanes:
+        lane.join()
 
 
 def table(arguments: argparse.Namespace) -> None:

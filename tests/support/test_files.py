@@ -27,7 +27,6 @@ def write(path: pathlib.Path, data: bytes) -> str:
     ("data", "lines"),
     [
         (b"", []),
-        (b"one\ntwo\n", ["one", "two"]),
         (b"one\r\ntwo", ["one", "two"]),
         (b"mid\rdle\n\n", ["middle", ""]),
         ("a\u2028b\x0cc\x85d\x0be\n".encode(), ["a\u2028b\x0cc\x85d\x0be"]),
@@ -137,10 +136,9 @@ TEXT = "".join(f"word{number} another\n" for number in range(50))
 KINDS = {  # how one begins, and the cure that the message names
     "gzip": (gzip.compress(TEXT.encode()), "gzip -dc < {path} > {path}.unpacked"),
     "UTF-16": (TEXT.encode("utf-16"), "iconv -f UTF-16 -t UTF-8 {path} > {path}.utf8"),
-    "UTF-16 big": (b"\xfe\xff" + TEXT.encode("utf-16-be"), "iconv -f UTF-16 "),
     "Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "git lfs pull"),
     "HTML": (b"<!DOCTYPE html><html>sign in</html>", "HTML"),
-    "text": (TEXT.encode(), "is text"),
+    "text": (TEXT.encode() + "ö".encode()[:1], "is text"),  # whose last character is cut off
 }
 READERS = {
     "text": files.read_text,
@@ -171,11 +169,6 @@ def test_a_file_of_another_kind_is_called_by_its_name(kind, tmp_path):
         found = message_of(sources.open_weights, other)
         if "configuration" not in found:  # which is looked at first
             assert found.startswith(f"{other}: is ") and cure.replace(path, other).replace("'", "") in found
-
-
-def test_what_is_text_where_weights_are_expected():
-    for head, is_text in (("schön".encode(), True), ("schö".encode()[:-1], True), ("schön".encode("latin-1"), False)):
-        assert (files.mismatch(head, "x", "weights") is not None) == is_text
 
 
 @pytest.mark.parametrize(
