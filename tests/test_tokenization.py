@@ -205,13 +205,17 @@ def test_text_conversions():
 
 
 def test_the_case_of_the_released_models_and_no_other():
-    check, size = tokenization.validate_case_matches_checkpoint, "L-12_H-768_A-12"
-    for name, lower in (("uncased", 1), ("cased", 0), ("multilingual", 1), ("multi_cased", 0), ("chinese", 1)):
-        for path in (f"/models/{name}_{size}/bert_model.ckpt", f"gs://bucket/{name}_{size}/bert_model.ckpt"):
-            check(bool(lower), path)
-            refuses(f"--do_lower_case={not lower} --do_lower_case={bool(lower)},", check, not lower, path)
-        for path in (None, "", "bert_model.ckpt", "/x/my_uncased/bert_model.ckpt", f"/{name}_{size}/model.ckpt-5"):
-            check(not lower, path)
+    check, small, large = tokenization.validate_case_matches_checkpoint, "L-12_H-768_A-12", "L-24_H-1024_A-16"
+    lower = [f"uncased_{large}", *(f"{kind}_{small}" for kind in ("uncased", "multilingual", "chinese"))]
+    cased = [f"cased_{large}", *(f"{kind}_{small}" for kind in ("cased", "multi_cased"))]
+    for name in (*lower, *cased):
+        right = name in lower
+        for path in (f"/models/{name}/bert_model.ckpt", f"gs://bucket/{name}/bert_model.ckpt"):
+            check(right, path)
+            refuses(f"--do_lower_case={not right} --do_lower_case={right},", check, not right, path)
+        check(not right, f"/{name}/model.ckpt-5")
+    for path in (None, "", "bert_model.ckpt", "/x/my_uncased/bert_model.ckpt"):
+        check(False, path)
 
 
 def test_a_vocabulary_that_seems_wrong_is_told(tmp_path, log_lines):

@@ -95,9 +95,9 @@ def test_windows_of_random_sentences(tokenizer, seed, document_context):
         assert {p: label for p, label in enumerate(record["label_ids"]) if label != -1} == answers
         predictions.append([answers.get(position, rng.randrange(3)) for position in range(capacity + 2)])
     assert ner.assemble_tags(given, windows, predictions, LABELS) == [s.tags for s in given]
-    for document, group in itertools.groupby(range(len(given)), key=lambda index: given[index].document):
+    for document, indexes in itertools.groupby(range(len(given)), key=lambda index: given[index].document):
         of_document = [window for window in windows if given[window.sentence].document == document]
-        check_contents(tokenizer, given, [*group], of_document, capacity, document_context)
+        check_contents(tokenizer, given, [*indexes], of_document, capacity, document_context)
 
 
 def check_contents(tokenizer, given, indexes, windows, capacity, document_context):

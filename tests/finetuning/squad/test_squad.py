@@ -20,23 +20,18 @@ from refused import refuses
 from bert_tf2 import commands, heads, tokenization
 from bert_tf2.data import records
 from bert_tf2.finetuning import squad
-from bert_tf2.finetuning.squad.features import piece_spans
 
 WORDS = "the a of in fox dog jumped over ##s born year was john smith 1895 1943 who when ( ) - . , '"
 VOCAB = [*tokenization.SPECIAL_TOKENS, *WORDS.split(), *(f"w{i}" for i in range(30))]
 FOX = "The fox was born in 1895."
+ACCENTS = "Fo\u0301\u0327xs\u0301"
 
 
 @pytest.fixture(scope="module")
-def vocab_file(tmp_path_factory):
+def tokenizer(tmp_path_factory):
     path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
     path.write_text("\n".join(VOCAB), encoding="utf-8")
-    return str(path)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(vocab_file):
-    return tokenization.FullTokenizer(vocab_file)
+    return tokenization.FullTokenizer(str(path))
 
 
 def dataset_of(*questions, context=FOX):
@@ -168,45 +163,18 @@ def test_bad_files(content, training, words, tmp_path):
     refuses(f"{tmp_path}/squad.json {words}", read, tmp_path, content, bool(training), version_2)
 
 
-@pytest.mark.parametrize(
-    ("lengths", "words"),
-    [
+def test_lengths():
+    squad.check_lengths(68, 64, 64)  # all that fits, also beside the shortest question
+    for lengths, words in (
         ((67, 64, 1), "--max_query_length=64"),
         ((128, 64, 125), "--doc_stride=125 124 61"),
         ((128, 64, 0), "--doc_stride=0"),
         ((128, -1, 8), "--max_query_length=-1"),
-    ],
-)
-def test_lengths(lengths, words):
-    squad.check_lengths(68, 64, 64)  # all that fits, also beside the shortest question
-    refuses(words, squad.check_lengths, *lengths)
+    ):
+        refuses(words, squad.check_lengths, *lengths)
 
 
 # Answers where their pieces are
-
-
-class Whole(tokenization.FullTokenizer):
-    """A tokenizer of one's own, with other rules."""
-
-    def tokenize(self, text):
-        return ["fox", "dog"]
-
-
-@pytest.mark.parametrize(
-    ("word", "parts"),
-    [
-        ("(xxq-1895)", "( xxq - 1895 )"),  # [UNK] is all of xxq
-        ("\u200bFo\u0301\u0327xs\u0301\u200b", "Fo\u0301\u0327x s\u0301"),  # accents belong to their letters
-        ("\u5317the\u4eac", "\u5317 the \u4eac"),
-        ("\u0130n\ufb01", "\u0130n\ufb01"),
-        ("\u0001\u0301", ""),
-    ],
-)
-def test_the_places_of_the_pieces_of_a_word(tokenizer, vocab_file, word, parts):
-    spans = piece_spans(word, tokenizer)
-    assert [word[start:end] for start, end in spans] == parts.split()
-    assert len(spans) == len(tokenizer.tokenize(word))
-    assert piece_spans("foxs", Whole(vocab_file)) == [(0, 4), (0, 4)]
 
 
 def answers_of(examples, features, start, end, **settings):
@@ -228,6 +196,9 @@ def answers_of(examples, features, start, end, **settings):
         ("The F\u00d3x\u200b jumped", 1, 1, "F\u00d3x\u200b", "F\u00d3x", False),
         ("(fox)\u202fdog", 1, 3, "fox) dog", "fox)\u202fdog", False),
         ("the xxq-fox", 1, 1, "xxq-fox", "xxq", True),
+        (ACCENTS, 0, 0, ACCENTS, ACCENTS[:5], True),
+        ("fox\u5317the\u4eac", 1, 2, "fox\u5317the\u4eac", "\u5317the", True),
+        ("\u0130n\ufb01 fox", 1, 1, "fox", "fox", False),
         ("\u200b", 0, 0, "empty", "", False),
     ],
 )
