@@ -8,16 +8,9 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.support.process import load_tensorflow_text
 
 
-def are_there() -> bool:
-    """Whether tensorflow-text is installed, and is that of the installed TensorFlow."""
+def need() -> None:
+    """Skips a test, or the rest of a module, where it cannot be loaded."""
     try:
         load_tensorflow_text("a test")
     except UserError:
-        return False
-    return True
-
-
-def need() -> None:
-    """Skips a test, or the rest of a module, without them."""
-    if not are_there():
         pytest.skip("tensorflow-text cannot be loaded", allow_module_level=True)

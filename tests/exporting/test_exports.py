@@ -6,8 +6,6 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -156,20 +154,6 @@ def test_a_version_appears_when_it_is_complete(exported, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run(options)
     assert os.listdir(tmp_path / "export") == []
-
-
-@pytest.mark.slow
-def test_what_a_killed_export_of_this_machine_left_is_removed(tmp_path, log_lines):
-    """A process writes, and is killed: the folder has its number in the name."""
-    code = (
-        "import os, signal, sys; from bert_tf2.exporting import saved_model_files as s;"
-        "s.write_version(sys.argv[1], lambda folder: os.kill(os.getpid(), signal.SIGKILL))"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, check=False)
-    (left,) = os.listdir(tmp_path)
-    assert done.returncode == -9 and not left.isdecimal()
-    assert saved_model_files.write_version(str(tmp_path), lambda folder: None) == str(tmp_path / "1")
-    assert os.listdir(tmp_path) == ["1"] and any(left in line for line in log_lines)
 
 
 # load

@@ -42,7 +42,7 @@ def unicode_entries() -> list[str]:
     """Many of the characters there are, as pieces that begin and that continue a word."""
     codes = itertools.chain(range(0x21, 0x3400), range(0x3400, 0x20000, 8))
     characters = [char for char in map(chr, codes) if unicodedata.category(char) not in ("Cn", "Co", "Cs", "Zs")]
-    return [*SPECIAL, *characters, *("##" + char for char in characters if not char.isspace()), *KEPT]
+    return [*SPECIAL, *characters, *("##" + char for char in characters if not char.isspace())]
 
 
 class Pair:
@@ -81,7 +81,6 @@ class Pair:
                 assert token not in known or (place[:6] == token and not self.python.tokenize(place[6:]))
 
 
-OF_KEPT = ["[E1] x[E1]y [e1] abcd xabcde bbb", "北京é", *"abcdA[]E1 Σ,", *KEPT, "\u0301", "\n"]
 # kind -> whether texts are lower-cased, the vocabulary, further arguments of Pair, parts of texts
 KINDS = {
     "lower": (True, unicode_entries, {}, ["ab"]),
@@ -95,11 +94,8 @@ KINDS = {
     ),
     "accents": (
         True, lambda: [*SPECIAL, *SMALL, *KEPT, "é", "##é"],
-        {"never_split": KEPT, "strip_accents": False, "tokenize_chinese_chars": False}, OF_KEPT,
-    ),
-    "never split": (
-        False, unicode_entries,
-        {"never_split": KEPT, "strip_accents": True, "tokenize_chinese_chars": False}, OF_KEPT,
+        {"never_split": KEPT, "strip_accents": False, "tokenize_chinese_chars": False},
+        ["[E1] x[E1]y [e1] abcd xabcde bbb", "北京é", *"abcdA[]E1 Σ,", *KEPT, "\u0301", "\n"],
     ),
 }  # fmt: skip
 
@@ -122,7 +118,7 @@ def small(pairs) -> Pair:
     return pairs("masks")
 
 
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=[pytest.mark.slow] * (k == "never split")) for k in KINDS])
+@pytest.mark.parametrize("kind", KINDS)
 @lengths(8, 5000)
 def test_the_same_pieces_at_their_places(pairs, kind, examples):
     """squad.features finds the places from the letters of single characters, in Python."""
@@ -192,16 +188,6 @@ def test_tokenizers_that_have_no_graph(small, tmp_path, monkeypatch):
         refuses(f"tensorflow-text {cure}", graph_tokenization.GraphTokenizer, small.python)
 
 
-def test_rows_are_apart(small):
-    """Texts that end and begin in the middle of something, empty ones, and no text at all."""
-    texts = ["", "em", "bed", "\u0301", "the [MA", "SK]", "", "x\u1b44", "\u302ex", "[MASK]", ""]
-    pieces = small.tokenize(texts)
-    for text, *row in zip(texts, *(part.to_list() for part in pieces), strict=True):
-        assert [row[0]] == small.tokenize([text]).ids.to_list()
-        assert (row[1][:1], row[3][:1]) in (([0], [0]), ([], []))
-    assert all(part.nrows() == 0 for part in small.tokenize([]))
-
-
 def test_valid_utf8_is_what_python_takes_for_it(small):
     edges = [0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC1, 0xC2, 0xDF, 0xE0, 0xED, 0xEF, 0xF0, 0xF4, 0xF5, 0xFF]
     source, valid = random.Random(1), 0
@@ -218,9 +204,6 @@ def test_valid_utf8_is_what_python_takes_for_it(small):
     assert valid > 10
 
 
-# The model's inputs
-
-
 def test_kept_lengths_equal_the_truncation_of_pairs():
     counts = np.array([*itertools.product(range(13), range(13))])
     for longest in range(3, 16):
@@ -232,18 +215,3 @@ def test_kept_lengths_equal_the_truncation_of_pairs():
             else:
                 del tokens_a[longest - 2 :]
             assert found == [len(tokens_a), len(tokens_b)], (first, second, longest)
-
-
-def test_combine_keeps_places(small):
-    pieces = small.tokenize(["x embeds", "the"]), small.tokenize(["", "é, x"])
-    inputs = small.graph.combine(*pieces, 16)
-    tokens = [small.python.convert_ids_to_tokens(ids) for ids in inputs.input_ids.numpy().tolist()]
-    assert tokens[0] == ["[CLS]", "x", "em", "##bed", "##s", "[SEP]", "[PAD]"]
-    assert tokens[1] == ["[CLS]", "the", "[SEP]", "[UNK]", ",", "x", "[SEP]"]
-    assert inputs.starts.numpy().tolist() == [[-1, 0, 2, 4, 7, -1, -1], [-1, 0, -1, 0, 2, 4, -1]]
-    assert inputs.ends.numpy().tolist() == [[-1, 1, 4, 7, 8, -1, -1], [-1, 3, -1, 2, 3, 5, -1]]
-    assert inputs.words.numpy().tolist() == [[-1, 0, 1, 1, 1, -1, -1], [-1, 0, -1, 0, 1, 2, -1]]
-    assert inputs.segment_ids.numpy().tolist() == [[0] * 7, [0, 0, 0, 1, 1, 1, 1]]
-    single = small.graph.combine(pieces[0], None, 4)
-    assert single.input_mask.numpy().tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
-    assert all(values.dtype == tf.int32 for values in inputs)

@@ -14,7 +14,6 @@ import toy_data
 from export_cases import (
     CONFIG,
     KINDS,
-    LABELS,
     MAKERS,
     TAGS,
     Exported,
@@ -79,9 +78,14 @@ def named(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {**{name: value for name, value in found.items() if name not in words}, **texts}
 
 
-@pytest.mark.parametrize("task", KINDS)
-def test_onnx_answers_as_the_model(tmp_path, task):
-    made, inputs = to_onnx(tmp_path, task), rows()
+@pytest.mark.parametrize(
+    ("task", "changes"),
+    [*((task, {}) for task in KINDS), *(("masked_lm", {"hidden_act": name}) for name in ("relu", "gelu_erf", "tanh"))],
+    ids=str,
+)
+def test_onnx_answers_as_the_model(tmp_path, task, changes):
+    config = BertConfig.from_dict({**CONFIG.to_dict(), **changes})
+    made, inputs = to_onnx(tmp_path, task, heads.PretrainingModel(config) if changes else None), rows()
     found, wanted = in_onnx_runtime(file_of(made), inputs), expected_outputs(made, inputs)
     if "probabilities" in wanted:  # the label is the client's to choose
         wanted = {"probabilities": wanted["probabilities"]}
@@ -92,13 +96,6 @@ def test_onnx_answers_as_the_model(tmp_path, task):
     numbers = sum(int(np.prod(variable.shape)) for variable in made.model.variables)
     assert file_of(made).stat().st_size < 4 * numbers + 20_000  # a table that is used twice is stored once
     assert_outputs(in_openvino(str(file_of(made)), inputs), found, atol=1e-4)
-
-
-def test_onnx_of_other_activations(tmp_path):
-    for name in ("relu", "gelu_erf", "tanh", "linear"):
-        config = BertConfig.from_dict({**CONFIG.to_dict(), "hidden_act": name, "layer_norm_eps": 1e-5})
-        made, inputs = to_onnx(tmp_path / name, "masked_lm", heads.PretrainingModel(config)), rows()
-        assert_outputs(named(in_onnx_runtime(file_of(made), inputs)), expected_outputs(made, inputs))
 
 
 def test_the_names_of_transformers(tmp_path):
@@ -123,16 +120,21 @@ def test_the_names_of_transformers(tmp_path):
         np.testing.assert_allclose(found, model.predict(["a good film"], verbose=0), atol=close)
 
 
-@pytest.mark.parametrize("do_lower_case", [True, False])
-def test_the_tokenizer_file_makes_the_same_tokens(do_lower_case):
+@pytest.mark.parametrize("rules", [{}, {"do_lower_case": False}, {"strip_accents": False, "never_split": ["[E1]"]}])
+def test_the_tokenizer_file_makes_the_same_tokens(tmp_path, rules):
     """On the lines of the built-in text and of the corpora beside this checkout."""
-    google = SHARED / "data/vocab" / f"bert-base-{'un' * do_lower_case}cased-vocab.txt"
-    ours = FullTokenizer(str(google if google.exists() else DEMO / "vocab.txt"), do_lower_case)
+    google = SHARED / "data/vocab" / f"bert-base-{'un' * rules.get('do_lower_case', True)}cased-vocab.txt"
+    entries = (google if google.exists() else DEMO / "vocab.txt").read_text("utf-8").splitlines()
+    (tmp_path / "vocab.txt").write_text("\n".join([*entries, "[E1]"]), "utf-8")
+    ours = FullTokenizer(str(tmp_path / "vocab.txt"), **rules)
     read = need("tokenizers").Tokenizer.from_str
     long, short = (read(onnx_model.tokenizer_file(ours, length, False)) for length in (9999, 32))
+    masks = read(onnx_model.tokenizer_file(ours, 64, keep_masks=True)).encode("a [MASK]film [SEP]").tokens
+    assert (masks.count("[MASK]"), masks.count("[SEP]")) == (1, 1)
     texts = [DEMO / "corpus.txt", *sorted(SHARED.glob("data/corpus/*.txt"))]
     lines = [line for path in texts for line in path.read_text("utf-8").split("\n")[:2000]]
     lines += ["a [SEP] b", "[MASK] [CLS][MASK]", "[PAD] [UNK] [mask]"]  # ordinary characters
+    lines += ["good [E1] film[E1]a é 北京 [e1]", "a"]
     assert len(lines) > 100
     for first, second in itertools.pairwise(lines):
         pair = [ours.tokenize(first), ours.tokenize(second)]
@@ -141,17 +143,6 @@ def test_the_tokenizer_file_makes_the_same_tokens(do_lower_case):
         assert found.ids == ours.convert_tokens_to_ids(found.tokens)
         assert found.type_ids == [0] * (len(pair[0]) + 2) + [1] * (len(pair[1]) + 1)
         assert short.encode(first).tokens == ["[CLS]", *pair[0][:30], "[SEP]"]
-
-
-def test_the_tokenizer_file_has_the_rules_of_the_tokenizer(tmp_path):
-    (tmp_path / "vocab.txt").write_text("\n".join([*toy_data.VOCAB, "[E1]", "é", "e", "北京", "北", "[", "]"]))
-    for rules in ({}, {"never_split": ["[E1]"], "strip_accents": False, "tokenize_chinese_chars": False}):
-        ours = FullTokenizer(str(tmp_path / "vocab.txt"), **rules)
-        theirs = need("tokenizers").Tokenizer.from_str(onnx_model.tokenizer_file(ours, 64, keep_masks=True))
-        text = "good [E1] film[E1]a é 北京 [e1]"
-        assert theirs.encode(text).tokens[1:-1] == ours.tokenize(text)
-        counts = [theirs.encode(text).tokens.count(text[-6:].strip()) for text in ("a [MASK]film [MASK]", "a [SEP]")]
-        assert counts == [2, 1]
 
 
 def test_int8(tmp_path):
@@ -205,24 +196,16 @@ def test_openvino_answers_as_tensorflow(of_ids, task):
     assert_outputs(found, wanted, atol=1e-4)
 
 
-# Programs of docs/serving.md
-
-
 @pytest.mark.parametrize("beginning", ["import json", "import numpy, openvino"])
 def test_a_program_of_the_document_runs(of_ids, tmp_path, monkeypatch, capsys, beginning):
-    """That of OpenVINO with ids of the small vocabulary here."""
+    """Those of docs/serving.md; that of OpenVINO with ids of the small vocabulary here."""
     need("openvino" if "openvino" in beginning else "onnxruntime")
     made = of_ids("classifier")
     (program,) = re.findall(rf"```python\n({beginning}.*?)```", SERVING.read_text(), re.DOTALL)
     monkeypatch.chdir(made.weights.parent)
-    if "openvino" in beginning:
-        exec(program.replace("101, 102", "2, 3"), {})
-        assert re.fullmatch(r"\[\[[\d. ]+\]\]\n", capsys.readouterr().out)
-        return
-    run(make_options(tmp_path, "classifier", made.weights, format="onnx", export_dir="onnx_export"))
-    exec(program, {})
-    tokenizer = FullTokenizer("vocab.txt", made.options.do_lower_case is not False)
-    row = tokenizer.convert_tokens_to_ids(["[CLS]", *tokenizer.tokenize("a lovely film"), "[SEP]"])
-    ids = np.array([row], np.int32)
-    scores = made.model({"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)})
-    assert capsys.readouterr().out.strip() == LABELS[int(np.argmax(scores))]
+    if "onnx" in program:
+        run(make_options(tmp_path, "classifier", made.weights, format="onnx", export_dir="onnx_export"))
+    exec(program.replace("101, 102", "2, 3"), {})
+    printed = capsys.readouterr().out.strip()
+    (best,) = bert_tf2.load(made.weights.parent).classify(["a lovely film"])
+    assert re.fullmatch(r"\[\[[\d. ]+\]\]", printed) if "openvino" in beginning else printed == max(best, key=best.get)

@@ -1,6 +1,7 @@
 """serving/triton: an export behind Triton, which the wheel nvidia-pytriton brings; `make triton`."""
 
 import concurrent.futures
+import itertools
 import json
 import pathlib
 import shutil
@@ -12,9 +13,9 @@ import urllib.request
 
 import numpy as np
 import pytest
-from export_cases import assert_outputs, export, make_options, rows, run
+from export_cases import assert_outputs, export, rows
 
-from bert_tf2.pretraining import predict_masked
+import bert_tf2
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-triton" / "bin" / "python"
@@ -33,26 +34,21 @@ class Server:
     def __init__(self, models: pathlib.Path, log):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
-        flags = [f"--model-repository={models}", "--model-control-mode=poll", "--repository-poll-secs=1"]
-        flags += ["--http-address=127.0.0.1", f"--http-port={self.address.partition(':')[2]}"]
-        flags += ["--allow-grpc=false", "--allow-metrics=false"]
-        command = [PYTHON, ROOT / "serving/triton/start.py", *flags]
+            self.port = free.getsockname()[1]
+        flags = [f"--model-repository={models}", "--http-address=127.0.0.1", f"--http-port={self.port}"]
+        command = [PYTHON, ROOT / "serving/triton/start.py", *flags, "--allow-grpc=false", "--allow-metrics=false"]
         self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline = time.monotonic() + 180
+        while True:
+            try:
+                return self.get("models/bert/ready")
+            except OSError:
+                assert time.monotonic() < deadline and self.process.poll() is None, "Triton is not ready"
+                time.sleep(0.2)
 
     def get(self, path: str, body: bytes | None = None):
-        with urllib.request.urlopen(f"http://{self.address}/v2/{path}", body, timeout=60) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/v2/{path}", body, timeout=60) as answer:
             return json.loads(answer.read() or "{}")
-
-    def wait(self, path: str) -> None:
-        """Until there is something."""
-        deadline = time.monotonic() + 180
-        while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                return self.get(path)
-            except OSError:
-                time.sleep(0.2)
-        raise AssertionError(f"{path}: not there")
 
     def ask(self, **inputs: np.ndarray) -> dict[str, np.ndarray]:
         """The outputs for texts [B] or ids [B, F]."""
@@ -61,14 +57,15 @@ class Server:
             kind, shape = ("INT32", value.shape) if value.dtype.kind == "i" else ("BYTES", [len(value), 1])
             given.append({"name": name, "shape": [*shape], "datatype": kind, "data": value.tolist()})
         answer = self.get("models/bert/infer", json.dumps({"inputs": given}).encode())
-        found = {one["name"]: np.array(one["data"], TYPES[one["datatype"]]) for one in answer["outputs"]}
-        return {one["name"]: found[one["name"]].reshape(one["shape"]) for one in answer["outputs"]}
+        return {
+            one["name"]: np.array(one["data"], TYPES[one["datatype"]]).reshape(one["shape"])
+            for one in answer["outputs"]
+        }
 
-    def refusal(self, **inputs: np.ndarray) -> str:
+    def refuses(self, words: str, **inputs: np.ndarray) -> None:
         with pytest.raises(urllib.error.HTTPError) as refused:
             self.ask(**inputs)
-        assert refused.value.code == 400
-        return json.loads(refused.value.read())["error"]
+        assert refused.value.code == 400 and words in json.loads(refused.value.read())["error"]
 
 
 @pytest.fixture(scope="module")
@@ -80,67 +77,46 @@ def served(tmp_path_factory):
     with open(folder / "log.txt", "w") as log:
         server = Server(folder / "models", log)
         try:
-            server.wait("models/bert/ready")
-            yield server, made, folder
+            yield server, made, bert_tf2.load(made.weights.parent)
         finally:
             server.process.terminate()
             status = server.process.wait(60)
     assert status == 0, (folder / "log.txt").read_text()[-2000:]
 
 
-def expected(made, text: str) -> list[list[tuple[str, float]]]:
-    """What predict_masked.py answers."""
-    (answer,) = predict_masked.predict(made.model, made.tokenizer, [text], top_k=3)
-    return [[(one.token, one.probability) for one in mask.predictions] for mask in answer.masks]
-
-
-def assert_words(found: dict[str, np.ndarray], row: int, wanted: list[list[tuple[str, float]]]) -> None:
-    count = len(wanted)
-    assert found["tokens"][row, :count].tolist() == [[token for token, _ in mask] for mask in wanted]
-    probabilities = [[probability for _, probability in mask] for mask in wanted]
-    np.testing.assert_allclose(found["scores"][row, :count], probabilities, atol=1e-5)
-    assert (found["positions"][row, count:] == -1).all()
+def assert_words(bert, found: dict[str, np.ndarray], row: int, text: str) -> None:
+    """A row has the words of predict_masked.py for a text."""
+    answer = bert.fill_mask(text, top_k=3)
+    for place, mask in enumerate(answer.masks):
+        assert found["tokens"][row, place].tolist() == [one.token for one in mask.predictions]
+        wanted = [one.probability for one in mask.predictions]
+        np.testing.assert_allclose(found["scores"][row, place], wanted, atol=1e-5)
+    assert (found["positions"][row, len(answer.masks) :] == -1).all()
 
 
 def test_texts_and_ids(served):
-    server, made, _ = served
+    server, made, bert = served
     found = server.ask(text_a=np.array(TEXTS))
     for row, text in enumerate(TEXTS):
-        assert_words(found, row, expected(made, text))
+        assert_words(bert, found, row, text)
     ids = rows()
-    found = server.ask(**ids)
-    wanted = made.ask("serving_default", **ids)
+    found, wanted = server.ask(**ids), made.ask("serving_default", **ids)
     assert_outputs({**found, "tokens": found["tokens"].astype("S")}, {**wanted, "tokens": wanted["tokens"].astype("S")})
 
 
-def test_wrong_inputs(served):
-    server = served[0]
-    assert "row 0 of input_ids holds 99;" in server.refusal(input_ids=np.array([[2, 4, 99]]))
-    assert "[MASK]" in server.refusal(text_a=np.array(["a film"]))
-    assert "the inputs text_b are those of no signature" in server.refusal(text_b=np.array(["a film"]))
-
-
 def test_parallel_clients_share_batches_and_not_errors(served):
-    server, made, _ = served
-    wanted = {text: expected(made, text) for text in TEXTS}
+    server, _, bert = served
+    server.refuses("row 0 of input_ids holds 99;", input_ids=np.array([[2, 4, 99]]))
+    server.refuses("text_b", text_b=np.array(["a film"]))
 
-    def client(number: int) -> None:
-        for turn in range(10):
-            if (number + turn) % 4 == 0:
-                assert "[MASK]" in server.refusal(text_a=np.array(["no blank"]))
-            text = TEXTS[(number + turn) % len(TEXTS)]
-            assert_words(server.ask(text_a=np.array([text])), 0, wanted[text])
+    def client(number: int) -> list[tuple[dict[str, np.ndarray], str]]:
+        texts = [TEXTS[(number + turn) % len(TEXTS)] for turn in range(10)]
+        server.refuses("[MASK]", text_a=np.array(["no blank"]))
+        return [(server.ask(text_a=np.array([text])), text) for text in texts]
 
     with concurrent.futures.ThreadPoolExecutor(8) as clients:
-        list(clients.map(client, range(8)))
+        answers = [*itertools.chain(*clients.map(client, range(8)))]
+    for found, text in answers:
+        assert_words(bert, found, 0, text)
     (counts,) = server.get("models/bert/stats")["model_stats"]
     assert counts["execution_count"] < counts["inference_count"]
-
-
-def test_a_new_version_replaces_the_old_one(served):
-    server, made, folder = served
-    exported = run(make_options(folder, "masked_lm", made.weights))
-    shutil.move(exported, folder / "models/bert")
-    server.wait("models/bert/versions/2/ready")
-    assert_words(server.ask(text_a=np.array(TEXTS[:1])), 0, expected(made, TEXTS[0]))
-    assert server.get("models/bert")["versions"] == ["2"]
