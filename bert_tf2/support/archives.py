@@ -66,7 +66,7 @@ def _is_copy(place: str, state: str) -> bool:
 def _make_copy(path: str, place: str, state: str, is_local: bool) -> None:
     files.make_directory(os.path.dirname(place))
     outputs.remove_leftovers(os.path.dirname(place))
-    beside = outputs.name_beside(place)  # removed by the next process if this one is killed
+    beside = outputs.name_beside(place)  # if this process is killed, the next process removes the folder
     files.make_directory(beside)
     try:
         with errors.writing(beside):
@@ -118,7 +118,7 @@ def _unpack(path: str, archive: str, folder: str) -> None:
 
 
 def _folders_of_weights(folder: str) -> list[str]:
-    """The folders with weights, without the parts of a model that lies in a folder above."""
+    """The folders with weights, without the parts of a model in a folder above."""
     found = []
     for place, inner, names in os.walk(folder):
         inner[:] = sorted(name for name in inner if name != "__MACOSX")

@@ -60,7 +60,7 @@ class _Formatter(python_logging.Formatter):
 
 @contextlib.contextmanager
 def filtered(logger: python_logging.Logger, keep: Callable[[python_logging.LogRecord], bool]) -> Iterator[None]:
-    """Within this context, `keep` decides which records of this thread are logged; other threads log as before."""
+    """A context in which `keep` decides which records of this thread are logged; other threads log as before."""
     this = threading.get_ident()
 
     def decide(record: python_logging.LogRecord) -> bool:
@@ -81,7 +81,7 @@ def table(title: str, rows: Mapping[str, object]) -> str:
 
 
 def summary(written: Sequence[str], figures: Mapping[str, float] | None = None) -> None:
-    """Logs the results of a run: what it wrote, under the names that the user gave, and its main figures."""
+    """Logs the results of a run: the files it wrote, under the names that the user gave, and its main figures."""
     rows = {"wrote": ", ".join(written)} if written else {}
     if figures:
         rows["results"] = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())

@@ -7,7 +7,7 @@ import json
 import numpy as np
 
 _SCALE = 10**6
-_NONE = b"\0"  # stands for a character that is left out
+_NONE = b"\0"  # represents a character that is left out
 
 
 def _words(texts: list[str]) -> np.ndarray:
@@ -39,7 +39,7 @@ def json_lists(values: np.ndarray) -> list[str]:
     # Exact: a float32 has 24 bits and the odd part of 10^6 has 14, which together fit into a double.
     scaled = np.rint(values.astype(np.float64) * _SCALE)
     size = np.abs(scaled)
-    # Python writes smaller numbers with an exponent. They and larger ones are rare.
+    # Python writes smaller numbers with an exponent. Such numbers and larger numbers are rare.
     simple = ((size >= 100) & (size < 1000 * _SCALE)).all(axis=1)
     texts = iter(_plain(scaled[simple], size[simple]))
     return [

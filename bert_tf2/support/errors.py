@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 class UserError(Exception):
     """The user's input is wrong, and the user can fix it.
 
-    The message is the single line that a script prints before it exits with `status`. It states what is wrong, in which
-    file and row (or with which flag), and what to do. Scripts show no traceback for it; every other exception is a bug
+    The message is the single line that a script prints before it exits with `status`. It names the fault, its
+    file and row (or flag), and the remedy. Scripts show no traceback for it; every other exception is a bug
     and keeps its traceback.
 
     Docstrings do not repeat what raises it:
@@ -27,7 +27,7 @@ class UserError(Exception):
     | takes settings or arguments | one is out of range, contradicts another, or does not fit the model or the files |
     | reads a file | it is missing, damaged, of another kind, says what is not allowed there, or has changed since |
     | opens weights | variables are missing, or have other shapes, not finite values or another vocabulary than stated |
-    | writes a file | it cannot be written, or would take the place of an input or of what belongs to another run |
+    | writes a file | it cannot be written, or would replace an input or a file of another run |
     | uses a device, worker or library | it is missing, cannot be reached, was started otherwise, or has ended |
 
     Attributes:
@@ -51,8 +51,8 @@ def and_more(items: Sequence[object], most: int = 20, separator: str = ", ") -> 
 # Errors of the operating system
 
 ADVICE = {
-    errno.ENOSPC: "make room on this disk, or write to another one",
-    errno.EDQUOT: "delete files of yours on this disk, or write to another one",
+    errno.ENOSPC: "make room on this disk, or write to another disk",
+    errno.EDQUOT: "delete files of yours on this disk, or write to another disk",
     errno.EROFS: "write to another folder",
     errno.EACCES: "change the permissions, or choose another folder",
 }
@@ -98,7 +98,7 @@ def sentence(number: int) -> str:
 
 @contextlib.contextmanager
 def writing(*targets: str) -> Iterator[None]:
-    """Within it, an error of the system that names no file, or one of these or one in them, becomes a UserError."""
+    """A context: an error of the system that names no file, a target or a file in a target becomes a UserError."""
     try:
         yield
     except Exception as error:
@@ -113,7 +113,7 @@ def writing(*targets: str) -> Iterator[None]:
 def reading(path: str, *errors: type[Exception], problem: str = DAMAGED) -> Iterator[None]:
     """Around one call of a library that reads a file: its own `errors` become a UserError that names the file.
 
-    {} in `problem` stands for the library's message. Every other exception is a bug, and keeps its traceback.
+    {} in `problem` is replaced by the library's message. Every other exception is a bug, and keeps its traceback.
     """
     try:
         yield

@@ -1,6 +1,6 @@
-"""Reading and writing files, also compressed ones.
+"""Reading and writing files, which may be compressed.
 
-Local paths go through Python; anything with a scheme (`gs://...`) goes through `tf.io.gfile`, which is imported only
+Python opens local paths; `tf.io.gfile` opens anything with a scheme (`gs://...`), and is imported only
 then, so that a script on local files can report a bad flag or a missing file before TensorFlow loads. A remote file
 system that does not answer is a UserError.
 """
@@ -50,7 +50,7 @@ def is_directory(path: str) -> bool:
 
 
 def companion(folder: str, name: str) -> str | None:
-    """The path of a file that may lie beside others, in `folder`; None if there is none.
+    """The path of a file that may be beside others, in `folder`; None if the file does not exist.
 
     Raises UserError for a pipe, which nobody may write to, and for a link to a file that is not there.
     """
@@ -134,7 +134,7 @@ def open_binary(path: str, mode: str = "rb"):
 
 
 class _Read(io.FileIO):
-    """A file to read, whose name stands in errors amid reading, as that of a file to open does."""
+    """A file to read, whose name is in errors amid reading too, and not only in errors of opening."""
 
     read, readall = io.RawIOBase.read, io.RawIOBase.readall  # which call readinto
 
@@ -182,7 +182,7 @@ def missing(path: str) -> str:
 
 
 def dangling(path: str) -> str:
-    """What to say of a link that leads nowhere; "" for anything else."""
+    """The message about a link that leads nowhere; "" for anything else."""
     if is_remote(path) or not os.path.islink(path) or os.path.exists(path):
         return ""
     return (
@@ -233,10 +233,10 @@ def open_unpacked(path: str, *, of_text: bool = False) -> Iterator[BinaryIO]:
 
     Args:
       path: the file.
-      of_text: whether archives of bzip2 and xz are read too. TensorFlow's reader of records reads those of gzip only.
+      of_text: whether archives of bzip2 and xz are read too. TensorFlow's reader of records knows gzip only.
     """
     with open_binary(path) as packed:
-        if hasattr(packed, "peek"):  # a pipe cannot go back
+        if hasattr(packed, "peek"):  # a pipe cannot be rewound
             begin = packed.peek(_LONGEST_BEGIN)
         else:
             begin = packed.read(_LONGEST_BEGIN)
@@ -277,7 +277,7 @@ HEAD_BYTES = 4096
 """The bytes from the beginning of a file by which its kind is recognized."""
 
 _PAGE = rb"(\xef\xbb\xbf)?\s*<(!DOCTYPE html|html|head|\?xml)\b"
-# How a file begins, as a regular expression -> what it is, and what to do; {path} stands for its name.
+# How a file begins, as a regular expression -> the kind, and the remedy with {path} in place of the name.
 _KINDS = {
     rb"\xff\xfe|\xfe\xff": ("text in UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8 {path} > {path}.utf8"),
     **{
@@ -287,7 +287,7 @@ _KINDS = {
     rb"version https://git-lfs": ("a pointer of Git LFS and not the file itself", "fetch that: git lfs pull"),
     _PAGE: ("an HTML page, perhaps the answer of a server instead of the file", "download the file itself"),
 }
-# The same for what weights may be, or be packed in, but text is not.
+# The same for kinds that weights may have, or be packed in, and texts do not.
 _KINDS_NOT_OF_TEXT = {
     rb"PK\x03\x04": ("a zip archive", "unpack it first: unzip {path}"),
     rb"7z\xbc\xaf\x27\x1c": ("a 7-Zip archive", "unpack it first: 7z x {path}"),
@@ -297,7 +297,7 @@ _KINDS_NOT_OF_TEXT = {
 
 
 def recognize(head: bytes, path: str, wanted: str, *, text: bool = False) -> str | None:
-    """What a file evidently is instead of what is `wanted`, and what to do; None for anything unknown.
+    """Names the kind that a file evidently has instead of `wanted`, and a remedy; None for an unknown kind.
 
     `text`: whether that is any text, which HTML may be, and archives of several files are not.
     """
@@ -308,7 +308,7 @@ def recognize(head: bytes, path: str, wanted: str, *, text: bool = False) -> str
 
 
 def mismatch(head: bytes, path: str, wanted: str, of_text: str = "give another file") -> str | None:
-    """The same for a binary file, whose reader would call a text damaged; `of_text`: what to do with one."""
+    """The same for a binary file, whose reader would call a text damaged; `of_text`: the remedy for a text."""
     problem = recognize(head, path, wanted)
     if not problem and head and b"\0" not in head:
         with contextlib.suppress(UnicodeDecodeError):
@@ -382,7 +382,7 @@ def _not_utf8(path: str, line: int, error: UnicodeDecodeError) -> UserError:
         return UserError(f"{path}, line {line}: is no text, but binary data; give the file with the text")
     return UserError(
         f"{path}, line {line}: not UTF-8 text (byte 0x{byte:02x}); correct this place if the rest is UTF-8, or convert"
-        f" it from its encoding, here that of Western texts: iconv -f CP1252 -t UTF-8 {name} > {name}.utf8"
+        f" it from its encoding, here the encoding of Western texts: iconv -f CP1252 -t UTF-8 {name} > {name}.utf8"
     )
 
 
@@ -419,9 +419,9 @@ def write_json(path: str, content: Any, *, durable: bool = False) -> None:
 def match_files(names: str, *, skip_unmatched: bool = False) -> list[str]:
     """The files that match a comma-separated list of names and globs.
 
-    The order is that of the list; the matches of a glob are sorted (in the reference they have the order of the file
-    system). A file that is named twice occurs twice, as in the reference. With `skip_unmatched`, a name that matches
-    nothing is left out with a warning, as long as another one does.
+    The files have the order of the list; the matches of a glob are sorted (in the reference they have the order of the
+    file system). A file that is named twice occurs twice, as in the reference. With `skip_unmatched`, a name that
+    matches nothing is left out with a warning, as long as another name matches.
     """
     found: list[str] = []
     problems: list[str] = []

@@ -1,4 +1,4 @@
-"""The command line: flags from an options class, what --help shows, and how a script starts and fails.
+"""The command line: flags from an options class, the help screen, and how a script starts and fails.
 
 Only this module and the scripts use flags. TensorFlow is imported after the flags have been checked, so that a wrong
 flag is reported immediately.
@@ -44,7 +44,7 @@ def run(options_class: type[Options], main: Callable[[Any], None]) -> None:
 
 
 class _Number(flags.ArgumentParser):
-    """An int or a float. For Python, 1_0 is 10; whoever types it means something else."""
+    """An int or a float. Python reads 1_0 as 10; whoever types 1_0 means something else."""
 
     def __init__(self, kind: type):
         self._kind = kind
@@ -125,13 +125,13 @@ def _parse(cls: type[Options], argv: Sequence[str]) -> Options:
 def _near(wanted: str, known: Iterable[str]) -> list[str]:
     """The names that are similar to a wrong one, at most three: do_lower_case for do_lower."""
     wanted = wanted.strip("-").replace("-", "_").lower()
-    found = sorted(name for name in known if len(wanted) > 2 and wanted in name)  # shorter ones are in many names
+    found = sorted(name for name in known if len(wanted) > 2 and wanted in name)  # shorter words are in many names
     return found[:3] or difflib.get_close_matches(wanted, known, n=2, cutoff=0.65)
 
 
 def _options(cls: type[Options], argv: Sequence[str]) -> Options:
     if cls.words is not None:
-        FLAGS.set_gnu_getopt()  # flags may also stand behind the words
+        FLAGS.set_gnu_getopt()  # flags may also follow the words
     rest = FLAGS([*argv])
     values = {name: FLAGS[name].value for name in settings.settings_of(cls)}
     for name, (stated, _, default) in settings.settings_of(cls).items():
@@ -150,7 +150,7 @@ def _options(cls: type[Options], argv: Sequence[str]) -> Options:
 
 
 def _help(cls: type[Options]) -> str:
-    """What --help shows: the docstring, and the flags in their groups."""
+    """The help screen: the docstring, and the flags in their groups."""
     width = min(shutil.get_terminal_size().columns, _WIDEST_HELP) - 1
     paragraphs = inspect.cleandoc(cls.__doc__ or "").split("\n\n")
     text = [each if "\n " in each else textwrap.fill(each, width) for each in paragraphs]
@@ -170,7 +170,7 @@ def _help(cls: type[Options]) -> str:
 
 
 def _entry(cls: type[Options], name: str) -> tuple[str, str]:
-    """A flag with a word for its value, nothing for a switch, and what is said of it."""
+    """A flag with a word for its value, nothing for a switch, and its explanation."""
     (stated, kind, _), default = settings.settings_of(cls)[name], FLAGS[name].default
     of_text = {"file": "=FILE", "dir": "=FOLDER", "checkpoint": "=PATH"}.get(name.rpartition("_")[2], "=TEXT")
     switch = "=True|False" if default is None else ""

@@ -22,13 +22,13 @@ _NAME = re.compile(r"(?P<repo>[\w-][\w.-]*/[\w-][\w.-]*)(?:@(?P<revision>[\w./-]
 _BESIDE = ["*.json", "vocab.txt"]
 # The first of these that a model has.
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "*.ckpt*")
-# What makes ORGANIZATION/NAME look like a path: folders that are there, or have such names, with typing errors.
+# ORGANIZATION/NAME looks like a path if a folder here, or a folder with one of these names, differs by a typing error.
 _USUAL_FOLDERS = (
     *("checkpoint", "checkpoints", "ckpt", "data", "experiments", "export", "model", "models", "out", "output"),
     *("outputs", "pretraining_output", "result", "results", "runs", "saved_models", "tmp", "trained", "weights"),
 )
 _LIKE_A_FILE = re.compile(r"(bert_)?model\.ckpt.*|.*\.(ckpt|index|keras|h5|bin|safetensors|pb|json|txt|pt|tar|gz)")
-_LIKE = 0.8  # of difflib: one letter in five may be another one
+_LIKE = 0.8  # of difflib: one letter in five may differ
 
 
 def with_weights_fetched(cls: type[Options], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def fetched(path: str) -> str:
 
 
 def _local_folder(path: str) -> str:
-    """Why a path looks like that of a local file with a typing error; "" if it does not."""
+    """Why a path looks like a local path with a typing error; "" if it does not."""
     folder, name = path.split("/")
     if near := difflib.get_close_matches(folder, [there.rstrip("/") for there in glob.glob("*/")], 1, _LIKE):
         return f"there is the folder {near[0]}"

@@ -1,4 +1,4 @@
-"""Names that stand for what is imported when they are first used: of a package (PEP 562), and in saved models."""
+"""Names whose modules are imported when a name is first used: names of a package (PEP 562), and in saved models."""
 
 from __future__ import annotations
 

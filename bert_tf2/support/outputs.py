@@ -31,7 +31,7 @@ def is_remote(path: str) -> bool:
 
 
 class Output(NamedTuple):
-    """A flag and its value: a file, or a folder, then with patterns of what is written into it."""
+    """A flag and its value: a file, or a folder, then with patterns of the files that are written into it."""
 
     flag: str
     value: str
@@ -184,7 +184,7 @@ def _remove_leftovers(folder: str, here: int) -> None:
 
 
 def _may_be_written(path: str, process: int) -> bool:
-    """Whether there is a process of this number, be it that of another program: then the file stays for now."""
+    """Whether there is a process of this number, perhaps of another program: then the file stays for now."""
     if process == os.getpid():  # in a container, the next process often has the number of the last one
         return os.path.abspath(path) in _begun
     try:

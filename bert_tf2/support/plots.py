@@ -14,7 +14,7 @@ from bert_tf2.support.errors import UserError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The settings of matplotlib are those of the process: threads would restore each other's.
+# The settings of matplotlib belong to the process: threads would restore each other's settings.
 _ONE_AT_A_TIME = threading.Lock()
 
 

@@ -21,17 +21,17 @@ SECONDS_TO_END = 5.0
 """How long a process may take to end that was asked to."""
 
 is_script = False
-"""Whether this process is that of a script, which may change what belongs to all of it. A library call may not."""
+"""Whether this process runs a script, which may change settings of the whole process. A library call may not."""
 
 children: list[subprocess.Popen] = []
 """The processes that a signal which ends a script ends before."""
 
 tidying: list[Callable[[], None]] = []
-"""What removes partial files when a signal ends a script. It can run at any point, so it must not wait for anything."""
+"""Functions that remove partial files when a signal ends a script, at any point, so they must not wait for anything."""
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal requested that this process stop; `status` is what shells and schedulers expect then, 128 + number."""
+    """A signal requested that this process stop; `status` is 128 + number, as shells and schedulers expect."""
 
     def __init__(self, number: int, message: str):
         super().__init__(message)
@@ -42,12 +42,12 @@ def begin() -> None:
     """From here on, a signal ends children, tidies up, prints one line and exits with status 128 + number.
 
     Its handler raises nothing, because such an exception can be lost: Python drops it in a destructor, TensorFlow
-    prints it in a callback, and the script would go on. Standard output is UTF-8 in any locale, as every file is.
+    prints it in a callback, and the script would continue. Standard output is UTF-8 in any locale, as every file is.
     """
     global is_script
     is_script = True
     handle_signals(_end)
-    with contextlib.suppress(AttributeError):  # it is closed, or not that of a process
+    with contextlib.suppress(AttributeError):  # it is closed, or is no stream of a process
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")  # for names of files that are not UTF-8
 
 
@@ -137,7 +137,7 @@ def load_tensorflow(xla_cache_dir: str | None = None):
     check_backend()
     xla_flags.prepare(xla_cache_dir)
     is_new = "TF_CPP_MIN_LOG_LEVEL" not in os.environ
-    # Of a TPU that is none and of a worker that ends, TensorFlow logs errors besides the exception, which says it too.
+    # TensorFlow logs a missing TPU or a lost worker as an error and also raises; the log adds nothing.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         import tensorflow as tf

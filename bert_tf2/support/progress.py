@@ -33,7 +33,7 @@ class Progress(tqdm):
     ):  # fmt: skip
         """`contents`: how many items a unit has and their name, for the speed (examples/s), by default the unit.
 
-        `done`: what an earlier run has done; `tell_ends`: whether short work is logged too, at its first and last step.
+        `done`: the work of an earlier run; `tell_ends`: whether short work is logged too, at its first and last step.
         """
         self._is_first, self._tell_ends, self._contents = True, tell_ends, contents or (1, unit)
         self._drawn, self._left_out = on_terminal(), 0.0

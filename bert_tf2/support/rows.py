@@ -1,4 +1,4 @@
-"""The rows of what a user gives in Python: lists, arrays, columns and tables of any library, and data sets.
+"""The rows of a user's data in Python: lists, arrays, columns and tables of any library, and data sets.
 
 All that takes texts or labels reads them here, so that one input has one answer everywhere. Libraries are known by
 their methods, and none is imported: `to_pylist` of pyarrow, `to_list` of pandas, polars and RaggedTensor, `tolist` of
@@ -48,7 +48,7 @@ def values(column: Any, name: str) -> list:
 def table(given: Any) -> list[tuple[str, Any]] | None:
     """The names and columns of a table of pandas, polars, pyarrow or `datasets`, or of a dict; None for anything else.
 
-    To go through a table of pandas gives the names of its columns, which are never rows.
+    A loop over a table of pandas gives the names of its columns, which are never rows.
     """
     if isinstance(given, Mapping):
         are_columns = given and not any(isinstance(one, str | bytes) or not _has_rows(one) for one in given.values())
@@ -72,7 +72,7 @@ def _has_rows(column: Any) -> bool:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a cell is empty in a table: None, nan, or what pandas has for these."""
+    """Whether a cell is empty in a table: None, nan, or NA and NaT of pandas."""
     is_nan = isinstance(value, float) and value != value
     return is_nan or value is None or type(value).__name__ in ("NAType", "NaTType")
 

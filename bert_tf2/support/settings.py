@@ -3,7 +3,7 @@
     vocab_file: str = setting("The vocabulary to write.", group=DATA, writes_file=True)  # required
     vocab_size: int = setting("How many entries there may be.", 30522, group=DATA, low=1)
 
-`flags.define` defines a flag for every field, and the docstring of the class is what --help begins with. The
+`flags.define` defines a flag for every field, and --help begins with the docstring of the class. The
 constructor raises WrongSetting if a rule of the class or of its bases is broken.
 """
 
@@ -65,7 +65,7 @@ class Setting:
     reads: bool | str = False  # whether it names files to be read; "weights" for a checkpoint
     writes: Sequence[str] | None = None  # for an output folder: patterns of the files that are written into it
     writes_file: bool = False  # whether it names a file to be written
-    decides: str | None = None  # what another value changes in a training that goes on: "the dropout changes"
+    decides: str | None = None  # what another value changes in a training that continues: "the dropout changes"
     is_switch: bool = False  # whether its choices have "true" and "false", which True and False and a bare flag mean
     kept: bool = False  # whether it decides what a fine-tuned model answers, so that task.json keeps it
     beside_weights: str | None = None  # the file beside the weights that is its default, if it is required
@@ -77,13 +77,13 @@ def setting(help: str, default: Any = dataclasses.MISSING, **stated: Any) -> Any
 
 
 def kept_setting(help: str, usual: float | None, **stated: Any) -> Any:
-    """A setting that task.json keeps: None stands for "not given", until weights.task_file.take sets it."""
+    """A setting that task.json keeps: None means "not given", until weights.task_file.take sets it."""
     return setting(help, None, flag_default=usual, kept=True, **stated)
 
 
 @options
 class Options:
-    """The base of all options classes. A class states its own rules; those of all its bases apply as well."""
+    """The base of all options classes. A class states its own rules; the rules of all its bases apply as well."""
 
     any_of: ClassVar[Sequence[str]] = ()  # switches, at least one of which must be on
     needs: ClassVar[Sequence[tuple[str, str]]] = ()  # (setting, the setting that it requires)
@@ -119,7 +119,7 @@ class Options:
         """Checks rules that attributes cannot express, one method per class and base. Raises WrongSetting."""
 
     def check_inputs(self) -> None:
-        """Refuses what small files and missing ones show, before TensorFlow is loaded; one method as `check`."""
+        """Refuses faults of small or missing files before TensorFlow is loaded; one method per class, as `check`."""
 
 
 _HOME = re.compile(r"(?:^|(?<=,))~(?=/)")  # of one or several names of files; a shell sees it only in front of a word
@@ -129,7 +129,7 @@ _HOME = re.compile(r"(?:^|(?<=,))~(?=/)")  # of one or several names of files; a
 def settings_of(cls: type[Options]) -> dict[str, tuple[Setting, type, Any]]:
     """The settings of a class by name: the Setting, the type (without None), the default or MISSING.
 
-    Those that the class defines come first, then those of its bases.
+    The settings that the class defines come first, then the settings of its bases.
     """
     kinds = typing.get_type_hints(cls)
     kinds |= {name: typing.get_args(kind)[0] for name, kind in kinds.items() if isinstance(kind, types.UnionType)}
@@ -175,7 +175,7 @@ def stated_by(cls: type[Options], attribute: str) -> Iterator[Any]:
 
 
 def deciding(given: Options) -> dict[str, tuple[Any, str]]:
-    """The settings that decide what the steps of a training compute: values, and what another one changes."""
+    """The settings that decide what the steps of a training compute: values, and the effect of another value."""
     stated = {name: found.decides for name, (found, _, _) in settings_of(type(given)).items() if found.decides}
     return {name: (getattr(given, name), change) for name, change in stated.items()}
 

@@ -67,7 +67,7 @@ def prepare(cache_dir: str | None = None) -> None:
 
 
 def _cache_folder(cache_dir: str | None, release: str) -> pathlib.Path | None:
-    """Returns the folder for the programs of this machine, or None where there can be none.
+    """Returns the folder for the programs of this machine, or None where no folder is possible.
 
     A program runs only with the GPU, the driver, the TensorFlow and the flags that it was compiled for, so their names
     are in the name of the folder.
