@@ -75,18 +75,6 @@ def test_known_files_are_not_opened_and_what_changed_is_read_anew(paths, read):
     assert fresh == [paths[0], paths[3]] and index.total == sum(COUNTS) + COUNTS[0]
 
 
-def test_two_sets_of_records_in_a_folder_share_the_kept_index(paths, read, tmp_path):
-    for some in (paths[:2], paths[2:]) * 2:
-        index, fresh = read(some)
-        equal(index, record_index.read_index(some))
-    assert fresh == [] and kept(tmp_path) == ["records"]
-    os.remove(paths[0])
-    os.utime(paths[2], ns=(1, 1))  # so that something is read, and all is kept again
-    read(paths[2:])
-    content = (tmp_path / "records" / record_index.NAME).read_text()
-    assert [f'"{path}"' in content for path in paths] == [False, True, True, True]
-
-
 def test_what_is_not_kept(paths, read, tmp_path):
     """A worker that keeps nothing, small records, and files that are refused."""
 

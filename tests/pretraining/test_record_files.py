@@ -87,14 +87,15 @@ def test_files_that_are_not_those_of_a_run(made, shards, case):
 
 
 @pytest.mark.parametrize(("name", "word"), [("longer", "max_seq_length"), ("words", "next_sentence")])
-def test_the_first_record_of_every_file_is_checked(made, tmp_path, name, word):
+def test_the_first_record_of_every_file_is_checked(made, shards, name, word):
+    """The files are beside a manifest that is not about them."""
     for number in range(120):
-        (tmp_path / f"x{number:03d}").symlink_to(made / "good")
-    shutil.copy(made / name, tmp_path / "x120")
-    refuses(f"x120, record 1: {word}", train, f"{tmp_path}/x*", made)
-    refuses(f"x120, record 1: {word}", evaluate, f"{tmp_path}/x*", made)
-    record_index.read([*map(str, tmp_path.glob("x*"))], "none", keep=True, smallest=1)  # so the files are known
-    refuses(f"x120, record 1: {word}", train, f"{tmp_path}/x*", made)
+        (shards / f"x{number:03d}").symlink_to(made / "good")
+    shutil.copy(made / name, shards / "x120")
+    refuses(f"x120, record 1: {word}", train, f"{shards}/x*", made)
+    refuses(f"x120, record 1: {word}", evaluate, f"{shards}/x*", made)
+    record_index.read([*map(str, shards.glob("x*"))], "none", keep=True, smallest=1)  # so the files are known
+    refuses(f"x120, record 1: {word}", train, f"{shards}/x*", made)
 
 
 def test_what_is_meant_may_be_read(made, shards):

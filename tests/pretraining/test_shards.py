@@ -247,9 +247,9 @@ def there(data):
 def test_remote_records_are_those_on_a_disk(there, data, name):
     """Finished shards are kept, and the manifest is not written for each: stores of objects limit that."""
     (data / "out").mkdir()
-    files = [{"input_file": f"{place}/o*.txt,{place}/two.gz", "num_shards": 9} for place in (data, there)]
     local, remote = (
-        data_options(place, f"out/{name}", **each) for place, each in zip((data, there), files, strict=True)
+        data_options(place, f"out/{name}", input_file=f"{place}/o*.txt,{place}/two.gz", num_shards=9)
+        for place in (data, there)
     )
     sharded.run(local, Here())
     with pytest.raises(ZeroDivisionError):
