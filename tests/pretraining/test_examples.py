@@ -129,19 +129,17 @@ def test_a_tokenizer_of_one_s_own(tmp_path):
 
 def test_instances_of_one_s_own_are_written(tokenizer, tmp_path):
     own = types.SimpleNamespace(
-        tokens=["[CLS]", "[MASK]", "[SEP]", "b", "[SEP]"], segment_ids=[0, 0, 0, 1, 1], masked_lm_positions=[1],
-        masked_lm_labels=["a"], is_random_next=True,
+        tokens=["[CLS]", "[MASK]", "[SEP]"], segment_ids=[0, 0, 0], masked_lm_positions=[1], masked_lm_labels=["a"],
+        is_random_next=True,
     )  # fmt: skip
     path = str(tmp_path / "out")
-    pretraining.write_instance_to_example_files([own], tokenizer, 6, 2, [path])
+    pretraining.write_instance_to_example_files([own], tokenizer, 4, 2, [path])
     (row,) = rows_of(path)
-    assert row["input_ids"] == [*tokenizer.convert_tokens_to_ids(own.tokens), 0]
-    assert (row["masked_lm_positions"], row["next_sentence_labels"]) == ([1, 0], [1])
-    before = (tmp_path / "out").read_bytes()
-    for second, length, error in ((own, 4, ValueError), (None, 6, AttributeError)):  # too long; a failure halfway
+    assert row["input_ids"] == [*tokenizer.convert_tokens_to_ids(own.tokens), 0] and row["next_sentence_labels"] == [1]
+    for second, length, error in ((own, 2, ValueError), (None, 4, AttributeError)):  # too long; a failure halfway
         with pytest.raises(error):
             pretraining.write_instance_to_example_files([own, second], tokenizer, length, 2, [path])
-        assert (tmp_path / "out").read_bytes() == before and len([*tmp_path.iterdir()]) == 2
+        assert rows_of(path) == [row] and len([*tmp_path.iterdir()]) == 2
 
 
 # The script

@@ -184,14 +184,3 @@ def test_rows_without_an_entry_are_never_predicted(model, folder, call, capsys, 
     (tmp_path / "empty.txt").write_text("\n \n")
     refuses("empty.txt [MASK]", call, input_file=f"{tmp_path}/empty.txt")
     refuses("--sentence, line 2 UTF-8 0xff", call, sentence=["", "\udcff [MASK]"])
-
-
-def test_weights_of_other_models(tmp_path, model, call):
-    variables = checkpoint.tf1_variables(model)
-    encoder = {name: value for name, value in variables.items() if not name.startswith("cls/")}
-    checkpoint.save(f"{tmp_path}/encoder.ckpt", encoder)
-    refuses("encoder.ckpt head", call, sentence=["[MASK]"], init_checkpoint=f"{tmp_path}/encoder.ckpt")
-    head = {name: value for name, value in variables.items() if name.startswith("cls/predictions/")}
-    checkpoint.save(f"{tmp_path}/enough.ckpt", {**encoder, **head})  # the next-sentence head is not needed
-    loaded = predict_masked.load_model(CONFIG, f"{tmp_path}/enough.ckpt")
-    np.testing.assert_array_equal(loaded.masked_lm.transform.kernel, model.masked_lm.transform.kernel)

@@ -23,9 +23,6 @@ from bert_tf2.tokenization import FullTokenizer
 
 needs_sentencex = pytest.mark.skipif(importlib.util.find_spec("sentencex") is None, reason="needs the extra sentences")
 
-ENGLISH = 'Dr. Smith came at 5 p.m. on Jan. 5. He said: "It is late. Go home!" The U.S. economy grew 3.5 % in 2010.'
-GERMAN = "Er kam am 3. Oktober nach Bonn, z. B. mit Dr. Ott. „Was ist das?“, fragte er. Ludwig XIV. regierte lange."
-CHINESE = "他说:“你好吗?我很好。”然后他走了。今天天气很好!"
 TEXT = CORPUS.encode()
 PACK = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 
@@ -56,20 +53,20 @@ def test_a_line_is_a_sentence(tmp_path):
 
 
 @needs_sentencex
-@pytest.mark.parametrize(
-    ("language", "paragraph", "expected"),
-    [
-        ("en", ENGLISH, ["Dr. Smith came at 5 p.m. on Jan. 5.", 'He said: "It is late. Go home!"', ENGLISH[68:]]),
-        ("de", GERMAN, [GERMAN[:50], "„Was ist das?“, fragte er.", "Ludwig XIV. regierte lange."]),
-        ("zh", CHINESE, ["他说:“你好吗?我很好。”", "然后他走了。", "今天天气很好!"]),
-    ],
-)
-def test_paragraphs_are_split(tmp_path, language, paragraph, expected):
-    text = f"{paragraph}\r\n  {paragraph}  \n\n \n{paragraph}"
-    assert read(tmp_path, text, input_format="text", language=language) == [*expected * 2, "", "", *expected]
-    text = as_json(f"{paragraph}\r\n\n{paragraph}\n", "", paragraph) + "\n\ufeff" + as_json(paragraph)
-    found = read(tmp_path, text, input_format="jsonl", language=language)
-    assert found == [*expected * 2, "", "", *expected, "", *expected, ""]
+def test_paragraphs_are_split(tmp_path):
+    english = ["Dr. Smith came at 5 p.m. on Jan. 5.", 'He said: "It is late. Go home!"', "The U.S. economy grew 3.5 %."]
+    german = [
+        "Er kam am 3. Oktober nach Bonn, z. B. mit Dr. Ott.",
+        "„Was ist das?“, fragte er.",
+        "Ludwig XIV. regierte.",
+    ]
+    for language, expected in (("en", english), ("de", german)):
+        paragraph = " ".join(expected)
+        text = f"{paragraph}\r\n  {paragraph}  \n\n \n{paragraph}"
+        assert read(tmp_path, text, input_format="text", language=language) == [*expected * 2, "", "", *expected]
+        text = as_json(f"{paragraph}\r\n\n{paragraph}\n", "", paragraph) + "\n\ufeff" + as_json(paragraph)
+        found = read(tmp_path, text, input_format="jsonl", language=language)
+        assert found == [*expected * 2, "", "", *expected, "", *expected, ""]
 
 
 @needs_sentencex
