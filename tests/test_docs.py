@@ -116,7 +116,10 @@ def test_the_readers_of_documents_see_what_is_there():
 @pytest.mark.parametrize(
     "name",
     [
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("how_bert_works.md", "python.md", "own_data.md")),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("how_bert_works.md", "python.md", "own_data.md", "index.md")
+        ),
         *("migrating.md", "tokenization.md"),
     ],
 )
