@@ -11,41 +11,42 @@ import tensorflow as tf
 
 V, D, LAYERS, N, H, INNER, P, S = 23, 8, 2, 2, 4, 12, 16, 2
 
-# Written out by hand: the name and shape in Model Garden, the name in the reference, and the attributes that lead to
-# the variable in BertEncoderV2.
+# Written out by hand: a layer in Model Garden, the axes of its variables (a kernel and a bias, gamma and beta, or a
+# table), the layer in the reference, and the attributes that lead to the layer in BertEncoderV2.
 _TABLE = """
-word_embeddings/embeddings     VD   bert/embeddings/word_embeddings        _embedding_layer/embeddings
-position_embedding/embeddings  PD   bert/embeddings/position_embeddings    _position_embedding_layer/embeddings
-type_embeddings/embeddings     SD   bert/embeddings/token_type_embeddings  _type_embedding_layer/embeddings
-embeddings/layer_norm/gamma    D    bert/embeddings/LayerNorm/gamma        _embedding_norm_layer/gamma
-embeddings/layer_norm/beta     D    bert/embeddings/LayerNorm/beta         _embedding_norm_layer/beta
-pooler_transform/kernel        DD   bert/pooler/dense/kernel               _pooler_layer/kernel
-pooler_transform/bias          D    bert/pooler/dense/bias                 _pooler_layer/bias
+word_embeddings        VD    bert/embeddings/word_embeddings        _embedding_layer
+position_embedding     PD    bert/embeddings/position_embeddings    _position_embedding_layer
+type_embeddings        SD    bert/embeddings/token_type_embeddings  _type_embedding_layer
+embeddings/layer_norm  D,D   bert/embeddings/LayerNorm              _embedding_norm_layer
+pooler_transform       DD,D  bert/pooler/dense                      _pooler_layer
 """
 _BLOCK = """
-self_attention/query/kernel             DNH  attention/self/query/kernel       _attention_layer/_query_dense/kernel
-self_attention/query/bias               NH   attention/self/query/bias         _attention_layer/_query_dense/bias
-self_attention/key/kernel               DNH  attention/self/key/kernel         _attention_layer/_key_dense/kernel
-self_attention/key/bias                 NH   attention/self/key/bias           _attention_layer/_key_dense/bias
-self_attention/value/kernel             DNH  attention/self/value/kernel       _attention_layer/_value_dense/kernel
-self_attention/value/bias               NH   attention/self/value/bias         _attention_layer/_value_dense/bias
-self_attention/attention_output/kernel  NHD  attention/output/dense/kernel     _attention_layer/_output_dense/kernel
-self_attention/attention_output/bias    D    attention/output/dense/bias       _attention_layer/_output_dense/bias
-self_attention_layer_norm/gamma         D    attention/output/LayerNorm/gamma  _attention_layer_norm/gamma
-self_attention_layer_norm/beta          D    attention/output/LayerNorm/beta   _attention_layer_norm/beta
-intermediate/kernel                     DI   intermediate/dense/kernel         _intermediate_dense/kernel
-intermediate/bias                       I    intermediate/dense/bias           _intermediate_dense/bias
-output/kernel                           ID   output/dense/kernel               _output_dense/kernel
-output/bias                             D    output/dense/bias                 _output_dense/bias
-output_layer_norm/gamma                 D    output/LayerNorm/gamma            _output_layer_norm/gamma
-output_layer_norm/beta                  D    output/LayerNorm/beta             _output_layer_norm/beta
+self_attention/query             DNH,NH  attention/self/query        _attention_layer/_query_dense
+self_attention/key               DNH,NH  attention/self/key          _attention_layer/_key_dense
+self_attention/value             DNH,NH  attention/self/value        _attention_layer/_value_dense
+self_attention/attention_output  NHD,D   attention/output/dense      _attention_layer/_output_dense
+self_attention_layer_norm        D,D     attention/output/LayerNorm  _attention_layer_norm
+intermediate                     DI,I    intermediate/dense          _intermediate_dense
+output                           ID,D    output/dense                _output_dense
+output_layer_norm                D,D     output/LayerNorm            _output_layer_norm
 """
 _SIZES = {"V": V, "D": D, "N": N, "H": H, "I": INNER, "P": P, "S": S}
-_ROWS = [line.split() for line in _TABLE.split("\n") if line] + [
+_LAYERS = [line.split() for line in _TABLE.split("\n") if line] + [
     (f"transformer/layer_{i}/{name}", axes, f"bert/encoder/layer_{i}/{reference}", f"_transformer_layers/{i}/{path}")
     for i in range(LAYERS)
     for name, axes, reference, path in (line.split() for line in _BLOCK.split("\n") if line)
 ]
+
+
+def _variables(name: str, axes: str, reference: str, path: str) -> list[tuple[str, str, str, str]]:
+    if "," not in axes:
+        return [(f"{name}/embeddings", axes, reference, f"{path}/embeddings")]
+    ends = ("gamma", "beta") if "norm" in name else ("kernel", "bias")
+    parts = zip(ends, axes.split(","), strict=True)
+    return [(f"{name}/{end}", part, f"{reference}/{end}", f"{path}/{end}") for end, part in parts]
+
+
+_ROWS = [row for layer in _LAYERS for row in _variables(*layer)]
 ENCODER = {name: [_SIZES[axis] for axis in axes] for name, axes, _, _ in _ROWS}
 _REFERENCE = {name: reference for name, _, reference, _ in _ROWS}
 _REFERENCE["cls/predictions/output_bias/bias"] = "cls/predictions/output_bias"

@@ -14,6 +14,7 @@ import toy_data
 from google_folders import CASED, google_folder, write_vocab
 from huggingface_folders import make_folder, tensors_of, write_json
 from refused import message_of, refuses
+from small_models import SHARED
 
 import bert_tf2
 from bert_tf2 import heads, modeling
@@ -164,6 +165,8 @@ def test_the_vocabulary_warns_where_no_file_states_the_case(tmp_path, log_lines,
 def test_a_few_added_words_do_not_make_a_vocabulary_cased():
     entries = [f"word{number}" for number in range(2000)]
     assert not text_rules.is_cased([*entries, "COVID", "naïve"]) and text_rules.is_cased([*entries, "A", "B", "C"])
+    for path in (SHARED / "data" / "vocab").glob("bert-base-*-vocab.txt"):  # where the released ones are
+        assert text_rules.is_cased(text_rules.entries_of(str(path))) == ("-cased" in path.name)
 
 
 def test_a_cased_model_with_the_default_flag_is_refused_by_every_script(models, tmp_path, monkeypatch, capsys):

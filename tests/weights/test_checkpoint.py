@@ -1,4 +1,7 @@
-"""TensorFlow 1 checkpoints: their names and files, the folder of a training, and damaged or foreign checkpoints."""
+"""TensorFlow 1 checkpoints: their files, the folder of a training, and damaged or foreign checkpoints.
+
+The golden data and `test_huggingface.py` have the names and shapes of all variables.
+"""
 
 import os
 import pathlib
@@ -8,18 +11,15 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
-from huggingface_folders import CLASSES, ENCODER, POOLER, reference_name
 from refused import message_of, refuses
 from small_models import MAKERS, SHARED, randomize, small_config, values_of
 
 from bert_tf2 import heads, optimization
 from bert_tf2.config import BertConfig
-from bert_tf2.weights import bundle, bundle_index, checkpoint, names
+from bert_tf2.weights import bundle, bundle_index, checkpoint
 from bert_tf2.weights.checkpoint import Checkpoint, CheckpointFolder
 
 DATA = ".data-00000-of-00001"
-KINDS = dict(zip(MAKERS, ("PreTraining", "MaskedLM", "SequenceClassification", "QuestionAnswering",
-                          "TokenClassification"), strict=True))  # fmt: skip
 
 
 def small_model(kind="pretraining", seed=0, **changes):
@@ -43,24 +43,6 @@ def assert_equal(found: dict, wanted: dict) -> None:
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_names_and_shapes(kind):
-    """The golden layouts have them too, where they are."""
-    variables = checkpoint.tf1_variables(MAKERS[kind](small_config(num_hidden_layers=1)))
-    assert {*variables} == {*map(reference_name, {**ENCODER, **POOLER, **CLASSES[f"BertFor{KINDS[kind]}"]})}
-    shapes = {name: variable.shape.as_list() for name, variable in variables.items()}
-    assert shapes["bert/encoder/layer_0/intermediate/dense/kernel"] == [8, 12]  # [inputs, outputs]
-    assert shapes["bert/embeddings/position_embeddings"] == [16, 8]
-    assert shapes.items() <= names.shapes_of(names.known(1), small_config(), num_labels=3).items()
-
-
-def test_names_that_are_an_optimizer_s():
-    kernel = "bert/encoder/layer_0/output/dense/kernel"
-    slots = ["adam_m", "adam_v", "Adam", "Adam_1", "AdamWeightDecayOptimizer", "AdamWeightDecayOptimizer_1"]
-    state = [f"{kernel}/{slot}" for slot in slots] + ["beta1_power", "beta2_power"]
-    assert names.without_optimizer([kernel, *state, "global_step", "output_weights"]) == [kernel, "output_weights"]
 
 
 def test_checkpoints_of_tensorflow_1(tmp_path):

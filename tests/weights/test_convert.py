@@ -9,7 +9,7 @@ import tensorflow as tf
 from folder_content import content
 from google_folders import write_vocab
 from refused import refuses
-from small_models import MAKERS, SHARED, VOCAB, randomize, small_config, values_of
+from small_models import MAKERS, VOCAB, randomize, small_config, values_of
 
 import bert_tf2
 from bert_tf2 import heads, layers, modeling, optimization
@@ -53,7 +53,7 @@ def assert_same(ours: dict, theirs: dict) -> None:
         np.testing.assert_array_equal(ours[name], value, err_msg=name)
 
 
-def test_everything_is_kept_and_weights_only_are_a_third(tmp_path):
+def test_everything_is_kept_or_the_weights_only(tmp_path):
     values = released(tmp_path / "in")
     report = converted(tmp_path / "in", tmp_path / "all", "tf1")
     assert_same(arrays(tmp_path / "all"), arrays(tmp_path / "in"))
@@ -61,8 +61,6 @@ def test_everything_is_kept_and_weights_only_are_a_third(tmp_path):
     report = converted(tmp_path / "in", tmp_path / "less", "tf1", weights_only=True)
     assert_same(arrays(tmp_path / "less"), values)
     assert {f"Left out: {2 * len(values)} variables of the optimizer.", "Left out: global_step."} <= {*report}
-    sizes = [sum(p.stat().st_size for p in (tmp_path / name).glob("*.data-*")) for name in ("all", "less")]
-    assert 2.9 < sizes[0] / sizes[1] < 3.1
     *lines, last = call("convert_checkpoint", list=str(tmp_path / "all"))
     name = "bert/encoder/layer_1/attention/self/key/bias"
     row = next(line.split() for line in lines if line.startswith(f"{name} "))
@@ -94,26 +92,22 @@ def test_through_all_formats_and_back_is_bit_equal(tmp_path, kind):
 
 
 def test_variables_that_a_keras_file_needs_and_the_input_lacks_are_always_the_same(tmp_path):
-    """Random ones, which the report names: two conversions are equal, and users' random numbers stay theirs."""
-    values = released(tmp_path / "in", "span")
-    kept = {name: value for name, value in values.items() if "pooler" not in name}
+    """Random ones, which the report names."""
+    kept = {name: value for name, value in released(tmp_path / "in", "span").items() if "pooler" not in name}
     bundle.write(str(tmp_path / "in" / "bert_model.ckpt"), kept.items())
     with layers.initial_weights_from(0):
         wanted = values_of(MAKERS["span"](small_config())) | kept
-    for name in ("one", "two"):
-        report = converted(tmp_path / "in", tmp_path / name, "keras")
-        fresh = next(line for line in report if line.startswith("Not in the input, and random now: "))
-        assert fresh.endswith(": bert/pooler/dense/kernel, bert/pooler/dense/bias.")
-        tf.random.set_seed(1)
-        tf.random.uniform([3])
-        assert_same(arrays(tmp_path / name), wanted)
+    report = converted(tmp_path / "in", tmp_path / "out", "keras")
+    fresh = next(line for line in report if line.startswith("Not in the input, and random now: "))
+    assert fresh.endswith(": bert/pooler/dense/kernel, bert/pooler/dense/bias.")
+    assert_same(arrays(tmp_path / "out"), wanted)
 
 
-@pytest.mark.parametrize("slot", ["lamb_m", "of_an_optimizer_that_nobody_knows"])
-def test_other_variables_are_kept_and_named(tmp_path, slot):
-    """Slots of other optimizers, strings and wider floats."""
-    values = released(tmp_path / "in")
-    held = {**values, **{f"{name}/{slot}": value for name, value in values.items()}, "double": np.array([0.5])}
+def test_other_variables_are_kept_and_named(tmp_path):
+    """Slots of all optimizers, strings and wider floats."""
+    values, slots = released(tmp_path / "in"), ("lamb_m", "Adam", "Adam_1", "AdamWeightDecayOptimizer_1", "unknown")
+    held = {**values, **{f"{name}/{slot}": value for name, value in values.items() for slot in slots}}
+    held |= {"beta1_power": np.float32(0.5), "double": np.array([0.5])}
     tensors = {**held, "words": [b"abc", b""]}
     tf.raw_ops.SaveV2(prefix=str(tmp_path / "in" / "bert_model.ckpt"), tensor_names=[*tensors],
                       shape_and_slices=[""] * len(tensors), tensors=[*map(tf.constant, tensors.values())])  # fmt: skip
@@ -122,18 +116,9 @@ def test_other_variables_are_kept_and_named(tmp_path, slot):
     assert "Left out: words." in report and any("float64" in line for line in report)
     report = converted(tmp_path / "in", tmp_path / "less", "tf1", weights_only=True)
     assert_same(arrays(tmp_path / "less"), values)
+    known = len(slots[:-1]) * len(values) + 1  # beta1_power
+    assert f"Left out: {known} variables of the optimizer." in report
     assert any(line.startswith("Left out: ") and "double" in line for line in report)
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the data is not beside this checkout")
-@pytest.mark.parametrize(("name", "lower"), [("chinese", True), ("cased", False)])
-def test_released_vocabularies(tmp_path, name, lower):
-    """With all their odd entries, a line separator among the Chinese ones, they come out as they went in."""
-    path = SHARED / "data" / "vocab" / f"bert-base-{name}-vocab.txt"
-    released(tmp_path / "in", "encoder", small_config(vocab_size=len(path.read_bytes().split(b"\n")) - 1))
-    converted(tmp_path / "in", tmp_path / "out", "hf", vocab_file=str(path))
-    assert (tmp_path / "out" / "vocab.txt").read_bytes() == path.read_bytes()
-    assert json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["do_lower_case"] is lower
 
 
 def test_a_conversion_keeps_the_function(tmp_path):
@@ -143,11 +128,8 @@ def test_a_conversion_keeps_the_function(tmp_path):
     content = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert content["hidden_act"] == "gelu_pytorch_tanh"
     (tmp_path / "hf" / "config.json").write_text(json.dumps({**content, "hidden_act": "gelu"}))
-    report = converted(tmp_path / "hf", tmp_path / "back", "tf1")
-    assert any("--hidden_act=gelu" in line for line in report)
-    converted(tmp_path / "hf", tmp_path / "other", "tf1", hidden_act="gelu")
-    for folder, function in (("back", "gelu_erf"), ("other", "gelu")):
-        assert json.loads((tmp_path / folder / "bert_config.json").read_text())["hidden_act"] == function
+    assert any("--hidden_act=gelu" in line for line in converted(tmp_path / "hf", tmp_path / "back", "tf1"))
+    assert BertConfig.from_json_file(str(tmp_path / "back" / "bert_config.json")).hidden_act == "gelu_erf"
 
 
 # Refused inputs and outputs
@@ -171,21 +153,17 @@ def test_damaged_weights_are_refused_by_conversions_and_models(tmp_path):
     assert not content(tmp_path / "out")
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
+def test_a_configuration_that_does_not_fit(tmp_path):
+    released(tmp_path / "in", "encoder")
+    for changes, words in (
         ({"num_hidden_layers": 3}, "layer_2/attention/self/query/kernel is missing"),
         ({"intermediate_size": 16}, "intermediate/dense/kernel [8, 12] [8, 16]"),
         ({"vocab_size": VOCAB - 1}, f"{VOCAB} entries vocab_size {VOCAB - 1}"),
-        (None, "bert_config_file"),
-    ],
-)
-def test_a_configuration_that_does_not_fit(tmp_path, changes, words):
-    released(tmp_path / "in", "encoder")
-    (tmp_path / "in" / "bert_config.json").unlink()
-    if changes:
+    ):
         (tmp_path / "in" / "bert_config.json").write_text(small_config(**changes).to_json_string())
-    refuses(words, converted, tmp_path / "in", tmp_path / "out", "hf")
+        refuses(words, converted, tmp_path / "in", tmp_path / "out", "hf")
+    (tmp_path / "in" / "bert_config.json").unlink()
+    refuses("bert_config_file", converted, tmp_path / "in", tmp_path / "out", "hf")
     assert not (tmp_path / "out").exists()
 
 
@@ -211,20 +189,17 @@ def test_other_weights_are_in_the_way(tmp_path):
     refuses("several name one of them other.keras", converted, tmp_path, tmp_path / "out", "tf1")
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
+def test_wrong_settings(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for settings, words in (
         ({}, "--input --list"),
         ({"input": "in", "to": "hf"}, "--input needs --output"),
         ({"list": "https://example.invalid/bert"}, "cannot be reached"),
         ({"list": "bert-base-cased"}, "hub google-bert/bert-base-uncased"),
         ({"list": "."}, "TensorFlow checkpoint"),
         ({"input": "nowhere.keras", "output": "out", "to": "hf"}, "nowhere.keras no such file"),
-    ],
-)
-def test_wrong_settings(tmp_path, monkeypatch, settings, words):
-    monkeypatch.chdir(tmp_path)
-    refuses(words, lambda: [*call("convert_checkpoint", **settings)])
+    ):
+        refuses(words, lambda settings=settings: [*call("convert_checkpoint", **settings)])
 
 
 # New words and positions
@@ -283,8 +258,7 @@ def test_rows_of_new_words_and_positions(tmp_path, rows):
         kept = [index for index in range(11) if index not in (1, 6)]
         np.testing.assert_array_equal(after[kept], before[kept])
     slots = new.get(f"{words}/adam_m")
-    assert not slots[[1, 6, 11]].any()
-    np.testing.assert_array_equal(slots[7:11], held[f"{words}/adam_m"][7:11])
+    assert not slots[[1, 6, 11]].any() and (slots[7:11] == held[f"{words}/adam_m"][7:11]).all()
     np.testing.assert_array_equal(new.get("bert/pooler/bias"), held["bert/pooler/bias"])
     longer = with_more_positions(old, config, 7)
     assert longer.config == small_config(vocab_size=rows, max_position_embeddings=7)

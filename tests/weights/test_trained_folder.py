@@ -10,8 +10,8 @@ import shutil
 import numpy as np
 import pytest
 import toy_data
-from bad_calls import write_records
-from google_folders import google_folder, write_vocab
+from folder_content import content
+from google_folders import write_vocab
 from huggingface_folders import write_json
 from refused import refuses
 
@@ -102,6 +102,10 @@ def test_another_configuration_vocabulary_or_case_is_refused(trained, tmp_path):
     activation = {"bert_config_file": other_config(tmp_path / "activation.json", hidden_act="gelu_erf")}
     reordered = write_vocab(tmp_path / "other.txt", [*toy_data.VOCAB[:5], *reversed(toy_data.VOCAB[5:])])
     unused = write_vocab(tmp_path / "unused.txt", [*toy_data.VOCAB[:-1], "[unused1]"])
+    write_vocab(tmp_path / "words" / "vocab.txt", toy_data.VOCAB[::-1])
+    (tmp_path / "heads").mkdir()
+    shutil.copy(heads["bert_config_file"], tmp_path / "heads" / "bert_config.json")
+    there = content(tmp_path)
     before = {path.name for path in pathlib.Path(trained["output_dir"]).iterdir()}
     for switch, changes, words in (
         ("do_train", heads, "bert_config.json num_attention_heads --bert_config_file"),
@@ -111,10 +115,14 @@ def test_another_configuration_vocabulary_or_case_is_refused(trained, tmp_path):
         ("do_predict", {"vocab_file": reordered}, f"{reordered}: 32 entries"),
         ("do_train", {"vocab_file": unused}, "out/vocab.txt --vocab_file"),
         ("do_predict", {"do_lower_case": None}, "out/tokenization.json --do_lower_case=False"),
+        # Files in a folder without a checkpoint, which are not replaced
+        ("do_train", {"output_dir": str(tmp_path / "words")}, "words/vocab.txt --vocab_file= --output_dir"),
+        ("do_train", {"output_dir": str(tmp_path / "heads")}, "bert_config.json num_attention_heads 4 --output_dir"),
     ):
         settings = {**trained, "num_train_epochs": 30.0, "max_seq_length": 13, **changes, switch: True}
         refuses(words, call, "run_classifier", **settings)
     assert {path.name for path in pathlib.Path(trained["output_dir"]).iterdir()} == before
+    assert content(tmp_path) == there
 
 
 def test_fewer_layers_are_no_way_to_go_on(trained, tmp_path):
@@ -123,19 +131,6 @@ def test_fewer_layers_are_no_way_to_go_on(trained, tmp_path):
     toy_data.write_trained(tmp_path, heads.ClassifierModel(toy_data.config(), num_labels=2), labels)
     settings = {**trained, "output_dir": str(tmp_path), "do_predict": True, "max_seq_length": 13}
     refuses(f"{tmp_path}/model.ckpt-7 bert/encoder/layer_1/", call, "run_classifier", **settings)
-
-
-def test_files_of_another_model_in_the_folder_are_not_replaced(trained, tmp_path):
-    config = pathlib.Path(other_config(tmp_path / "heads.json", num_attention_heads=4)).read_text()
-    for name, content, words in (
-        ("vocab.txt", "\n".join(toy_data.VOCAB[::-1]), "--vocab_file="),
-        ("bert_config.json", config, "num_attention_heads 4"),
-    ):
-        (out := tmp_path / name.replace(".", "_")).mkdir()
-        (out / name).write_text(content)
-        settings = {**trained, "output_dir": str(out), "do_train": True, "max_seq_length": 13}
-        refuses(f"{out / name} {words} --output_dir", call, "run_classifier", **settings)
-        assert (out / name).read_text() == content and not (out / "checkpoint").exists()
 
 
 @pytest.mark.parametrize(
@@ -165,7 +160,7 @@ def test_another_length_and_a_guessed_case_are_logged(trained, tmp_path, log_lin
     assert any("--do_lower_case=True: guessed from the vocabulary" in line for line in log_lines)
 
 
-# Questions, tags and pretraining
+# Questions and tags
 
 
 def test_the_settings_of_questions(tmp_path):
@@ -207,20 +202,3 @@ def test_the_settings_of_tags(tmp_path, log_lines):
     ner = {"task": "ner", "init_checkpoint": str(tmp_path / "out"), "export_dir": str(tmp_path / "served")}
     call("export_saved_model", **ner, text_signatures=False)
     assert any("--document_context" in line and "export" in line for line in log_lines)
-
-
-@pytest.mark.slow
-def test_pretraining_writes_files_of_the_vocabulary_that_was_named(tmp_path):
-    pretrained, out = google_folder(tmp_path / "google"), tmp_path / "out"
-    write_records(tmp_path / "records")
-    settings = {
-        **{"bert_config_file": f"{pretrained}/bert_config.json", "input_file": str(tmp_path / "records")},
-        **{"max_seq_length": 32, "max_predictions_per_seq": 4, "output_dir": str(out)},
-        **{"do_train": True, "num_train_steps": 1, "num_warmup_steps": 1, "train_batch_size": 2},
-    }
-    call("run_pretraining", **settings)
-    assert (out / "bert_config.json").is_file() and not (out / "tokenization.json").exists()
-    call("run_pretraining", **settings, vocab_file=f"{pretrained}/vocab.txt")
-    assert json.loads((out / "tokenization.json").read_text()) == {"do_lower_case": True}
-    assert (out / "vocab.txt").read_bytes() == pathlib.Path(pretrained, "vocab.txt").read_bytes()
-    call("predict_masked", init_checkpoint=str(out), sentence=["the [MASK]"])
