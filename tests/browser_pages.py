@@ -9,8 +9,7 @@ import importlib.resources
 import importlib.util
 import shutil
 
-_PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-_PROGRAM = next((path for name in _PROGRAMS if (path := shutil.which(name))), None)
+_PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DESKTOP, PHONE = 1280, 390  # widths in CSS pixels
 
 
@@ -20,10 +19,9 @@ class Browser:
     @staticmethod
     def missing() -> str | None:
         """Why there is no browser, in a sentence; None if there is one."""
-        for module in ("playwright", "axe_playwright_python"):
-            if not importlib.util.find_spec(module):
-                return f"{module} is not installed"
-        return None if _PROGRAM else f"Chromium is not installed (none of {', '.join(_PROGRAMS)})"
+        modules = ("playwright", "axe_playwright_python")
+        missing = [module for module in modules if not importlib.util.find_spec(module)]
+        return f"not installed: {' '.join(missing) or 'Chromium'}" if missing or not _PROGRAM else None
 
     def __enter__(self) -> Browser:
         from playwright.sync_api import sync_playwright  # an extra
@@ -59,18 +57,13 @@ class Pages:
         context = self._chromium.new_context(**look, reduced_motion="reduce")
         self._contexts.append(context)
         context.set_default_timeout(15_000)
-        page, own = context.new_page(), (f"{self._address}/", "data:", "blob:")
-
-        def note(found: bool, problem: str) -> None:
-            if found:
-                self.problems.append(problem)
-
-        page.on("console", lambda message: note(message.type in ("error", "warning"), f"console: {message.text}"))
-        page.on("pageerror", lambda error: note(True, f"script: {error}"))
-        page.on("request", lambda asked: note(not asked.url.startswith(own), f"asks another server: {asked.url}"))
+        page, own, note = context.new_page(), (f"{self._address}/", "data:", "blob:"), self.problems.append
+        page.on("console", lambda message: message.type in ("error", "warning") and note(f"console: {message.text}"))
+        page.on("pageerror", lambda error: note(f"script: {error}"))
+        page.on("request", lambda asked: asked.url.startswith(own) or note(f"asks another server: {asked.url}"))
         page.on(  # aborted: the page left, or asks anew
             "requestfailed",
-            lambda asked: note(asked.failure != "net::ERR_ABORTED", f"failed: {asked.url} {asked.failure}"),
+            lambda asked: asked.failure == "net::ERR_ABORTED" or note(f"failed: {asked.url} {asked.failure}"),
         )
         page.goto(f"{self._address}/{view}")
         page.wait_for_selector("main:not([aria-busy=true])")

@@ -218,7 +218,7 @@ def test_the_case_of_the_released_models_and_no_other():
         check(False, path)
 
 
-def test_a_vocabulary_that_seems_wrong_is_told(tmp_path, log_lines):
+def test_a_vocabulary_that_seems_wrong_gets_a_warning(tmp_path, log_lines):
     path = write_vocab(tmp_path, [*SPECIAL, *map(str, range(1000))])
     for vocab_size in (1005, 1105):  # some round up
         load_tokenizer(path, True, vocab_size)

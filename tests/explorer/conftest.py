@@ -1,7 +1,7 @@
 """A small model with what the explorer shows of it, the server, and Chromium.
 
 The words are the demo's vocabulary; every variable is random. The browser tests need Chromium and Playwright, and are
-skipped where they are not installed, except where BERT_TF2_TEST_BROWSER=1 asks for them, as `.ci/run` does.
+skipped where they are not installed, except where BERT_TF2_TEST_BROWSER=1 asks for them, as `make test-all` does.
 """
 
 from __future__ import annotations

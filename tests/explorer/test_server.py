@@ -1,4 +1,4 @@
-"""The server: what it answers, to whom, and how it says no; and the page as one file (explore.py --write)."""
+"""The server: its answers, its refusals, and who gets none; and the page as one file (explore.py --write)."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_files_of_the_page_name_no_other_place_and_only_code_that_exists(cli
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_what_is_refused_is_told_in_a_sentence(client, path, body, status, problem):
+def test_a_refusal_is_one_sentence(client, path, body, status, problem):
     if body is None:
         response = client.get(f"/{path}", headers=HOST)
     else:
@@ -208,7 +208,7 @@ def test_the_script_ends_with_one_line(weights, tmp_path):
 
 
 def test_a_page_in_one_file(weights, tmp_path):
-    """It tells nobody where the weights lie; a pipe is written to and not read. test_walks opens one."""
+    """Without the folder of the weights; written into a pipe, which cannot be read. test_walks opens such a page."""
     os.mkfifo(tmp_path / "page.html")
     options = ExplorerOptions(model=weights, text="Paris </script> [MASK].", write=str(tmp_path / "page.html"))
     with open(tmp_path / "copy.html", "wb") as copy, subprocess.Popen(["cat", tmp_path / "page.html"], stdout=copy):

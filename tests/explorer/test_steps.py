@@ -42,8 +42,8 @@ def test_every_step_of_the_encoder():
 
     steps, tables = trace.embedding_steps(encoder, found), encoder.embeddings
     np.testing.assert_array_equal(steps.words, tf.gather(tables.word_embeddings, SENTENCE.input_ids))
-    np.testing.assert_array_equal(steps.segments[4], tables.token_type_embeddings[1])
-    np.testing.assert_array_equal(steps.positions[4], tables.position_embeddings[4])
+    np.testing.assert_array_equal(steps.segments, tf.gather(tables.token_type_embeddings, SENTENCE.segment_ids))
+    np.testing.assert_array_equal(steps.positions, tables.position_embeddings[:8])
     np.testing.assert_allclose(steps.sum, steps.words + steps.segments + steps.positions, **CLOSE)
     np.testing.assert_allclose(steps.norm, output.embedding_output[0], **CLOSE)
 

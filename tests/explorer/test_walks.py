@@ -43,7 +43,7 @@ def test_with_the_keyboard_and_the_mouse(visit, saved, explorer, tmp_path):
     for key in ("ArrowDown", "ArrowRight", "ArrowRight", "Enter"):
         page.keyboard.press(key)
     expect(heading(page, "One weight: from rome (1) to is (2)")).to_be_visible()
-    box.fill("a [mask]")  # a mistake is told and leaves the page usable
+    box.fill("a [mask]")  # the page names a mistake and remains usable
     box.press("Enter")
     expect(page.get_by_role("alert")).to_contain_text("[MASK]")
     box.fill("a [MASK]")

@@ -168,20 +168,17 @@ def test_labels_of_words_and_of_texts_are_not_confused(settings, tmp_path):
     refuses("words.txt, line 'B-CITY'", call, "run_ner", do_train=True, **tagging, output_dir=tagger)
 
 
-@pytest.mark.parametrize(
-    ("flag", "task", "words"),
-    [
-        ("output_dir", "cola", '"mrpc" "cola" --output_dir --other_task'),
-        ("init_checkpoint", "SST2", '"mrpc" "sst-2" --init_checkpoint --other_task'),
-        ("init_checkpoint", "sts-b", "--init_checkpoint mrpc 0, 1"),
-    ],
-)
-def test_the_weights_of_another_task_are_refused(settings, tmp_path, flag, task, words):
+def test_the_weights_of_another_task_are_refused(settings, tmp_path):
     folder = save_random(tmp_path / "mrpc", LabelMap("mrpc", ("0", "1"), regression=False))
     (tmp_path / "mrpc" / "task.json").write_text('{"task": "mrpc"}')
     before = {path.name for path in (tmp_path / "mrpc").iterdir()}
-    for switch in ["do_eval", "do_predict", *(["do_train"] if flag == "output_dir" else [])]:
-        refuses(words, classify, settings, **{flag: folder, "task_name": task, switch: True})
+    for flag, task, words in (
+        ("output_dir", "cola", '"mrpc" "cola" --output_dir --other_task'),
+        ("init_checkpoint", "SST2", '"mrpc" "sst-2" --init_checkpoint --other_task'),
+        ("init_checkpoint", "sts-b", "--init_checkpoint mrpc 0, 1"),
+    ):
+        for switch in ["do_eval", "do_predict", *["do_train"] * (flag == "output_dir")]:
+            refuses(words, classify, settings, **{flag: folder, "task_name": task, switch: True})
     assert {path.name for path in (tmp_path / "mrpc").iterdir()} == before
 
 
