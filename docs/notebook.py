@@ -24,7 +24,8 @@ def made(name: str) -> str:
             before = cells.pop()[1] if cells[-1][0] == "code" else START if len(cells) == 1 else ""
             cells.append(("code", before + re.sub(r" *# doctest: .*", "", piece.source)))
         elif piece.strip():
-            text = re.sub(r"\]\((?=[\w.])(?!https?:)", "](../docs/", piece.strip())
+            text = re.sub(r"<!-- *|-->\s*", "", piece.strip())  # comments hold snippets that the site leaves out
+            text = re.sub(r"\]\((?=[\w.])(?!https?:)", "](../docs/", text)
             cells.append(("markdown", text.replace("../docs/../", "../")))
     nothing = {"markdown": {}, "code": {"outputs": [], "execution_count": None}}
     content = {
