@@ -10,15 +10,14 @@ import re
 import types
 from unittest import mock
 
-import numpy as np
 import pytest
 from golden_data import GOLDEN, cases, digest
-from pretraining_text import CORPUS, VOCABULARY, data_options, rows_of
+from pretraining_text import CORPUS, LETTERS, VOCABULARY, data_options, rows_of
 from unmasked_data import make, text
 
 from bert_tf2 import pretraining
-from bert_tf2.pretraining import CreatePretrainingDataOptions, PretrainingDataOptions, example_files, examples
-from bert_tf2.pretraining.drawn_examples import DrawnExamples
+from bert_tf2.data.records import read_all
+from bert_tf2.pretraining import CreatePretrainingDataOptions, PretrainingDataOptions, example_files
 from bert_tf2.pretraining.draws import BufferedDraws, Draws
 from bert_tf2.tokenization import FullTokenizer
 
@@ -260,18 +259,19 @@ def test_buffered_draws_are_those_of_the_generator(seed, count):
         assert BufferedDraws(random.Random(seed)).count_below(limit, 1) == (limit > number)
 
 
-@pytest.mark.parametrize("most", [1, 7, 20, 21])
-def test_examples_are_kept_in_memory_and_in_a_temporary_file(tmp_path, most):
-    rng, made, expected = random.Random(3), DrawnExamples(4, folder=str(tmp_path), most=most, at_once=3), []
-    for _ in range(20):
-        masked = [rng.randrange(500) for _ in range(rng.randint(0, 4))]
-        places = (rng.randrange(1 << 40), rng.randrange(500), rng.randrange(1 << 40), rng.randrange(500))
-        expected.append((*places, rng.random() < 0.5, masked, [rng.randint(-1, 30000) for _ in masked]))
-        made.add(examples.Example(*expected[-1]))
-    names = ("start_a", "length_a", "start_b", "length_b", "random_next")
-    order = np.random.default_rng(1).permutation(20)
-    for row, number in zip(made.rows(order), order, strict=True):
-        masks = ([*row[name][: row["num_masked"]]] for name in ("masked", "replacements"))
-        assert (*(row[name] for name in names), *masks) == expected[number]
-    assert len(made) == 20 and made.num_tokens == sum(row[1] + row[3] for row in expected)
-    assert made.num_masked == sum(len(row[5]) for row in expected) and [*tmp_path.iterdir()] == []
+@pytest.mark.slow
+def test_more_examples_than_are_kept_in_memory(tmp_path, vocab_file):
+    """150,000 are moved to a temporary file. Each document is one example in each pass."""
+    rng = random.Random(3)
+    documents = [" ".join(rng.choices(LETTERS, k=3)) for _ in range(51_000)]
+    (tmp_path / "corpus.txt").write_text("\n\n".join(documents))
+    how = {"objective": "mlm", "short_seq_prob": 0.0, "dupe_factor": 3, "max_seq_length": 6, "masked_lm_prob": 0.5}
+    example_files.run(data_options(tmp_path, max_predictions_per_seq=2, **how))
+    found, masked = collections.Counter(), 0
+    for record in read_all([f"{tmp_path}/out"]):
+        ids, used = record.values["input_ids"].copy(), record.values["masked_lm_weights"] > 0
+        ids[record.values["masked_lm_positions"][used]] = record.values["masked_lm_ids"][used]
+        found[" ".join(VOCABULARY[index] for index in ids[1:4].tolist())] += 1
+        masked += int(used.sum())
+    assert found == collections.Counter(documents * 3) and masked == 2 * found.total() > 300_000
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "out", "vocab.txt"]

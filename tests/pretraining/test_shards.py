@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import hashlib
+import itertools
 import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,24 +24,34 @@ from refused import message_of, refuses
 from bert_tf2 import commands
 from bert_tf2.data import record_index
 from bert_tf2.data.records import read_all
-from bert_tf2.pretraining import CreatePretrainingDataOptions, example_files, sharded, shards
+from bert_tf2.pretraining import example_files, sharded
 from bert_tf2.support import files, output_lock
 
 # Where a corpus is cut
 
 
-def cut(folder, texts, count, **settings):
-    """The lines of each shard of some files."""
+def cut(folder, texts, count, **settings) -> list[list[bytes]]:
+    """The lines of each shard of some files, by the manifest. The last line of a file gets an end if it has none."""
     names = [str(folder / str(number)) for number in range(len(texts))]
     for name, text in zip(names, texts, strict=True):
         pathlib.Path(name).write_bytes(text)
-    named = {"input_file": ",".join(names), "output_file": f"{folder}/x", "vocab_file": "none", "num_shards": count}
-    given = CreatePretrainingDataOptions(**named, **settings)
-    with shards.opened(names, given.output_file) as sources:
-        job = shards.Job(given, None, sources, shards.cut(sources, count, given.input_format))
-        made = [job.shard(number) for number in range(count)]
-        assert sum(each.size for each in made) == sum(source.size for source in sources)
-        return [[line for piece in each.pieces for line in piece.lines()] for each in made]
+    shutil.rmtree(folder / "out", ignore_errors=True)
+    how = {"max_seq_length": 5, "dupe_factor": 1, **settings}
+    sharded.run(data_options(folder, "out/x", input_file=",".join(names), num_shards=count, **how), Here())
+    lines = []
+    for row in manifest(folder, "out")["shards"]:
+        lines.append([])
+        for piece in row["text"]:
+            packed = pathlib.Path(piece["input"]).read_bytes()
+            text = gzip.decompress(packed) if packed[:2] == b"\x1f\x8b" else packed
+            assert piece["start"] < piece["stop"]
+            found = text[piece["start"] : piece["stop"]].split(b"\n")
+            lines[-1] += [line + b"\n" for line in found[:-1] + [line for line in found[-1:] if line.strip(b"\r")]]
+    return lines
+
+
+def manifest(data, output):
+    return json.loads((data / output / "manifest.json").read_text())
 
 
 def documents(chunks):
@@ -64,7 +76,7 @@ LINES = [b"a b .\n", b"\n", b"\n", b" \t\n", b"c\r\n", b"\r\n", "\u3000\n".encod
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_document_is_in_the_shard_of_its_first_byte(tmp_path, seed):
+def test_a_document_is_in_the_shard_of_its_first_byte(tmp_path, vocab_file, seed):
     rng = random.Random(seed)
     texts = [b"".join(rng.choices(LINES, k=rng.randint(0, 30))) for _ in range(rng.randint(1, 4))]
     if seed % 2:
@@ -78,16 +90,20 @@ def test_a_document_is_in_the_shard_of_its_first_byte(tmp_path, seed):
     assert [[document for _, document in documents([b"".join(lines)])] for lines in found] == expected
 
 
-def test_long_lines_and_json_lines(tmp_path):
+def test_long_lines_and_json_lines(tmp_path, vocab_file):
     """A line may be longer than the part of a file that is read at a time. JSON lines are cut at every line."""
     text = b"x" * 3_000_000 + b"\n\n" + b"y" * 1_800_000 + b"\n" + b" " * 1_500_000 + b"\nz\n"
     assert [sum(map(len, lines)) for lines in cut(tmp_path, [text], 3)] == [3_000_002, 3_300_002, 2]
-    texts = [b'{"text": "a"}\n{}\n\n{"te', b"1\n2\n3\n4\n"]  # the end of a file ends a line
-    lines = [b'{"text": "a"}\n', b"{}\n", b"\n", b'{"te\n', b"1\n", b"2\n", b"3\n", b"4\n"]
+    pytest.importorskip("sentencex")
+    lines = [b'{"text": "%d"}\n' % (10**number) for number in range(8)]
+    texts = [b"".join(lines[:3]) + b"\n" + lines[3][:-1], b"".join(lines[4:])]  # the end of a file ends a line
+    lines = [line for text in texts for line in text.splitlines(keepends=True)]
+    starts = [0, *itertools.accumulate(map(len, lines))][:-1]
     for count in (1, 3, 8, 29):
         wanted = [[] for _ in range(count)]
-        for start, line in zip([0, 14, 17, 18, 22, 24, 26, 28], lines, strict=True):
-            wanted[max(number for number in range(count) if 30 * number // count <= start)].append(line)
+        for start, line in zip(starts, lines, strict=True):
+            place = max(number for number in range(count) if sum(map(len, lines)) * number // count <= start)
+            wanted[place].append(line.removesuffix(b"\n") + b"\n")
         assert cut(tmp_path, texts, count, input_format="jsonl") == wanted
 
 
@@ -96,9 +112,9 @@ def test_compressed_files_are_unpacked_beside_the_output_for_a_while(tmp_path, v
     assert found == [[b"a\n", b"\n", b"b\n", b"c\n", b"\n"], [b"d\n", b"\n", b"e\n"]]
     half = gzip.compress(b"a b c\n" * 1000)[:-9]
     assert "/1: " in message_of(cut, tmp_path, [gzip.compress(b"a\n"), half], 1)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "vocab.txt"]
+    assert not [*(tmp_path / "out").iterdir()]
     os.mkfifo(tmp_path / "pipe")
-    assert "copy" in message_of(sharded.run, data_options(tmp_path, input_file=f"{tmp_path}/pipe", num_shards=2))
+    assert "copy" in message_of(sharded.run, data_options(tmp_path, "x", input_file=f"{tmp_path}/pipe", num_shards=2))
 
 
 # Their bytes
@@ -122,10 +138,6 @@ def options(data, output, **changes):
 
 def contents(folder: pathlib.Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
-def manifest(data, output):
-    return json.loads((data / output / "manifest.json").read_text())
 
 
 SPACES = {"objective": "mlm", "do_whole_word_mask": True, "word_boundaries": "spaces"}

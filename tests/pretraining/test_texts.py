@@ -16,10 +16,8 @@ from pretraining_text import CORPUS, VOCABULARY, Here, data_options
 from refused import refuses
 
 from bert_tf2.data.records import read_all
-from bert_tf2.pretraining import corpus as corpora
 from bert_tf2.pretraining import sentences, sharded
 from bert_tf2.pretraining.options import PretrainingDataOptions
-from bert_tf2.tokenization import FullTokenizer
 
 needs_sentencex = pytest.mark.skipif(importlib.util.find_spec("sentencex") is None, reason="needs the extra sentences")
 
@@ -97,25 +95,26 @@ def test_examples_are_those_of_the_sentences(tmp_path, vocab_file, input_format)
 # Words
 
 
-def test_spaces_are_white_space_of_unicode():
-    """Which the tokenizer takes for spaces, and with --word_boundaries=spaces ends a word."""
-    every = "".join(map(chr, range(sys.maxunicode + 1)))
-    assert {*"".join(corpora.SPACES.findall(every))} == {
-        character for character in every if character in "\t\n\r" or unicodedata.category(character) == "Zs"
-    }
+def maskable(folder, text, most, **changes) -> list[int]:
+    """The ids that --word_boundaries=spaces masks if at most so many tokens are masked together."""
+    how = {"do_whole_word_mask": True, "word_boundaries": "spaces", "objective": "mlm", "short_seq_prob": 0.0}
+    how |= {"masked_lm_prob": 1.0, "max_predictions_per_seq": most, **changes}
+    (folder / "records").write_bytes(make(folder, text.encode(), **how))
+    values = [record.values for record in read_all([f"{folder}/records"])]
+    return [word for row in values for word in row["masked_lm_ids"][row["masked_lm_weights"] > 0].tolist()]
 
 
 def test_what_lies_between_two_spaces_is_a_word(tmp_path):
-    """For whole-word masking with --word_boundaries=spaces, as text and as ids."""
-    (tmp_path / "vocab.txt").write_text("\n".join([*VOCABULARY, *"我們喜歡讀書"]), encoding="utf-8")
-    tokenizer = FullTokenizer(f"{tmp_path}/vocab.txt")
-    (tmp_path / "text").write_text("我們 喜歡\u3000讀\t書abc.  a \x00 c", encoding="utf-8")
-    options = PretrainingDataOptions(do_whole_word_mask=True, word_boundaries="spaces")
-    strings, ids = (how([f"{tmp_path}/text"], tokenizer, options) for how in (corpora.read_strings, corpora.read))
-    marked = zip(strings.tokens, strings.kinds, strict=True)
-    words = "".join(f" {token}" if begins else token for token, begins in marked)
-    assert words.split() == ["我們", "喜歡", "讀", "書a##b##c.", "a", "c"]
-    assert [*ids.tokens] == tokenizer.convert_tokens_to_ids(strings.tokens) and ids.kinds == strings.kinds
+    words = [*VOCABULARY, *"我們喜歡讀書"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    text = "我們 喜歡\u3000讀\t書abc.  a \x00 c\n"
+    found = [{words[index] for index in maskable(tmp_path, text * 9, most)} for most in (1, 2, 20)]
+    assert found == [{*"讀ac"}, {*"讀ac我們喜歡"}, {*"讀ac我們喜歡書.", "##b", "##c"}]
+    # What Unicode calls a space ends a word, and nothing else does.
+    strange = [*map(chr, [*range(32), *range(127, 256), 0x1680, 0x180E, *range(0x2000, 0x2070), 0x3000, 0xFEFF])]
+    spaces = [character for character in strange if character == "\t" or unicodedata.category(character) == "Zs"]
+    text = "\n\n".join(f"我{character}們" for character in strange if character not in "\r\n")
+    assert len(maskable(tmp_path, text, 1, dupe_factor=1)) == len(spaces) > 15
 
 
 @pytest.mark.parametrize("changes", [{}, {"num_shards": 1}], ids=str)
