@@ -13,18 +13,15 @@ import shlex
 import shutil
 import subprocess
 import sys
-import unicodedata
-import xml.etree.ElementTree as ElementTree
 
 import pytest
 import toy_data
-from command_lines import ROOT, SCRIPTS, described, environment, without_tensorflow
+from command_lines import ROOT, SCRIPTS, call, described, environment, without_tensorflow
 from documented import command_line, commands_in, section, shell_lines
 from unmasked_data import text as lines_of_text
 
-from bert_tf2 import commands, heads
+from bert_tf2 import heads
 from bert_tf2.config import BertConfig
-from bert_tf2.data import record_order, records
 from bert_tf2.training.workers import VARIABLE, find_cluster
 from bert_tf2.weights import checkpoint
 
@@ -45,14 +42,12 @@ def anchors(document: pathlib.Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_links_lead_somewhere(document):
-    path = ROOT / document
-    for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", text_of(document)):
-        found = path.parent / target if target else path
-        if not target.startswith("http"):
-            assert found.exists(), target
-            assert not anchor or anchor in anchors(found), f"{target}#{anchor}"
+def test_links_lead_somewhere():
+    for document in DOCUMENTS:
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", text_of(document)):
+            found = (ROOT / document).parent / target if target else ROOT / document
+            if not target.startswith("http"):
+                assert found.exists() and (not anchor or anchor in anchors(found)), f"{document}: {target}#{anchor}"
 
 
 def test_the_messages_of_troubleshooting_are_those_of_the_code():
@@ -66,13 +61,6 @@ def test_the_messages_of_troubleshooting_are_those_of_the_code():
 # Flags
 
 
-def shown_commands(document: str) -> list[list[str]]:
-    """Every command line that runs Python on a file, in shell blocks, sentences and tables."""
-    inline = [shlex.split(line) for line in re.findall(r"`(python [^`]+)`", text_of(document))]
-    found = [*shell_lines(text_of(document)), *inline]
-    return [words[1:] for words in found if words[0] == "python" and not words[1].startswith("-")]
-
-
 def is_flag(script: str, argument: str) -> bool:
     """Whether absl would accept `--name=value`, `--name` or `--noname`."""
     flags = described(script)["flags"]
@@ -82,30 +70,29 @@ def is_flag(script: str, argument: str) -> bool:
     return flags.get(name.removeprefix("no"), {}).get("type") == "bool"
 
 
-def flags_in_sentences(document: str) -> set[str]:
-    prose = re.sub(r"(?ms)^```.*?^```$", "", text_of(document))
-    return {name for code in re.findall(r"`([^`]+)`", prose) for name in re.findall(r"(?<![\w-])--(\w+)", code)}
-
-
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_every_script_shown_exists_and_has_the_flags_shown(document):
-    for script, *arguments in shown_commands(document):
-        assert (ROOT / script).is_file(), script
-        if script in SCRIPTS:
-            own = itertools.takewhile(lambda word: word != "--", arguments)  # what follows is for another program
-            assert not [word for word in own if word.startswith("--") and not is_flag(script, word)], script
-    if document in ("README.md", *GUIDE):
-        known = {name for script in SCRIPTS for name in described(script)["flags"]}
-        benchmarks = "".join(path.read_text() for path in (ROOT / "benchmarks").glob("*.py"))
-        known |= {f"no{name}" for name in known} | {*re.findall(r"(?m)^    (\w+): .* = setting\(", benchmarks)}
-        assert flags_in_sentences(document) - known - {"logdir", "verbosity"} == set()
-
-
-def test_the_readers_of_documents_see_what_is_there():
-    """The tests above would also pass with empty lists."""
-    scripts = {words[0] for name in ("README.md", "docs/serving.md", *GUIDE) for words in shown_commands(name)}
-    assert scripts >= {*SCRIPTS}
-    assert min(len(flags_in_sentences(document)) for document in ("README.md", *GUIDE[:2])) > 10
+def test_every_script_and_flag_shown_exists():
+    """In shell blocks, sentences and tables."""
+    known = {name for script in SCRIPTS for name in described(script)["flags"]}
+    benchmarks = "".join(path.read_text() for path in (ROOT / "benchmarks").glob("*.py"))
+    known |= {f"no{name}" for name in known} | {*re.findall(r"(?m)^    (\w+): .* = setting\(", benchmarks)}
+    known |= {"logdir", "verbosity"}
+    shown = []
+    for document in DOCUMENTS:
+        inline = [shlex.split(line) for line in re.findall(r"`(python [^`]+)`", text_of(document))]
+        for words in [*shell_lines(text_of(document)), *inline]:
+            if words[0] == "python" and not words[1].startswith("-"):
+                script, *arguments = words[1:]
+                assert (ROOT / script).is_file(), f"{document}: {script}"
+                shown.append(script)
+                own = itertools.takewhile(lambda word: word != "--", arguments)  # what follows is for another program
+                own = [word for word in own if word.startswith("--")] if script in SCRIPTS else []
+                assert not [word for word in own if not is_flag(script, word)], f"{document}: {script}"
+        prose = re.sub(r"(?ms)^```.*?^```$", "", text_of(document))
+        named = {name for code in re.findall(r"`([^`]+)`", prose) for name in re.findall(r"(?<![\w-])--(\w+)", code)}
+        if document in ("README.md", *GUIDE):
+            assert named - known == set(), document
+            assert document not in GUIDE[:2] or len(named) > 10
+    assert {*shown} >= {*SCRIPTS}
     assert not is_flag("run_classifier.py", "--do_lower=False") and not is_flag("run_classifier.py", "--learning_rate")
     assert is_flag("run_classifier.py", "--nodo_lower_case") and is_flag("run_classifier.py", "--learning_rate=1")
 
@@ -132,44 +119,20 @@ def test_snippets_print_what_the_document_says(name, monkeypatch):
 def test_the_reference_s_first_command_works_on_the_sample_text(monkeypatch, tmp_path):
     """The command in its README, with the demo's vocabulary instead of a released one."""
     monkeypatch.chdir(ROOT)
-    output = str(tmp_path / "tf_examples.tfrecord")
-    commands.call(
-        "create_pretraining_data", input_file="./sample_text.txt", output_file=output, vocab_file=f"{DEMO}/vocab.txt",
-        do_lower_case=True, max_seq_length=128, max_predictions_per_seq=20, masked_lm_prob=0.15, random_seed=12345,
-        dupe_factor=5,
-    )  # fmt: skip
-    sizes = {"max_seq_length": 128, "max_predictions_per_seq": 20, "vocab_size": 888, "type_vocab_size": 2}
-    batch = next(iter(record_order.read_records([output], records.PRETRAINING, sizes, 8)))
-    assert batch["input_ids"].shape == (8, 128)
-    text = text_of("sample_text.txt")
-    assert text.count("\n\n") >= 3  # documents
-    for script in ("CYRILLIC", "GREEK", "DEVANAGARI", "ARABIC", "HIRAGANA", "CJK UNIFIED"):
-        assert any(script in unicodedata.name(char, "") for char in text), script
+    (command,) = [flags for _, flags in commands_in(text_of("docs/pretraining.md")) if flags.get("dupe_factor") == "5"]
+    files = {"output_file": f"{tmp_path}/tf_examples.tfrecord", "vocab_file": f"{DEMO}/vocab.txt"}
+    call(*command_line("create_pretraining_data", {**command, **files}))
+    first, *_ = call("inspect_records.py", f"--input_file={files['output_file']}", f"--vocab_file={DEMO}/vocab.txt")
+    assert "99 pretraining records" in first and "all valid" in first
 
 
 @pytest.mark.slow
 def test_figures_are_drawn_from_the_code():
-    """Of docs/how_bert_works.md, from the shapes of BERT-Base: 4 examples of 128 tokens with 20 predictions each."""
+    """Of docs/how_bert_works.md, from the shapes of BERT-Base."""
     figures = runpy.run_path(str(ROOT / "docs" / "figures.py"))
     shapes = figures["trace"]()
-    assert shapes["scores"] == shapes["probabilities"] == (4, 12, 128, 128)
-    assert shapes["merged"] == shapes["output_norm"] == (4, 128, 768) and shapes["intermediate"] == (4, 128, 3072)
-    assert shapes["gathered"] == (80, 768) and shapes["logits"] == (80, 30522)
-    assert figures["in_letters"](shapes["logits"]) == "[B·P, V]"
-    with pytest.raises(KeyError):  # a size that no letter stands for
-        figures["in_letters"]((4, 129))
-    space = "{http://www.w3.org/2000/svg}"
     for name, draw in figures["FIGURES"].items():
-        drawn = draw(shapes)
-        assert text_of(f"docs/{name}") == drawn, "run python docs/figures.py --write"
-        root = ElementTree.fromstring(drawn)
-        assert root.find(f"{space}title").text and root.find(f"{space}desc").text
-        assert "prefers-color-scheme: dark" in drawn and drawn.count("http") == drawn.count(
-            "http://www.w3.org/2000/svg"
-        )
-        for text in root.iter(f"{space}text"):
-            for at, side in (("x", "width"), ("y", "height")):
-                assert 0 < float(text.get(at)) < float(root.get(side))
+        assert text_of(f"docs/{name}") == draw(shapes), "run python docs/figures.py --write"
 
 
 def write_model(folder: pathlib.Path, name: str, **changes) -> None:
@@ -314,18 +277,14 @@ def test_the_scripts_for_a_cluster_give_each_worker_its_own_place(tmp_path, titl
     assert {argument.removeprefix("--").partition("=")[0] for argument in arguments} >= COMPLETE
 
 
-def test_the_configurations_of_the_document(tmp_path):
+def test_the_configurations_of_the_document():
     text = text_of("docs/scaling.md")
     config = json.loads(re.search(r"TF_CONFIG='(.*)'", text)[1])
-    for index in (0, 1):
-        config["task"]["index"] = index
-        cluster = find_cluster({VARIABLE: json.dumps(config)})
-        assert cluster.name(index) == f"worker {index} (node{index + 1}:2222)"
+    assert find_cluster({VARIABLE: json.dumps(config)}).addresses == ("node1:2222", "node2:2222")
     (line,) = re.findall(r"(?m)^python (-c .*) > /shared/bert_config\.json$", text)
     command = [sys.executable, *shlex.split(line)]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=60)
-    (tmp_path / "c.json").write_text(done.stdout)
-    assert BertConfig.from_json_file(str(tmp_path / "c.json")) == BertConfig(vocab_size=30000)
+    assert BertConfig(**json.loads(done.stdout)) == BertConfig(vocab_size=30000)
 
 
 SMALLER = {
@@ -341,12 +300,11 @@ SMALLER = {
 @pytest.mark.slow
 def test_the_recipe_in_small(tmp_path, command_lines):
     """The last step was done, evaluated on the shard that is held out, and the best weights are kept."""
-    pytest.importorskip("tensorflow_text")
     (tmp_path / "text").mkdir()
     for number in range(2):
         (tmp_path / "text" / f"part-000{number}.txt").write_text(lines_of_text(60, number))
     recipe = commands_in(section("scaling.md", "1 TB, from empty machines to a trained model"))
-    assert [script for script, _ in recipe] == [*SMALLER] and {*recipe[-1][1]} >= COMPLETE
+    assert [script for script, _ in recipe] == [*SMALLER]
     for script, flags in recipe:
         flags.pop("dask_scheduler", None)  # the shards are the same, as the tests of Dask show
         flags = {name: value.replace("/shared", str(tmp_path)) for name, value in flags.items()} | SMALLER[script]
@@ -358,6 +316,5 @@ def test_the_recipe_in_small(tmp_path, command_lines):
         done = command_lines.run(*command_line(script, flags), cwd=tmp_path)
         assert done.status == 0, done.stderr
     assert checkpoint.latest_checkpoint(str(tmp_path / "model")).endswith("model.ckpt-4")
-    assert "masked_lm_perplexity" in (tmp_path / "model" / "eval_results.txt").read_text()
     assert checkpoint.latest_checkpoint(str(tmp_path / "model" / "best"))
     assert re.search(r"Left out of --input_file.*-00002-of-00003", done.stderr)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import copy
 import json
-import logging
 import sys
 
 import keras
@@ -13,70 +12,76 @@ import pytest
 import tensorflow as tf
 import text_operations
 import toy_data
-from refused import message_of
+from refused import refuses
 
 import bert_tf2
-from bert_tf2.data.rows import padded
-from bert_tf2.finetuning.answering import pack
 
-TEXTS, LABELS = map(list, zip(*toy_data.sentences(64, 1), strict=True))
+TEXTS, LABELS = map(list, zip(*toy_data.sentences(61, 1), strict=True))
 LONG = ["good " * 9, "a film", "bad " * 9, "the film"] * 3  # two of four have more than 8 tokens
 FEW = ["yes", "no", "no", "no"] * 3
+ONES = [int(label == "yes") for label in FEW]
 NAMED = {"labels": ["no", "yes"]}
 QUIET = {"verbose": 0}
 
 
 @pytest.fixture(scope="module")
 def trained(encoder):
-    """A classifier after `fit`, and its history."""
+    """A classifier after `fit`, its history, and how often the step was traced."""
     keras.utils.set_random_seed(1)
-    model = bert_tf2.classifier(encoder, **NAMED, max_seq_length=24)
+    model, traced = bert_tf2.classifier(encoder, **NAMED, max_seq_length=12), []
+    loss = model.compute_loss
+    model.compute_loss = lambda *given, **more: traced.append(given) or loss(*given, **more)
     model.compile(3e-3)
-    how = {"validation_split": 0.25, "class_weight": {"no": 1.0, 1: 1.1}}
-    return model, model.fit(np.array(TEXTS), LABELS, 8, 14, **how, **QUIET).history
+    given = {"x": TEXTS, "y": LABELS, "validation_split": 0.25, "class_weight": {"no": 1.0, 1: 1.1}}
+    before = copy.deepcopy(given)
+    history = model.fit(**given, batch_size=8, epochs=14, **QUIET).history
+    assert given == before
+    return model, history, len(traced)
 
 
 @pytest.fixture(scope="module")
 def short(encoder):
-    """A classifier that reads 8 tokens; tests compile it as they need, most without a graph, which takes seconds."""
+    """A classifier that reads 8 tokens; tests compile it as they need, without a graph, which takes seconds."""
     return bert_tf2.classifier(encoder, **NAMED, max_seq_length=8)
 
 
-def batches(texts: list[str], labels: list) -> tf.data.Dataset:
-    return tf.data.Dataset.from_tensor_slices((texts, labels)).batch(3)
+@pytest.fixture(scope="module")
+def ids(short):
+    """LONG, tokenized already."""
+    return short.dataset(LONG, batch_size=12).get_single_element()[0]
 
 
 def test_a_classifier_learns(trained):
-    model, history = trained
+    model, history, traced = trained
     assert history["loss"][-1] < history["loss"][0] / 2 and len(history["val_accuracy"]) == 14
-    assert history["cut_texts"] == history["val_cut_texts"] == [0] * 14
-    assert int(model.optimizer.iterations) == 84  # of 48 texts, without the last quarter
+    are_long = [len(text.split()) > 10 for text in TEXTS]  # the last quarter is for validation
+    assert 0 < sum(are_long) < 30 and history["cut_texts"] == [sum(are_long[:45])] * 14
+    assert history["val_cut_texts"] == [sum(are_long[45:])] * 14
+    assert int(model.optimizer.iterations) == 6 * 14
     np.testing.assert_allclose(model.optimizer.learning_rate, 0.0, atol=1e-9)
+    assert traced <= 2  # one graph for batches of several lengths and a last one of 5 texts; another one for evaluation
 
 
-def test_the_training_step_is_traced_once(encoder):
-    model = bert_tf2.classifier(encoder, **NAMED, max_seq_length=24)
-    loss, traced = model.compute_loss, []
-    model.compute_loss = lambda *given, **more: traced.append(given) or loss(*given, **more)
-    model.fit(TEXTS[:17], LABELS[:17], 4, **QUIET)  # batches of several lengths, and a last one of one text
-    assert len(traced) == 1
-
-
-@pytest.mark.slow
 def test_saved_it_goes_on(trained, tmp_path):
-    """As a file of Keras, and as a folder of the scripts."""
-    model, _ = trained
-    wanted = model.predict(TEXTS, **QUIET)
+    """As a file of Keras, as a folder of the scripts, and for servers, into a folder that is not there yet."""
+    text_operations.need()
+    model, *_ = trained
+    wanted = model(TEXTS)
     model.save(tmp_path / "films.keras")
+    model.save_folder(tmp_path / "out")
     again = keras.models.load_model(tmp_path / "films.keras")
-    np.testing.assert_allclose(again.predict(TEXTS, **QUIET), wanted, rtol=1e-5)
-    assert again.labels == ["no", "yes"] and again.tokenize.max_seq_length == 24
     assert again.optimizer.iterations == model.optimizer.iterations
     assert again.get_compile_config()["optimizer"] == 3e-3  # the next `fit` warms up again
-    model.save_folder(tmp_path / "out")
-    again = bert_tf2.classifier(tmp_path / "out")
-    assert again.labels == ["no", "yes"] and again.tokenize.max_seq_length == 24
-    np.testing.assert_allclose(again.predict(TEXTS, **QUIET), wanted, rtol=1e-5)
+    for each in (again, bert_tf2.classifier(tmp_path / "out")):
+        assert each.labels == ["no", "yes"] and each.tokenize.max_seq_length == 12
+        np.testing.assert_allclose(each(TEXTS), wanted, rtol=1e-5)
+    model.export(tmp_path / "served", text_signatures=False)
+    info = json.loads((tmp_path / "served" / "model_info.json").read_text())
+    assert info["task"] == "classifier" and info["max_seq_length"] == 12
+    serve = tf.saved_model.load(str(tmp_path / "served")).signatures["serving_default"]
+    given = {name: tf.constant(values) for name, values in model.tokenize(TEXTS).items()}
+    np.testing.assert_allclose(serve(**given)["probabilities"], wanted, atol=1e-5)
+    refuses("served", model.export, tmp_path / "served")
 
 
 @pytest.mark.compiled
@@ -86,26 +91,20 @@ def test_keras_around_it(encoder, tmp_path):
     best = keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", monitor="val_loss", save_best_only=True)
     model = bert_tf2.classifier(encoder, **NAMED)
     model.compile(keras.optimizers.Adam(1e-3), steps_per_execution=2, jit_compile=True)
-    how = {"validation_data": (TEXTS, LABELS), "callbacks": [best], "sample_weight": [1.0] * 64}
+    how = {"validation_data": (TEXTS, LABELS), "callbacks": [best], "sample_weight": [1.0] * len(TEXTS)}
     model.fit(TEXTS, LABELS, 16, 2, **how, **QUIET)
     assert isinstance(keras.models.load_model(tmp_path / "best.keras").optimizer, keras.optimizers.Adam)
 
 
-@pytest.mark.slow
-def test_heads_of_other_kinds(encoder):
-    scores = bert_tf2.classifier(encoder, regression=True)
-    scores.compile(1e-3, run_eagerly=True)
-    assert [*scores.fit(TEXTS[:8], np.arange(8.0), **QUIET).history] == ["loss", "cut_texts"]
-    found = scores.predict(TEXTS[:3], **QUIET)
-    assert found.shape == (3, 1)
-    loss = scores.evaluate(TEXTS[:3], [1, 2, 3], **QUIET)
-    np.testing.assert_allclose(loss, np.mean((found[:, 0] - [1, 2, 3]) ** 2), rtol=1e-4)
-    topics = bert_tf2.classifier(encoder, labels=["a", "b", "c"], multi_label=True)
-    topics.compile(1e-3, run_eagerly=True)
-    topics.fit(TEXTS[:3], y := [["a"], [], ["b", "c"]], **QUIET)
-    found = topics.predict(TEXTS[:3], **QUIET)
-    rows = np.array([[label in row for label in "abc"] for row in y])
-    loss, accuracy = topics.evaluate(TEXTS[:3], y, **QUIET)
+def test_losses_of_other_kinds(scores, topics):
+    scores.compile(1e-9, run_eagerly=True)
+    topics.compile(1e-9, run_eagerly=True)
+    ids = scores.tokenize(LONG[:3])
+    found = scores(ids).numpy()[:, 0]
+    np.testing.assert_allclose(scores.evaluate(ids, [1, 2, 3], **QUIET), np.mean((found - [1, 2, 3]) ** 2), rtol=1e-4)
+    assert [*scores.fit(ids, [1, 2, 3], **QUIET).history] == ["loss"]
+    found, rows = topics(ids).numpy(), np.array([[1, 0, 0], [0, 0, 0], [0, 1, 1]], bool)
+    loss, accuracy = topics.evaluate(ids, [["a"], [], ["b", "c"]], **QUIET)
     np.testing.assert_allclose(loss, -np.log(np.where(rows, found, 1 - found)).mean(), rtol=1e-4)
     np.testing.assert_allclose(accuracy, ((found > 0.5) == rows).mean())
 
@@ -117,25 +116,9 @@ def test_texts_that_are_cut_are_counted(short, caplog):
     held_out = {"validation_data": (LONG[:3], FEW[:3]), "validation_freq": 2}
     history = short.fit(LONG, FEW, 4, 2, **held_out, **QUIET).history
     assert (history["cut_texts"], history["val_cut_texts"]) == ([6, 6], [2])
-    assert {name: len(values) for name, values in history.items() if "val" not in name} == dict.fromkeys(
-        ("accuracy", "loss", "cut_texts"), 2
-    )
-    data = batches(["good " * 9] * 3 + ["a"] * 6, ["yes"] * 9)
+    data = tf.data.Dataset.from_tensor_slices((["good " * 9] * 3 + ["a"] * 6, ["yes"] * 9)).batch(3)
     history = short.fit(data.repeat(), epochs=3, steps_per_epoch=2, **QUIET).history  # batches 1 2, 3 1, 2 3
-    assert history["cut_texts"] == [3, 3, 0]
-    reads = []
-
-    def rows():
-        reads.append(1)
-        yield from zip(LONG, FEW, strict=True)
-
-    strings = tf.TensorSpec([], tf.string)
-    data = tf.data.Dataset.from_generator(rows, output_signature=(strings, strings)).batch(4)
-    caplog.clear()
-    short.compile(keras.optimizers.SGD(1e-9), run_eagerly=True)  # the recipe must know how many batches there are
-    assert short.fit(data, epochs=2, **QUIET).history["cut_texts"] == [6, 6]
-    assert len(reads) == 2  # as many as epochs; in a graph, one more for the variables
-    assert "6 of 12 texts are longer than 8 tokens" in caplog.text
+    assert history["cut_texts"] == [3, 3, 0] and "6 of 12 texts are longer than 8 tokens" in caplog.text
 
 
 @pytest.mark.slow
@@ -154,244 +137,133 @@ def test_several_devices(encoder, two):
     np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("first", "epochs"), [pytest.param(0, 1, marks=pytest.mark.slow), (1, 3)])
-def test_the_recipe_is_planned_for_the_epochs_that_run(short, first, epochs):
+def test_the_recipe_is_planned_for_the_epochs_that_run(short, ids):
     """The rate rises over a tenth of the steps, and is 0 after the last one. Callbacks stay those of the caller."""
     short.compile(1e-6, run_eagerly=True)
     rates = []
     note = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda *_, **__: rates.append(float(short.optimizer.learning_rate))
     )
-    given = keras.callbacks.CallbackList([note], add_history=True, model=short, epochs=epochs) if first else [note]
-    before = [*getattr(given, "callbacks", given)]
-    history = short.fit(LONG, FEW, 1, epochs, initial_epoch=first, callbacks=given, **QUIET).history
-    assert [*getattr(given, "callbacks", given)] == before and len(history["cut_texts"]) == epochs - first
-    steps = 12 * (epochs - first)
-    assert len(rates) == steps and np.argmax(rates) < steps / 4
+    given = keras.callbacks.CallbackList([note], add_history=True, model=short, epochs=3)
+    before = [*given.callbacks]
+    short.fit(ids, FEW, 2, 3, initial_epoch=1, callbacks=given, **QUIET)
+    assert given.callbacks == before and len(rates) == 12 and np.argmax(rates) < 3
     np.testing.assert_allclose([max(rates), rates[-1]], [1e-6, 0.0], rtol=0.1, atol=1e-12)
 
 
-@pytest.mark.slow
-def test_weights_of_labels(short, encoder, monkeypatch):
-    """Those of rows times those of labels, by name or index, or scikit-learn's "balanced"; also of tags."""
-    given = []
-
-    def fit(self, data, *_, **__):
-        given.append([part.numpy() for _, _, part in data])
-        return keras.callbacks.History()
-
-    monkeypatch.setattr(keras.Model, "fit", fit)
-    short.compile(1e-9)
-    ids = short.tokenize(LONG)
-    how = {"shuffle": False, **QUIET}
-    data = tf.data.Dataset.from_tensor_slices((ids, FEW, [3.0] * 12)).batch(12)
-    wanted = [6.0, 3.0, 3.0, 3.0] * 3
-    for x, y, rows in ((ids, FEW, [3.0] * 12), (data, None, None)):
-        for weights in ({"yes": 2.0}, {0: 1, 1: 2}):
-            short.fit(x, y, class_weight=weights, sample_weight=rows, **how)
-            np.testing.assert_array_equal(given.pop(), [wanted])
-    balanced = np.tile([2.0, 2 / 3, 2 / 3, 2 / 3], 3)
-    indexes = np.array([label == "yes" for label in FEW], int)
-    again = keras.models.clone_model(short)
-    again.compile(1e-9, "categorical_crossentropy")
-    for model, y in ((short, FEW), (short, indexes), (again, np.eye(2)[indexes])):
-        model.fit(ids, y, class_weight="balanced", **how)
-        np.testing.assert_allclose(given.pop(), [balanced], rtol=1e-6)
-    short.fit(data.map(lambda x, y, _: (x, y)), class_weight="balanced", **how)
-    np.testing.assert_allclose(given.pop(), [balanced], rtol=1e-6)
-    names = bert_tf2.tagger(encoder, labels=["O", "NAME"], max_seq_length=8)
-    names.fit(["ann here and here"], ["NAME O O O"], class_weight="balanced", **how)
-    np.testing.assert_allclose(given.pop(), [[[0, 2, 2 / 3, 2 / 3, 2 / 3, 0]]], rtol=1e-6)
-    names.fit(["ann here"], ["NAME O"], class_weight={"O": 0.5}, **how)
-    np.testing.assert_array_equal(given.pop(), [[[0, 1, 0.5, 0]]])
+def test_weights_of_labels(short, ids, names):
+    """Weights of rows times those of labels, by name or index, or scikit-learn's "balanced"; also of tags."""
+    short.compile(1e-9, run_eagerly=True)
+    short.model.head_dropout = names.model.head_dropout = 0.0
+    how, rows = {"shuffle": False, **QUIET}, np.linspace(1, 3, 12)
+    data = tf.data.Dataset.from_tensor_slices((ids, FEW, rows)).batch(12)
+    losses, balanced = -np.log(short(ids).numpy()[range(12), ONES]), np.tile([2.0, 2 / 3, 2 / 3, 2 / 3], 3)
+    for x, y, weights, of_rows, wanted in (
+        (ids, FEW, {"yes": 2.0}, rows, rows * (1 + np.array(ONES))),
+        (ids, ONES, {0: 1, 1: 2}, None, 1 + np.array(ONES)),
+        (data, None, "balanced", None, rows * balanced),
+    ):
+        found = short.fit(x, y, 12, class_weight=weights, sample_weight=of_rows, **how).history["loss"][0]
+        assert found == pytest.approx(np.mean(wanted * losses), rel=1e-4)
+    names.compile(1e-9, run_eagerly=True)
+    x, y = ["ann here and here"], ["NAME O O O"]
+    losses = [names.fit(x, y, class_weight=w, **how).history["loss"][0] for w in ("balanced", {"NAME": 2, "O": 2 / 3})]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    "metrics",
-    [
-        [keras.metrics.F1Score(average="macro"), "accuracy"],
-        *(pytest.param([metric], marks=pytest.mark.slow) for metric in (keras.metrics.AUC(), "Recall")),
-    ],
-)
-def test_metrics_of_vectors(short, metrics):
+def test_metrics_of_vectors(short, ids):
     """With names or indexes of labels, lists or a dataset; the loss is the number that it is without them."""
     short.compile(1e-9, run_eagerly=True)
-    ids, indexes = short.tokenize(LONG), [int(label == "yes") for label in FEW]
     wanted = short.evaluate(ids, FEW, **QUIET)
     again = keras.models.clone_model(short)
     again.set_weights(short.get_weights())
-    again.compile(1e-9, metrics=metrics, run_eagerly=True)
+    again.compile(1e-9, metrics=[keras.metrics.F1Score(average="macro"), "accuracy"], run_eagerly=True)
     data = tf.data.Dataset.from_tensor_slices((ids, FEW)).batch(5)
-    for x, y in ((ids, FEW), (ids, indexes), (ids, np.eye(2)[indexes]), (data, None)):
+    for x, y in ((ids, FEW), (ids, ONES), (ids, np.eye(2)[ONES]), (data, None)):
         found = again.evaluate(x, y, return_dict=True, **QUIET)
-        assert found["loss"] == pytest.approx(wanted[0], rel=1e-5)
-        assert "accuracy" not in found or found["accuracy"] == pytest.approx(wanted[1], rel=1e-5)
-        assert len(found) == 1 + len(metrics)
-    assert len(again.fit(ids, FEW, class_weight={"yes": 2.0}, **QUIET).history) == 1 + len(metrics)
+        assert [found["loss"], found["accuracy"]] == pytest.approx(wanted, rel=1e-5) and len(found) == 3
+    assert len(again.fit(ids, FEW, class_weight="balanced", **QUIET).history) == 3
     again.compile(np.float32(1e-9), run_eagerly=True)  # without the metrics of before
-    assert sorted(again.fit(ids, indexes, **QUIET).history) == ["accuracy", "loss"]
+    assert sorted(again.fit(ids, ONES, **QUIET).history) == ["accuracy", "loss"]
 
 
-def test_numbers_as_labels(encoder):
-    model, indexes = bert_tf2.classifier(encoder, labels=np.arange(2), max_seq_length=8), [0, 1, 1]
-    named = bert_tf2.classifier(encoder, labels=["no", "yes"], max_seq_length=8)
-    assert model.labels == ["0", "1"]
-    ids = model.tokenize(LONG[:3])
-    for each in (model, named):
-        each.compile(1e-9, run_eagerly=True)
-    found, wanted = model.evaluate(ids, indexes, **QUIET), named.evaluate(ids, ["no", "yes", "yes"], **QUIET)
-    np.testing.assert_allclose(found, wanted, atol=1e-4)
-
-
-@pytest.mark.slow
-def test_folds_warn_of_nothing(encoder):
-    """A model for each fold has functions of its own, of which TensorFlow would say that they are traced too often."""
-    lines, handler, logger = [], logging.Handler(), logging.getLogger("tensorflow")
-    handler.emit = lambda record: lines.append(record.getMessage())
-    filters = [*logger.filters]
-    logger.addHandler(handler)
-    with contextlib.ExitStack() as at_end:
-        at_end.callback(logger.removeHandler, handler)
-        for _ in range(6):
-            model = bert_tf2.classifier(encoder, **NAMED, max_seq_length=8)
-            model.fit(TEXTS[:2], LABELS[:2], **QUIET)
-            model.evaluate(TEXTS[:2], LABELS[:2], **QUIET)
-            model.predict(TEXTS[:2], **QUIET)
-    assert not [line for line in lines if "retracing" in line] and logger.filters == filters
-
-
-@pytest.mark.parametrize(
-    "task", ["classifier", *(pytest.param(it, marks=pytest.mark.slow) for it in ("tagger", "answerer"))]
-)
-def test_without_tensorflow_text(encoder, monkeypatch, task):
+def test_without_tensorflow_text(films, monkeypatch):
     """It is absent; also for a TensorFlow that has none yet."""
-    labels = {"classifier": NAMED, "tagger": {"labels": ["O", "NAME"]}, "answerer": {}}[task]
-    given = {"classifier": TEXTS[:3], "tagger": [["ann", "lives"]], "answerer": [("who ?", "ann lives in paris")]}[task]
-
-    def answers():
-        return getattr(bert_tf2, task)(encoder, max_seq_length=24, **labels).predict(given, **QUIET)
-
-    wanted = answers()
+    wanted = films(TEXTS[:3])
     monkeypatch.setitem(sys.modules, "tensorflow_text", None)
-    assert str(answers()) == str(wanted)
-    served = {"init_checkpoint": str(encoder), "export_dir": str(encoder / "export"), "task": "features"}
-    assert "tensorflow-text" in message_of(bert_tf2.commands.call, "export_saved_model", **served)
+    np.testing.assert_allclose(films.predict(TEXTS[:3], **QUIET), wanted, atol=1e-6)
 
 
-@pytest.mark.slow
 def test_the_layer_tokenize(tmp_path):
-    """The rows of `classify`, in tf.data, alone, and made again of its configuration."""
+    """The ids of FullTokenizer, in tf.data, alone, and made again of its configuration."""
     tokenizer = bert_tf2.FullTokenizer(toy_data.write_model(tmp_path)["vocab_file"], never_split=["film"])
     layer = bert_tf2.Tokenize(tokenizer, 12)
-    texts = ["A film, now", "playing " * 30, ("the book", "was GOOD " * 9), "", "中文 good"]
-    wanted = padded(pack(tokenizer, texts, 12))
     again = bert_tf2.Tokenize.from_config(json.loads(json.dumps(layer.get_config())))
-    columns = [[*column] for column in zip(*((t, "") if isinstance(t, str) else t for t in texts), strict=True)]
-    data = tf.data.Dataset.from_tensor_slices(tuple(columns)).batch(8).map(lambda *pair: layer(pair))
+    texts = ["A film, now", "playing " * 30, "", "中文 good"]
+    data = tf.data.Dataset.from_tensor_slices(texts).batch(8).map(layer)
     for found in (layer(texts), again(texts), next(iter(data))):
-        for name, values in wanted.items():
-            np.testing.assert_array_equal(found[name], values)
-    are_cut = layer.with_cut(tuple(map(tf.constant, columns)))[1]
-    assert are_cut.numpy().tolist() == [False, True, True, False, False]
-    assert layer.with_cut(tf.constant(["good " * 10, "bad " * 11]))[1].numpy().tolist() == [False, True]
+        for text, row, mask in zip(texts, found["input_ids"].numpy(), found["input_mask"].numpy(), strict=True):
+            pieces = ["[CLS]", *tokenizer.tokenize(text)[:10], "[SEP]"]
+            assert row[mask == 1].tolist() == tokenizer.convert_tokens_to_ids(pieces) and not row[mask == 0].any()
+    pair = layer((["the book"], ["was GOOD " * 9]))
+    assert pair["input_ids"].shape == (1, 12) and pair["segment_ids"].numpy().sum() == 12 - 4
     assert bert_tf2.Tokenize(tokenizer, 12, pad_to_max_length=True)(["a"])["input_ids"].shape == (1, 12)
 
 
+# Words with tags, questions with answers
+
+
+def test_losses_of_words_and_questions(names, reader):
+    """The tags of the first pieces of words count, and the mean of an answer's first and last token."""
+    sentences, tags = [["playing", "ann"], ["the", "film", "was"]], [["O", "NAME"], ["O", "O", "NAME"]]
+    x, y, weights = names.dataset(sentences, tags, [1.0, 3.0]).get_single_element()
+    losses = -np.log(np.take_along_axis(names(x).numpy(), y.numpy()[..., None], -1)[..., 0])
+    assert weights.numpy().sum() == 2 * 1 + 3 * 3
+    names.compile(1e-9, run_eagerly=True)
+    found = names.evaluate(sentences, tags, sample_weight=[1.0, 3.0], **QUIET)[0]
+    assert found == pytest.approx(np.average(losses, weights=weights), rel=1e-4)
+    pairs, answers = [("who ?", "ann lives"), ("where ?", "bob is in oslo")], ["ann", ("in oslo", 7)]
+    x, y, _ = reader.dataset(pairs, answers).get_single_element()
+    logits = reader(x).numpy()
+    losses = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, y.numpy()[..., None], -1)[..., 0]
+    reader.compile(1e-9, run_eagerly=True)
+    assert reader.evaluate(pairs, answers, **QUIET)[0] == pytest.approx(losses.mean(), rel=1e-4)
+    assert len(reader.fit(pairs, answers, validation_data=(pairs, answers), **QUIET).history["val_loss"]) == 1
+
+
+def test_words_and_questions_in_datasets(names, reader, tmp_path):
+    """Their rows are those of lists; a model from a file of Keras answers them alike."""
+    sentences, tags = [["ann", "lives", "here"], ["playing"]], [["NAME", "O", "O"], ["O"]]
+    ragged, numbers = tf.ragged.constant(sentences), tf.ragged.constant([[1, 0, 0], [0]])
+    pairs, answers = [("who ?", "ann lives in paris"), ("where ?", "bob is in oslo")], [("ann", 0), ("oslo", 10)]
+    columns = [tuple(map(list, zip(*rows, strict=True))) for rows in (pairs, answers)]
+    texts = [" ".join(words) for words in sentences], [" ".join(row) for row in tags]
+    of_words = (texts, (ragged, tf.ragged.constant(tags)), (ragged.to_tensor(), numbers.to_tensor(-1)))
+    for model, x, y, others in ((names, sentences, tags, of_words), (reader, pairs, answers, [columns])):
+        wanted = model.dataset(x, y, [2.0, 1.0]).get_single_element()
+        for columns in others:
+            data = tf.data.Dataset.from_tensor_slices((*columns, [2.0, 1.0])).batch(1)
+            found = model.dataset(data).get_single_element()
+            tf.nest.map_structure(np.testing.assert_array_equal, found, wanted)
+            assert model.predict(data) == model.predict(x)
+        model.save(tmp_path / "model.keras")
+        assert keras.models.load_model(tmp_path / "model.keras").predict(x) == model.predict(x)
+
+
 @pytest.mark.slow
-def test_a_tagger_learns(encoder, tmp_path):
-    """It trains on lists of words, on texts and on datasets, and answers as `load` does with its folder."""
-    known = {**dict.fromkeys(toy_data.PLACES, "B-LOC"), **dict.fromkeys(toy_data.NAMES, "B-PER")}
-    sentences = [block.split("\n") for block in toy_data.conll(48, 1, tags=False).strip().split("\n\n")[1:]]
-    sentences = [[row.split()[1].lower() for row in rows] for rows in sentences]
-    tags = [[known.get(word, "O") for word in words] for words in sentences]
-    names = bert_tf2.tagger(encoder, labels=["O", "B-LOC", "B-PER"])
+@pytest.mark.parametrize("kind", ["tagger", "answerer"])
+def test_they_learn(encoder, kind):
+    if kind == "tagger":
+        blocks = toy_data.conll(48, 1).strip().split("\n\n")[1:]
+        rows = [[line.lower().split()[1:] for line in block.split("\n")] for block in blocks]
+        x, y = ([[row[part] for row in sentence] for sentence in rows] for part in (0, 1))
+        model = bert_tf2.tagger(encoder, labels=["o", "b-loc", "b-per"])
+    else:
+        paragraphs = toy_data.squad(48, 1, impossible=True)["data"][0]["paragraphs"]
+        x = [(p["qas"][0]["question"], p["context"]) for p in paragraphs]
+        y = [next(((a["text"], a["answer_start"]) for a in p["qas"][0]["answers"]), "") for p in paragraphs]
+        model = bert_tf2.answerer(encoder, may_be_missing=True, max_seq_length=32)
     keras.utils.set_random_seed(1)
-    names.compile(5e-3)
-    history = names.fit(sentences, tags, 8, 10, validation_split=0.25, **QUIET).history
+    model.compile(5e-3)
+    history = model.fit(x, y, 8, 10, validation_split=0.25, **QUIET).history
     assert history["loss"][-1] < history["loss"][0] / 2 and len(history["val_accuracy"]) == 10
-    texts = [" ".join(words) for words in sentences], [" ".join(each) for each in tags]
-    ragged = tf.ragged.constant(sentences)
-    numbers = tf.ragged.constant([[names.labels.index(tag) for tag in each] for each in tags])
-    doubled = names.evaluate(sentences[:24] * 2 + sentences[24:], tags[:24] * 2 + tags[24:], 72, **QUIET)
-    for x, y in (texts, (ragged, tf.ragged.constant(tags)), (ragged.to_tensor(), numbers.to_tensor(-1))):
-        data = tf.data.Dataset.from_tensor_slices((x, y, [2.0] * 24 + [1.0] * 24)).batch(16)
-        np.testing.assert_allclose(names.evaluate(data, None, 64, **QUIET), doubled, rtol=1e-5)
-    assert names.predict(data) == names.predict(sentences)
-    assert names.predict("ann lives") == names.predict([["ann", "lives"]])
-    asked = [*sentences[:3], "ann lives in rome".split() * 30, ["\u200b", "Playing"]]
-    found = names.predict(asked)
-    assert [*map(len, found)] == [*map(len, asked)]
-    names.save_folder(tmp_path / "out")
-    assert bert_tf2.load(tmp_path / "out").tag(asked) == found
-    names.save(tmp_path / "names.keras")
-    assert keras.models.load_model(tmp_path / "names.keras").predict(asked) == found
-
-
-@pytest.mark.slow
-def test_an_answerer_learns(encoder, tmp_path):
-    """It trains on lists, and answers as `load` does with its folder."""
-    paragraphs = toy_data.squad(48, 1, impossible=True)["data"][0]["paragraphs"]
-    pairs = [(p["qas"][0]["question"], p["context"]) for p in paragraphs]
-    answers = [next(((a["text"], a["answer_start"]) for a in p["qas"][0]["answers"]), "") for p in paragraphs]
-    reader = bert_tf2.answerer(encoder, may_be_missing=True, max_seq_length=32)
-    keras.utils.set_random_seed(1)
-    reader.compile(5e-3)
-    history = reader.fit(pairs, answers, 8, 10, validation_split=0.25, **QUIET).history
-    assert history["loss"][-1] < history["loss"][0] / 2 and len(history["val_accuracy"]) == 10
-    columns = tuple(map(list, zip(*pairs, strict=True)))
-    whole = [(row, -1) if isinstance(row, str) else row for row in answers]
-    data = tf.data.Dataset.from_tensor_slices((columns, tuple(map(list, zip(*whole, strict=True))))).batch(16)
-    np.testing.assert_allclose(reader.evaluate(data, **QUIET), reader.evaluate(pairs, answers, **QUIET), rtol=1e-5)
-    assert reader.predict(data) == reader.predict(data.map(lambda x, y: x)) == reader.predict(pairs)
-    weighted = [reader.evaluate(pairs, answers, sample_weight=[w] * 24 + [0] * 24, **QUIET)[0] for w in (1, 2)]
-    np.testing.assert_allclose(2 * weighted[0], weighted[1], rtol=1e-5)
-    asked = [*pairs[:6], (pairs[0][0], pairs[0][1] + " ann playing in the film" * 20)]
-    found = reader.predict(tuple(map(list, zip(*asked, strict=True))))
-    reader.save_folder(tmp_path / "out")
-    assert bert_tf2.load(tmp_path / "out").answer(*map(list, zip(*asked, strict=True))) == found
-    assert bert_tf2.answerer(tmp_path / "out").predict(asked) == found
-    reader.save(tmp_path / "reader.keras")
-    again = keras.models.load_model(tmp_path / "reader.keras")
-    assert again.predict(asked) == found and again.evaluate(pairs, answers, **QUIET)[0] < history["loss"][0]
-
-
-@pytest.mark.parametrize(
-    ("name", "task"),
-    [
-        ("films", "classifier"),
-        pytest.param("names", "ner", marks=pytest.mark.slow),
-        pytest.param("reader", "squad", marks=pytest.mark.slow),
-    ],
-)
-def test_exports_of_the_models(request, tmp_path, name, task):
-    """For servers; a folder that is there already is refused."""
-    text_operations.need()
-    model = request.getfixturevalue(name)
-    model.export(tmp_path / name, text_signatures=False)
-    info = json.loads((tmp_path / name / "model_info.json").read_text())
-    assert info["task"] == task and info["max_seq_length"] == model.tokenize.max_seq_length
-    if name == "films":
-        serve = tf.saved_model.load(str(tmp_path / name)).signatures["serving_default"]
-        ids = {name: tf.constant(values) for name, values in model.tokenize(["a film"]).items()}
-        np.testing.assert_allclose(serve(**ids)["probabilities"], model(["a film"]), atol=1e-5)
-    assert name in message_of(model.export, tmp_path / name)
-
-
-@pytest.mark.slow
-def test_a_model_with_inputs_of_its_own(tmp_path):
-    """Text and numbers in a functional model: it trains, is saved, loaded and exported."""
-    tokenizer = bert_tf2.FullTokenizer(toy_data.write_model(tmp_path)["vocab_file"])
-    text, price = keras.Input([], dtype="string", name="text"), keras.Input([2], name="price")
-    encoder = bert_tf2.BertModel(toy_data.config(num_hidden_layers=1))
-    vector = encoder(bert_tf2.Tokenize(tokenizer, 16)(text)).pooled_output
-    outputs = keras.layers.Dense(1)(keras.layers.Concatenate()([vector, price]))
-    model = keras.Model({"text": text, "price": price}, outputs)
-    model.compile(bert_tf2.AdamWeightDecay(1e-3), "mean_squared_error")
-    given = {"text": tf.constant(TEXTS[:8]), "price": tf.ones([8, 2])}
-    model.fit(given, np.ones(8), **QUIET)
-    wanted = model(given)
-    model.save(tmp_path / "model.keras")
-    np.testing.assert_allclose(keras.models.load_model(tmp_path / "model.keras")(given), wanted, atol=1e-6)
-    model.export(tmp_path / "served", **QUIET)
-    served = tf.saved_model.load(str(tmp_path / "served"))
-    np.testing.assert_allclose(served.serve(given), wanted, atol=1e-5)

@@ -1,7 +1,6 @@
 """A library call leaves the process as it was: only scripts change what belongs to all of it."""
 
 import contextlib
-import copy
 import logging
 import os
 import random
@@ -11,52 +10,17 @@ import threading
 import time
 import warnings
 
+import command_lines as lines
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import text_operations
-import toy_data
-from small_models import randomize
+from bad_calls import flags
 from tensorflow.python.framework import config
 
 import bert_tf2
-from bert_tf2 import commands, exporting, heads
-from bert_tf2.weights import checkpoint
-from bert_tf2.weights.task_file import LabelMap, save_label_map
-
-KINDS = {
-    "words": (heads.PretrainingModel, {}, None),
-    "texts": (heads.ClassifierModel, {"num_labels": 2}, LabelMap("cola", ("0", "1"), False)),
-    "tags": (heads.TaggingModel, {"num_labels": 3}, LabelMap("ner", ("O", "B-LOC", "B-PER"), False)),
-    "spans": (heads.SpanModel, {}, None),
-}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("models")
-    for kind, (make, settings, labels) in KINDS.items():
-        (path / kind).mkdir()
-        toy_data.write_model(path / kind)
-        model = make(toy_data.config(), **settings)
-        randomize(model)
-        checkpoint.CheckpointFolder(str(path / kind)).save(checkpoint.tf1_variables(model), 7)
-        if labels:
-            save_label_map(str(path / kind), labels)
-    (path / "tables").mkdir()
-    toy_data.write_tsv_task(path / "tables", 8)
-    (path / "text.txt").write_text("the film was good .\nann lives in paris\n\nthe film was bad .\nann was here\n")
-    files = {"input_file": str(path / "text.txt"), "vocab_file": str(path / "words/vocab.txt")}
-    commands.call("create_pretraining_data", output_file=str(path / "records"), max_seq_length=64, **files)
-    toy_data.write_squad(path / "squad.json", 4, 1)
-    toy_data.write_conll(path / "words.txt", 8, 1)
-    monitor = tf.summary.create_file_writer(str(path / "curves"))
-    with monitor.as_default():
-        for step in range(3):
-            tf.summary.scalar("loss", 1.0, step)
-    monitor.close()
-    return path
+from bert_tf2 import commands
 
 
 def of_all_threads() -> dict:
@@ -106,7 +70,7 @@ def watched():
             now = of_all_threads()
             if now["loggers"]["absl"][0] == logging.FATAL:  # by tf.saved_model.save itself
                 now["loggers"]["absl"] = before["loggers"]["absl"]
-            seen.update((name, (before[name], now[name])) for name in before if before[name] != now[name])
+            seen.update(differences(before, now))
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -117,46 +81,45 @@ def watched():
         thread.join()
 
 
-def call(script, **settings):
-    return lambda path: commands.call(script, **{name: eval_path(path, value) for name, value in settings.items()})
+def differences(before: dict, after: dict) -> dict:
+    return {name: (before[name], after[name]) for name in before if before[name] != after[name]}
 
 
-def eval_path(path, value):
-    return str(path / value[1:]) if isinstance(value, str) and value.startswith("@") else value
+def scripts(*names: str, change: str = ""):
+    """Calls scripts that write into a folder."""
+
+    def call(out, opened):
+        for name in names:
+            lines.call(f"{name}.py", *flags(f"{name}.py", change, out))
+
+    return call
 
 
-def exported(path):
-    text_operations.need()  # an export with texts
-    bert = bert_tf2.load(path / "texts")
-    return bert_tf2.export(bert.model, bert.tokenizer, path / "of_keras", 16)
+def methods(out, opened):
+    words, films, names, reader = (bert_tf2.load(opened[name].path) for name in ("words", "films", "names", "reader"))
+    words.fill_mask("the [MASK] was good .")
+    words.embed(["the film"])
+    films.classify(["the film"])
+    names.tag([["ann", "lives"]])
+    reader.answer("who lives ?", "ann lives in paris")
+    bert_tf2.classifier(films.path)(["a film"])
+    words.save_folder(out / "words")
 
 
-def trained(path):
-    films = bert_tf2.classifier(path / "words", ["no", "yes"], max_seq_length=16)
-    films.compile(1e-3)
-    x, y = ["a good film", "a bad film"] * 4, ["yes", "no"] * 4
-    films.fit(x, y, batch_size=4, validation_data=(x, y), class_weight={"no": 2.0, "yes": 1.0}, verbose=0)
-    films.evaluate(x, y, verbose=0)
-    films.save_folder(str(path / "films"))
-    films.save(path / "films.keras")
-    keras.models.load_model(path / "films.keras")
+def fitted(out, opened):
+    films = bert_tf2.classifier(opened["films"].path)
+    x, y = ["a good film", "a bad film"] * 4, ["good", "bad"] * 4
+    films.fit(x, y, 4, validation_data=(x, y), class_weight={"good": 2.0}, verbose=0)
+    films.predict(x, verbose=0)
+    films.save(out / "films.keras")
+    keras.models.load_model(out / "films.keras")
+    text_operations.need()
+    films.export(out / "films")
+    bert_tf2.tagger(opened["names"].path).fit([["ann", "lives"]] * 4, [["NAME", "O"]] * 4, verbose=0)
+    bert_tf2.answerer(opened["reader"].path).fit([("who ?", "ann lives")] * 4, ["ann"] * 4, verbose=0)
 
 
-def trained_tagger(path):
-    tagger = bert_tf2.tagger(path / "words", ["O", "NAME"], max_seq_length=16)
-    tagger.compile(1e-3)
-    tagger.fit([["ann", "lives"]] * 4, [["NAME", "O"]] * 4, verbose=0)
-    tagger.predict([["ann", "lives"]], verbose=0)
-
-
-def trained_answerer(path):
-    reader = bert_tf2.answerer(path / "words", max_seq_length=24)
-    reader.compile(1e-3)
-    reader.fit([("who lives ?", "ann lives in paris")] * 4, ["ann"] * 4, verbose=0)
-    reader.predict([("who lives ?", "ann lives in paris")], verbose=0)
-
-
-def explored(path):
+def explored(out, opened):
     """Until a signal ends it."""
     before = signal.getsignal(signal.SIGINT)
 
@@ -167,89 +130,54 @@ def explored(path):
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    commands.call("explore", model=str(path / "words"), port=0)
+    scripts("explore")(out, opened)
     thread.join()
 
 
-TRAIN = {"data_dir": "@tables", "task_name": "tsv", **toy_data.TSV_COLUMNS}
-TRAIN |= {"max_seq_length": 16, "train_batch_size": 4, "num_train_epochs": 1.0}
+def plotted(out, opened):
+    monitor = tf.summary.create_file_writer(str(out / "curves"))
+    with monitor.as_default():
+        for step in range(3):
+            tf.summary.scalar("loss", 1.0, step)
+    monitor.close()
+    commands.call("plot_training", output_dir=[str(out / "curves")], output_file=str(out / "curves.png"))
+
+
+TRAININGS = ("run_classifier", "run_squad", "run_ner", "run_pretraining")
 CALLS = {
-    "load": lambda path: bert_tf2.load(path / "words"),
-    "fill_mask": lambda path: bert_tf2.load(path / "words").fill_mask("the [MASK] was good ."),
-    "embed": lambda path: bert_tf2.load(path / "words").embed(["the film"]),
-    "classify": lambda path: bert_tf2.load(path / "texts").classify(["the film"]),
-    "tag": lambda path: bert_tf2.load(path / "tags").tag([["ann", "lives"]]),
-    "answer": lambda path: bert_tf2.load(path / "spans").answer("who lives ?", "ann lives in paris"),
-    "tokenize": lambda path: bert_tf2.load(path / "words").tokenize("the film"),
-    "classifier": lambda path: bert_tf2.classifier(path / "words", ["no", "yes"]).predict(["a film"], verbose=0),
-    "export": lambda path: exporting.load(exported(path))("the film"),
-    "Tokenize": lambda path: bert_tf2.Tokenize(bert_tf2.load(path / "words").tokenizer)(["the film"]),
-    "fit": trained,
-    "fit of tags": trained_tagger,
-    "fit of answers": trained_answerer,
-    "AdamWeightDecay": lambda path: bert_tf2.AdamWeightDecay(bert_tf2.WarmupAndDecay(1e-3, 10, 2)),
-    "run_classifier": call("run_classifier", do_train=True, do_eval=True, output_dir="@trained",
-                           vocab_file="@words/vocab.txt", bert_config_file="@words/bert_config.json", **TRAIN),
-    "run_squad": call("run_squad", do_train=True, train_file="@squad.json", output_dir="@answering",
-                      vocab_file="@words/vocab.txt", bert_config_file="@words/bert_config.json", max_seq_length=32,
-                      max_query_length=12, doc_stride=8, train_batch_size=4, num_train_epochs=1.0),
-    "run_ner": call("run_ner", do_train=True, train_file="@words.txt", output_dir="@tagging",
-                    vocab_file="@words/vocab.txt", bert_config_file="@words/bert_config.json", max_seq_length=24,
-                    train_batch_size=4, num_train_epochs=1.0, word_column=2),
-    "run_pretraining": call("run_pretraining", do_train=True, do_eval=True, output_dir="@pretrained",
-                            bert_config_file="@words/bert_config.json", input_file="@records", max_seq_length=64,
-                            train_batch_size=2, num_train_steps=2, num_warmup_steps=1, max_eval_steps=1),
-    "predict_masked": call("predict_masked", sentence=["the [MASK] was good ."], init_checkpoint="@words"),
-    "build_vocab": call("build_vocab", input_file="@text.txt", vocab_file="@new.txt", vocab_size=40, num_unused=0),
-    "convert_checkpoint": call("convert_checkpoint", input="@words", output="@hf", to="hf"),
-    "create_pretraining_data": call("create_pretraining_data", input_file="@text.txt", output_file="@x.tfrecord",
-                                    vocab_file="@words/vocab.txt"),
-    "shards": call("create_pretraining_data", input_file="@text.txt", output_file="@shards/x.tfrecord",
-                   vocab_file="@words/vocab.txt", num_shards=2, num_workers=2),
-    "inspect_records": call("inspect_records", input_file="@records", vocab_file="@words/vocab.txt"),
-    "plot_training": lambda path: commands.call("plot_training", output_dir=[str(path / "curves")],
-                                                output_file=str(path / "curves.png")),
+    "methods": methods,
+    "records": scripts("build_vocab", "create_pretraining_data", "inspect_records", "convert_checkpoint"),
+    "shards": scripts("create_pretraining_data", change="--num_shards=2 --num_workers=2"),
+    "answers": scripts("predict_masked", "extract_features"),
+    "plot_training": plotted,
     "explore": explored,
-    "page": call("explore", model="@words", text="the [MASK]", write="@page.html"),
-    "onnx": call("export_saved_model", init_checkpoint="@texts", export_dir="@onnx", task="classifier", format="onnx",
-                 quantize="int8", max_seq_length=16),
-    "export_saved_model": call("export_saved_model", init_checkpoint="@texts", export_dir="@served", task="classifier",
-                               max_seq_length=16),
-    "extract_features": call("extract_features", input_file="@text.txt", output_file="@x.json",
-                             init_checkpoint="@words", max_seq_length=16, layers="-1"),
-}  # fmt: skip
+    "page": scripts("explore", change="--text=the --write=OUT/page.html"),
+}
+SLOW = {"fit": fitted, "export": scripts("export_saved_model"), **{name: scripts(name) for name in TRAININGS}}
+EXTRA = {"onnx": scripts("export_saved_model", change="--format=onnx --quantize=int8")}
+DRAWING = ("fit",)  # from the seeds of Keras, as any model of Keras does
 
 
-SLOW = ("run_classifier", "run_squad", "run_ner", "run_pretraining", "export", "export_saved_model")
-SLOW += ("fit", "fit of tags", "fit of answers")
-DRAWING = ("fit", "fit of tags", "fit of answers")  # from the seeds of Keras, as any model of Keras does
-EXTRA = ("onnx",)  # need an extra of setup.py
-MARKS = {**dict.fromkeys(SLOW, pytest.mark.slow), **dict.fromkeys(EXTRA, pytest.mark.extra)}
-
-
-@pytest.fixture
-def copies(folder, tmp_path):
-    """Two folders with links to the files of `folder`, where calls can write."""
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        for source in folder.iterdir():
-            (tmp_path / name / source.name).symlink_to(source)
-    return [tmp_path / "one", tmp_path / "two"]
-
-
-def differences(before: dict, after: dict) -> dict:
-    return {name: (before[name], after[name]) for name in before if before[name] != after[name]}
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in CALLS])
-def test_nothing_is_left_behind(name, folder, copies):
-    CALLS[name](folder)  # TensorFlow starts threads and opens files once
+@pytest.mark.parametrize(
+    "name",
+    [
+        *CALLS,
+        *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
+        *(pytest.param(name, marks=pytest.mark.extra) for name in EXTRA),
+    ],
+)
+def test_nothing_is_left_behind(name, bad_files, opened, tmp_path, monkeypatch):
+    monkeypatch.chdir(bad_files)
+    for folder in ("1", "2"):
+        (tmp_path / folder).mkdir()
+    call = {**CALLS, **SLOW, **EXTRA}[name]
+    call(tmp_path / "1", opened)  # TensorFlow starts threads and opens files once
     keras.utils.set_random_seed(7)
     numbers = tf.random.uniform([2]).numpy().tolist()
     keras.utils.set_random_seed(7)
     before = state()
     with watched() as seen:
-        CALLS[name](copies[0])
+        call(tmp_path / "2", opened)
     if name in DRAWING:
         keras.utils.set_random_seed(7)
         seen.pop("Python's random numbers", None)
@@ -258,16 +186,18 @@ def test_nothing_is_left_behind(name, folder, copies):
     assert tf.random.uniform([2]).numpy().tolist() == numbers
 
 
-def test_calls_in_threads_leave_nothing_whatever_ends_first(folder, tmp_path):
+def test_calls_in_threads_leave_nothing_whichever_ends_first(opened, tmp_path):
     """Each waits for its input, while the other begins; the first that begins ends first."""
-    before = state()
-    threads = []
+
+    def extract(name):
+        files = {"input_file": str(tmp_path / name), "output_file": str(tmp_path / f"{name}.json")}
+        commands.call("extract_features", init_checkpoint=opened["words"].path, layers="-1", max_seq_length=16, **files)
+
+    before, threads, writers = state(), [], []
     for name in ("one", "two"):
         os.mkfifo(tmp_path / name)
-        threads.append(threading.Thread(target=extract, args=(folder, tmp_path, name)))
-    writers = []
-    for name, thread in zip(("one", "two"), threads, strict=True):
-        thread.start()
+        threads.append(threading.Thread(target=extract, args=[name]))
+        threads[-1].start()
         writers.append((tmp_path / name).open("w"))  # returns when the call reads
     for thread, writer in zip(threads, writers, strict=True):
         writer.write("the film\n")
@@ -275,33 +205,3 @@ def test_calls_in_threads_leave_nothing_whatever_ends_first(folder, tmp_path):
         thread.join()
     assert [len((tmp_path / f"{name}.json").read_text().splitlines()) for name in ("one", "two")] == [1, 1]
     assert not differences(before, state())
-
-
-def extract(folder, output, name):
-    files = {"input_file": str(output / name), "output_file": str(output / f"{name}.json")}
-    commands.call("extract_features", init_checkpoint=str(folder / "words"), layers="-1", max_seq_length=16, **files)
-
-
-@pytest.mark.slow
-def test_what_the_caller_gives_stays(folder):
-    """Lists, dicts and the list of callbacks; the callbacks are called."""
-    films = bert_tf2.classifier(folder / "words", ["no", "yes"], max_seq_length=16)
-    films.compile(1e-3)
-    epochs = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(epoch))
-    x, y, seen = ["a good film", "a bad film"] * 2, ["yes", "no"] * 2, []
-    given = {
-        "x": x, "y": y, "validation_data": [x, y], "class_weight": {"no": 2.0}, "sample_weight": [1.0, 2.0, 1.0, 2.0]
-    }  # fmt: skip
-    before = copy.deepcopy(given)
-    for callbacks in ([epochs], keras.callbacks.CallbackList([epochs], add_history=True, model=films)):
-        held = [*getattr(callbacks, "callbacks", callbacks)]
-        films.fit(**given, callbacks=callbacks, verbose=0)
-        assert [*getattr(callbacks, "callbacks", callbacks)] == held
-    assert given == before and seen == [0, 0]
-    texts, labels = [["ann", "lives"]], [["NAME", "O"]]
-    tagger = bert_tf2.tagger(folder / "words", tags := ["O", "NAME"], max_seq_length=16)
-    tagger.compile(1e-3)
-    tagger.fit(texts, labels, verbose=0)
-    sentences = ["the [MASK]"]
-    commands.call("predict_masked", sentence=sentences, init_checkpoint=str(folder / "words"))
-    assert (texts, labels, tags, sentences) == ([["ann", "lives"]], [["NAME", "O"]], ["O", "NAME"], ["the [MASK]"])

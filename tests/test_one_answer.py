@@ -42,31 +42,24 @@ def test_labels_of_texts(exported, tmp_path, kind):
     bert, served = bert_tf2.load(made.weights.parent), exporting.load(made.folder)
     model = bert_tf2.classifier(made.weights.parent, **LENGTH)
     assert model.labels == [*bert.labels.labels] == made.info["labels"]
-
     key = "value" if kind == "regression" else "probabilities"
-
-    def by_every_door(texts):
-        found = bert.classify(texts, **LENGTH, batch_size=2)
+    for texts in (PAIRS, TEXTS):
+        found, answers = bert.classify(texts, **LENGTH, batch_size=2), served(texts, batch_size=2)
         assert {tuple(row) for row in found} == {("score",) if kind == "regression" else LABELS}
-        answers = served(texts, batch_size=2)
-        numbers = [np.reshape(answer[key], [-1]) for answer in answers]
-        return [[*row.values()] for row in found], model.predict(texts, verbose=0), numbers, answers
-
-    *found, answers = by_every_door(PAIRS)
-    for rows in found:
-        np.testing.assert_allclose(rows, wanted, **CLOSE)
-    if kind == "classifier":
-        assert [answer["label"] for answer in answers] == [LABELS[index] for index in wanted.argmax(1)]
-    if kind == "multi_label":
-        of_rows = [[label for label, one in zip(LABELS, row, strict=True) if one >= 0.5] for row in wanted]
-        assert [answer["labels"] for answer in answers] == of_rows and any(of_rows)
-    first, *others, _ = by_every_door(TEXTS)
-    for rows in others:
-        np.testing.assert_allclose(rows, first, **CLOSE)
-    for alone in (TEXTS[0], PAIRS[0]):
-        expected = (first if alone == TEXTS[0] else wanted)[0]
-        assert [*bert.classify(alone, **LENGTH).values()] == pytest.approx(expected, abs=1e-5)
-        np.testing.assert_allclose(served(alone)[key], served([alone])[0][key])
+        rows = np.array([[*row.values()] for row in found])
+        for others in (
+            model(texts),
+            [np.reshape(answer[key], [-1]) for answer in answers],
+            *[wanted] * (texts is PAIRS),
+        ):
+            np.testing.assert_allclose(others, rows, **CLOSE)
+        if kind == "classifier":
+            assert [answer["label"] for answer in answers] == [LABELS[index] for index in rows.argmax(1)]
+        if kind == "multi_label":
+            names = [[label for label, one in zip(LABELS, row, strict=True) if one >= 0.5] for row in rows]
+            assert [answer["labels"] for answer in answers] == names and any(names)
+        assert [*bert.classify(texts[0], **LENGTH).values()] == pytest.approx(rows[0], abs=1e-5)
+        np.testing.assert_allclose(np.reshape(served(texts[0])[key], [-1]), rows[0], **CLOSE)
     assert bert.classify([]) == served([]) == [] and len(model.predict([], verbose=0)) == 0
 
 
