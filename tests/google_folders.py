@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 
 import toy_data
@@ -17,10 +16,6 @@ def write_vocab(path: pathlib.Path, entries: list[str]) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{entry}\n" for entry in entries), encoding="utf-8")
     return str(path)
-
-
-def write_json(path: pathlib.Path, content: dict) -> None:
-    path.write_text(json.dumps(content))
 
 
 def save(model, folder: pathlib.Path) -> str:

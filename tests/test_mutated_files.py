@@ -10,7 +10,6 @@ import json
 import lzma
 import pathlib
 import resource
-import shutil
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -53,20 +52,15 @@ def _each(calls: Iterable[Callable[[], object]]) -> None:
 
 
 def _tables(path: pathlib.Path) -> None:
-    shutil.copy(path, path.with_name("dev.tsv"))
     layouts = tasks.TsvLayout(text_a="text", label="answer", id="name"), tasks.TsvLayout(text_a="2", label="3")
-    for task, tsv in (("tsv", layouts[0]), ("tsv", layouts[1]), ("mrpc", None), ("xnli", None)):
-        processor = classification.get_processor(task, tsv=tsv)
-        readers = (processor.get_train_examples, processor.get_dev_examples, processor.get_test_examples)
-        _each(functools.partial(read, str(path.parent)) for read in readers)
+    kinds = [("tsv", layouts[0]), ("tsv", layouts[1]), ("mrpc", None), ("xnli", None)]
+    processors = [classification.get_processor(task, tsv=tsv) for task, tsv in kinds]
+    _each(functools.partial(processor.get_train_examples, str(path.parent)) for processor in processors)
 
 
 def _questions(path: pathlib.Path) -> None:
-    def read(training: bool, version_2: bool) -> None:
-        for example in squad.read_squad_examples(str(path), training, version_2):
-            json.dumps([example.qas_id, example.question_text, example.doc_tokens]).encode()
-
-    _each(functools.partial(read, *how) for how in ((True, False), (True, True), (False, False)))
+    for how in ((True, False), (True, True), (False, False)):
+        _each([lambda how=how: [str(example).encode() for example in squad.read_squad_examples(str(path), *how)]])
 
 
 def _config(path: pathlib.Path) -> None:
@@ -77,11 +71,8 @@ def _config(path: pathlib.Path) -> None:
 
 
 def _corpus(path: pathlib.Path) -> None:
-    def read(input_format: str) -> None:
-        for sentence in sentences.read([str(path)], PretrainingDataOptions(input_format=input_format)):
-            sentence.encode()
-
-    _each(functools.partial(read, input_format) for input_format in ("lines", "text", "jsonl"))
+    options = (PretrainingDataOptions(input_format=input_format) for input_format in ("lines", "text", "jsonl"))
+    _each(lambda how=how: [sentence.encode() for sentence in sentences.read([str(path)], how)] for how in options)
 
 
 def _tokenizer(path: pathlib.Path) -> None:

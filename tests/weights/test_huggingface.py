@@ -5,6 +5,7 @@ PyTorch is not needed. `tests/test_interop.py` compares the same code with `tran
 
 import json
 import os
+import pathlib
 import sys
 import zipfile
 
@@ -26,7 +27,7 @@ from small_models import MAKERS, randomize, small_config
 from bert_tf2 import modeling
 from bert_tf2.config import BertConfig
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights.huggingface import HuggingFaceFolder, recognizes, write_folder
+from bert_tf2.weights.huggingface import HuggingFaceFolder, write_folder
 from bert_tf2.weights.task_file import LabelMap
 
 
@@ -71,15 +72,13 @@ def test_the_decoder_is_the_table_of_embeddings(tmp_path):
     assert_holds(HuggingFaceFolder(make_folder(tmp_path / "only", only)), in_reference(tensors))
 
 
-def test_where_the_weights_are(tmp_path, monkeypatch):
-    folder = make_folder(tmp_path / "model")
-    file = os.path.join(folder, "model.safetensors")
-    assert recognizes(folder) == recognizes(file) == file and HuggingFaceFolder(file).folder == folder
-    assert not recognizes(str(tmp_path)) and not recognizes(os.path.join(folder, "config.json"))
-    os.rename(os.path.join(folder, "config.json"), os.path.join(folder, "bert_config.json"))
-    assert HuggingFaceFolder(folder).config.hidden_act == "gelu_erf"
-    os.remove(os.path.join(folder, "bert_config.json"))
-    refuses("config.json no such file", HuggingFaceFolder, folder)
+def test_the_files_beside_the_weights(tmp_path, monkeypatch):
+    folder = pathlib.Path(make_folder(tmp_path / "model"))
+    (folder / "config.json").rename(folder / "bert_config.json")  # as in early releases
+    source = HuggingFaceFolder(str(folder / "model.safetensors"))
+    assert source.folder == str(folder) and source.config.hidden_act == "gelu_erf"
+    (folder / "bert_config.json").unlink()
+    refuses("config.json no such file", HuggingFaceFolder, str(folder))
     # Without PyTorch, the older file cannot be read.
     write_json(tmp_path / "config.json", CONFIG)
     with zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w") as archive:
