@@ -17,11 +17,12 @@ from bert_tf2.commands import call
 from bert_tf2.config import BertConfig
 from bert_tf2.tokenization import BasicTokenizer
 from bert_tf2.weights import bundle, checkpoint
-from bert_tf2.weights.new_words import extend, with_more_positions, with_new_words
+from bert_tf2.weights.new_words import extend
 from bert_tf2.weights.task_file import TAGGING_TASK, LabelMap, load_label_map, save_label_map
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]", *(f"word{n}" for n in range(VOCAB - 6))]
-BIAS, POSITIONS = "cls/predictions/output_bias", "bert/embeddings/position_embeddings"
+TABLE, POSITIONS = "bert/embeddings/word_embeddings", "bert/embeddings/position_embeddings"
+BIAS = "cls/predictions/output_bias"
 
 
 def released(folder: pathlib.Path, kind: str = "pretraining", config: BertConfig | None = None) -> dict:
@@ -235,52 +236,33 @@ def test_new_words_take_unused_places_and_then_the_end(tmp_path):
 
 
 @pytest.mark.parametrize("rows", [len(VOCABULARY), 16])
-def test_rows_of_new_words_and_positions(tmp_path, rows):
-    """The mean of the pieces, in rows without an entry first: some tables are larger than their vocabulary.
+def test_a_conversion_extends_a_model(tmp_path, rows):
+    """New rows are the mean of their pieces, in rows without an entry first; positions are copied over and over.
 
-    Positions are copied over and over.
+    The longer model answers short texts as before; a configuration that asks for more positions names the flag.
     """
-    words, random = "bert/embeddings/word_embeddings", np.random.default_rng(0)
-    shapes = {words: [rows, 8], f"{words}/adam_m": [rows, 8], BIAS: [rows], POSITIONS: [3, 8], "bert/pooler/bias": [8]}
-    held = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-    bundle.write(str(tmp_path / "model.ckpt"), held.items())
-    old, config = (
-        bundle.Checkpoint(str(tmp_path / "model.ckpt")),
-        small_config(vocab_size=rows, max_position_embeddings=3),
-    )
-    new = with_new_words(old, config, planned(tmp_path, "virus", "viruses", "thees"))
-    assert new.config.vocab_size == max(rows, 12)
-    for name in (words, BIAS):
-        before, after = held[name], new.get(name)
-        assert new.shapes[name] == list(after.shape) == [max(rows, 12), *before.shape[1:]]
-        for index, pieces in {1: [7, 8], 6: [7, 8, 9], 11: [10, 9]}.items():
-            np.testing.assert_allclose(after[index], before[pieces].mean(axis=0), rtol=1e-6)
-        kept = [index for index in range(11) if index not in (1, 6)]
-        np.testing.assert_array_equal(after[kept], before[kept])
-    slots = new.get(f"{words}/adam_m")
-    assert not slots[[1, 6, 11]].any() and (slots[7:11] == held[f"{words}/adam_m"][7:11]).all()
-    np.testing.assert_array_equal(new.get("bert/pooler/bias"), held["bert/pooler/bias"])
-    longer = with_more_positions(old, config, 7)
-    assert longer.config == small_config(vocab_size=rows, max_position_embeddings=7)
-    np.testing.assert_array_equal(longer.get(POSITIONS), held[POSITIONS][[0, 1, 2, 0, 1, 2, 0]])
-
-
-def test_a_conversion_extends_a_model(tmp_path):
-    """The longer model answers short texts as before; a configuration that asks for more names the flag."""
-    values = released(tmp_path / "in")
-    more = {"extend_vocab": write_vocab(tmp_path / "new.txt", ["word0word1", "fresh"]), "extend_positions": 40}
+    released(tmp_path / "in", config=small_config(vocab_size=rows))
+    write_vocab(tmp_path / "in" / "vocab.txt", VOCABULARY)
+    more = {"extend_vocab": write_vocab(tmp_path / "new.txt", ["virus", "viruses", "thees"]), "extend_positions": 40}
     report = converted(tmp_path / "in", tmp_path / "out", "tf1", **more)
-    assert any("2 new entries, 1 of them in [unused] places, 1 at" in line for line in report)
+    assert any("3 new entries, 2 of them in [unused] places, 1 at" in line for line in report)
     assert "Positions: 40 in place of 16." in report and any("nobody has trained" in line for line in report)
-    vocabulary = (tmp_path / "out" / "vocab.txt").read_text().splitlines()
-    assert (vocabulary[5], vocabulary[VOCAB], len(vocabulary)) == ("word0word1", "fresh", VOCAB + 1)
+    old, new = arrays(tmp_path / "in"), arrays(tmp_path / "out")
+    for name in (TABLE, BIAS):
+        assert new[name].shape == (max(rows, 12), *old[name].shape[1:])
+        for index, pieces in {1: [7, 8], 6: [7, 8, 9], 11: [10, 9]}.items():
+            np.testing.assert_allclose(new[name][index], old[name][pieces].mean(axis=0), rtol=1e-6)
+            assert not new[f"{name}/adam_m"][index].any()
+        kept = [index for index in range(11) if index not in (1, 6)]
+        for one in (name, f"{name}/adam_m"):
+            np.testing.assert_array_equal(new[one][kept], old[one][kept])
+    np.testing.assert_array_equal(new[POSITIONS], np.tile(old[POSITIONS], [3, 1])[:40])
     short, long = bert_tf2.load(tmp_path / "in"), bert_tf2.load(tmp_path / "out")
-    assert long.config == small_config(vocab_size=VOCAB + 1, max_position_embeddings=40)
-    assert (values_of(long.model)[BIAS][[5, VOCAB]] == values[BIAS][1]).all()
-    ids = np.arange(12)[None] % 5
+    assert long.config == small_config(vocab_size=max(rows, 12), max_position_embeddings=40)
+    ids = np.array([[3, 7, 8, 9, 10, 4]])
     np.testing.assert_array_equal(short.encoder(ids).sequence_output, long.encoder(ids).sequence_output)
-    assert long.encoder(np.tile(ids, 3)).sequence_output.shape == (1, 36, 8)
-    model = modeling.BertModel(small_config(max_position_embeddings=40))
+    assert long.encoder(np.tile(ids, 6)).sequence_output.shape == (1, 36, 8)
+    model = modeling.BertModel(small_config(vocab_size=rows, max_position_embeddings=40))
     refuses("--extend_positions=40", checkpoint.initialize, model, str(tmp_path / "in"))
     for count in (16, 3):
         given = {"extend_positions": count}
