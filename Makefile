@@ -148,6 +148,7 @@ lint: $(VENV)/tests-installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/biome ci
+	$(BIN)/python docs/prose.py
 
 # All benchmarks but the peers. CORPUS=corpus.txt VOCAB=vocab.txt for a text of your own, larger than the
 # built-in one; DATA=folder, with MRPC/ in it, for those of fine-tuning; QUICK=1 for a look at all of it with small
