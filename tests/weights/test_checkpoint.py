@@ -11,10 +11,11 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
+from google_folders import assert_holds, with_slots
 from refused import message_of, refuses
 from small_models import MAKERS, SHARED, randomize, small_config, values_of
 
-from bert_tf2 import heads, optimization
+from bert_tf2 import heads
 from bert_tf2.config import BertConfig
 from bert_tf2.weights import bundle, bundle_index, checkpoint
 from bert_tf2.weights.checkpoint import Checkpoint, CheckpointFolder
@@ -29,14 +30,9 @@ def small_model(kind="pretraining", seed=0, **changes):
 
 
 def save_model(folder, model, step=7) -> str:
-    slots = optimization.AdamWeightDecayOptimizer(checkpoint.trained_variables(model)).slots
     prefix = str(folder / f"model.ckpt-{step}")
-    checkpoint.save(prefix, {**checkpoint.tf1_variables(model), **slots}, step)
+    checkpoint.save(prefix, with_slots(model), step)
     return prefix
-
-
-def arrays_of(source) -> dict[str, np.ndarray]:
-    return {name: source.get(name) for name in source.shapes}
 
 
 def assert_equal(found: dict, wanted: dict) -> None:
@@ -89,7 +85,7 @@ def test_tensorflow_reads_our_files(tmp_path):
     found = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
     assert {name: value.dtype for name, value in found.items()} == {name: a.dtype for name, a in ARRAYS.items()}
     assert_equal(found, ARRAYS)
-    assert_equal(arrays_of(source), ARRAYS)
+    assert_holds(source, ARRAYS)
     assert source.global_step == 20 and source.dtypes["a/kernel"] == "float32"
     for name in (*files, "bert_model.ckpt.meta"):
         assert bundle.find_prefix(str(tmp_path / name)) == prefix  # any of its files will do
@@ -102,7 +98,7 @@ def test_we_read_the_files_of_tensorflow(tmp_path):
     half = {"half": tf.constant(halves, tf.float16), "brain": tf.constant(halves, tf.bfloat16)}
     by_tensorflow(str(tmp_path / "model.ckpt"), {**everything, **half})
     source = Checkpoint(str(tmp_path / "model.ckpt"))
-    assert_equal(arrays_of(source), {**everything, "half": halves, "brain": halves})
+    assert_holds(source, {**everything, "half": halves, "brain": halves})
     assert {source.get(name).dtype for name in half} == {np.dtype("float32")}
     assert (source.dtypes["half"], source.dtypes["brain"]) == ("float16", "bfloat16")
     parts = [str(tmp_path / f"part{number}") for number in range(3)]
@@ -111,7 +107,7 @@ def test_we_read_the_files_of_tensorflow(tmp_path):
     (tmp_path / "out").mkdir()
     tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, destination_prefix=str(tmp_path / "out" / "model.ckpt"))
     assert "model.ckpt.data-00002-of-00003" in os.listdir(tmp_path / "out")
-    assert_equal(arrays_of(Checkpoint(str(tmp_path / "out"))), dict([*ARRAYS.items()][:3]))
+    assert_holds(tmp_path / "out", dict([*ARRAYS.items()][:3]))
 
 
 def test_an_index_that_asks_for_more_than_there_is(tmp_path):

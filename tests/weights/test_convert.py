@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from folder_content import content
-from google_folders import write_vocab
+from google_folders import assert_holds, with_slots, write_vocab
 from refused import refuses
 from small_models import MAKERS, VOCAB, randomize, small_config, values_of
 
 import bert_tf2
-from bert_tf2 import heads, layers, modeling, optimization
+from bert_tf2 import heads, layers, modeling
 from bert_tf2.commands import call
 from bert_tf2.config import BertConfig
 from bert_tf2.tokenization import BasicTokenizer
@@ -30,10 +30,10 @@ def released(folder: pathlib.Path, kind: str = "pretraining", config: BertConfig
     config = config or small_config()
     model = modeling.BertModel(config) if kind == "encoder" else MAKERS[kind](config)
     values = randomize(model)
-    slots = optimization.AdamWeightDecayOptimizer(checkpoint.trained_variables(model)).slots
-    for number, variable in enumerate(slots.values()):
-        variable.assign(variable + number)
-    checkpoint.save(str(folder / "bert_model.ckpt"), {**checkpoint.tf1_variables(model), **slots}, 20)
+    variables = with_slots(model)
+    for number, name in enumerate(variables.keys() - values):
+        variables[name].assign(variables[name] + number)
+    checkpoint.save(str(folder / "bert_model.ckpt"), variables, 20)
     (folder / "bert_config.json").write_text(config.to_json_string())
     write_vocab(folder / "vocab.txt", WORDS)
     return values
@@ -48,19 +48,13 @@ def arrays(path) -> dict[str, np.ndarray]:
     return {name: source.get(name) for name in source.shapes}
 
 
-def assert_same(ours: dict, theirs: dict) -> None:
-    assert ours.keys() == theirs.keys()
-    for name, value in theirs.items():
-        np.testing.assert_array_equal(ours[name], value, err_msg=name)
-
-
 def test_everything_is_kept_or_the_weights_only(tmp_path):
     values = released(tmp_path / "in")
     report = converted(tmp_path / "in", tmp_path / "all", "tf1")
-    assert_same(arrays(tmp_path / "all"), arrays(tmp_path / "in"))
+    assert_holds(tmp_path / "all", arrays(tmp_path / "in"))
     assert not any(line.startswith("Left out") for line in report)
     report = converted(tmp_path / "in", tmp_path / "less", "tf1", weights_only=True)
-    assert_same(arrays(tmp_path / "less"), values)
+    assert_holds(tmp_path / "less", values)
     assert {f"Left out: {2 * len(values)} variables of the optimizer.", "Left out: global_step."} <= {*report}
     *lines, last = call("convert_checkpoint", list=str(tmp_path / "all"))
     name = "bert/encoder/layer_1/attention/self/key/bias"
@@ -79,12 +73,12 @@ def test_through_all_formats_and_back_is_bit_equal(tmp_path, kind):
         save_label_map(str(tmp_path / "in"), LabelMap(task, ("no", "maybe", "yes"), regression=False))
     there, back = tmp_path / "th\udce8re", tmp_path / "back"  # a name of bytes that are no UTF-8
     converted(tmp_path / "in", there, "keras")
-    assert_same(arrays(there), values)
+    assert_holds(there, values)
     converted(there, tmp_path / "hf", "hf")
     converted(tmp_path / "hf", back, "tf1")
     if kind in ("masked_words", "span", "tagging"):  # these have no pooler in transformers, nor any use for one
         values = {name: value for name, value in values.items() if not name.startswith("bert/pooler/")}
-    assert_same(arrays(back), values)
+    assert_holds(back, values)
     assert BertConfig.from_json_file(str(back / "bert_config.json")) == config
     assert (back / "vocab.txt").read_text() == (tmp_path / "in" / "vocab.txt").read_text()
     if labels:
@@ -101,7 +95,7 @@ def test_variables_that_a_keras_file_needs_and_the_input_lacks_are_always_the_sa
     report = converted(tmp_path / "in", tmp_path / "out", "keras")
     fresh = next(line for line in report if line.startswith("Not in the input, and random now: "))
     assert fresh.endswith(": bert/pooler/dense/kernel, bert/pooler/dense/bias.")
-    assert_same(arrays(tmp_path / "out"), wanted)
+    assert_holds(tmp_path / "out", wanted)
 
 
 def test_other_variables_are_kept_and_named(tmp_path):
@@ -113,10 +107,10 @@ def test_other_variables_are_kept_and_named(tmp_path):
     tf.raw_ops.SaveV2(prefix=str(tmp_path / "in" / "bert_model.ckpt"), tensor_names=[*tensors],
                       shape_and_slices=[""] * len(tensors), tensors=[*map(tf.constant, tensors.values())])  # fmt: skip
     report = converted(tmp_path / "in", tmp_path / "all", "tf1")
-    assert_same(arrays(tmp_path / "all"), held)
+    assert_holds(tmp_path / "all", held)
     assert "Left out: words." in report and any("float64" in line for line in report)
     report = converted(tmp_path / "in", tmp_path / "less", "tf1", weights_only=True)
-    assert_same(arrays(tmp_path / "less"), values)
+    assert_holds(tmp_path / "less", values)
     known = len(slots[:-1]) * len(values) + 1  # beta1_power
     assert f"Left out: {known} variables of the optimizer." in report
     assert any(line.startswith("Left out: ") and "double" in line for line in report)

@@ -12,6 +12,7 @@ import zipfile
 import numpy as np
 import pytest
 import safetensors
+from google_folders import assert_holds
 from huggingface_folders import (
     CONFIG,
     DECODER,
@@ -35,12 +36,6 @@ def in_reference(tensors: dict) -> dict[str, np.ndarray]:
     """The same arrays with the reference's names; its kernels are [inputs, outputs]."""
     named = ((reference_name(name), value) for name, value in tensors.items())
     return {name: value.T if name.endswith("/kernel") else value for name, value in named}
-
-
-def assert_holds(source, wanted: dict) -> None:
-    assert source.shapes == {name: [*value.shape] for name, value in wanted.items()}
-    for name, value in wanted.items():
-        np.testing.assert_array_equal(source.get(name), value, err_msg=name)
 
 
 @pytest.mark.parametrize("prefix", ["module.", "model.", "0.auto_model."])

@@ -10,6 +10,7 @@ import zipfile
 import keras
 import numpy as np
 import pytest
+from google_folders import assert_holds
 from refused import refuses
 from small_models import MAKERS, randomize, tiny_config, values_of
 
@@ -29,10 +30,8 @@ def test_keras_and_this_project_read_each_others_files(tmp_path):
     source = checkpoint.open_weights(str(tmp_path / "theirs.keras"))
     assert type(loaded) is type(model) and loaded.config == model.config
     assert type(source) is KerasFile and (source.config, source.remarks) == (model.config, [])
-    assert source.shapes == {name: list(value.shape) for name, value in expected.items()}
-    for values in (values_of(loaded), {name: source.get(name) for name in source.shapes}):
-        assert values.keys() == expected.keys()
-        assert all((values[name] == value).all() for name, value in expected.items())
+    assert_holds(source, expected)
+    assert all((value == expected[name]).all() for name, value in values_of(loaded).items())
 
 
 @pytest.mark.parametrize("head", heads.MODELS)

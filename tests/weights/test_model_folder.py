@@ -6,14 +6,13 @@ import pathlib
 
 import pytest
 import toy_data
-from bad_calls import save
 from folder_content import content
-from google_folders import google_folder, write_vocab
+from google_folders import google_folder, with_slots, write_vocab
 from refused import message_of, refuses
 from small_models import randomize, values_of
 
 import bert_tf2
-from bert_tf2 import heads, optimization
+from bert_tf2 import heads
 from bert_tf2.commands import call
 from bert_tf2.support import output_lock
 from bert_tf2.weights import checkpoint
@@ -29,17 +28,14 @@ def writers(encoder, films, names):
     }
 
 
+SMALLER = toy_data.config(num_hidden_layers=1, hidden_size=8)
+
+
 def training(folder: pathlib.Path) -> None:
     """The same sizes and vocabulary, with the state of the optimizer."""
     toy_data.write_model(folder, num_hidden_layers=1)
     model = heads.PretrainingModel(toy_data.config(num_hidden_layers=1))
-    slots = optimization.AdamWeightDecayOptimizer(checkpoint.trained_variables(model)).slots
-    checkpoint.CheckpointFolder(str(folder)).save({**checkpoint.tf1_variables(model), **slots}, 7)
-
-
-def another_size(folder: pathlib.Path) -> None:
-    toy_data.write_model(folder, num_hidden_layers=1, hidden_size=8)
-    save(heads.PretrainingModel(toy_data.config(num_hidden_layers=1, hidden_size=8)), folder)
+    checkpoint.CheckpointFolder(str(folder)).save(with_slots(model), 7)
 
 
 def holding(name: str, stated) -> object:
@@ -48,7 +44,7 @@ def holding(name: str, stated) -> object:
 
 THERE = {
     "a training": training,
-    "another size": another_size,
+    "another size": lambda folder: toy_data.write_trained(folder, heads.PretrainingModel(SMALLER)),
     "another number of heads": lambda folder: toy_data.write_model(folder, num_hidden_layers=1, num_attention_heads=4),
     "a released model": google_folder,
     **{name: holding(name, "") for name in ("model.safetensors", "films.keras", "saved_model.pb", "measure.json")},

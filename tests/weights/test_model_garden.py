@@ -19,16 +19,11 @@ from garden_models import (
     save,
     v1_path,
 )
+from google_folders import assert_holds
 from refused import refuses
 from small_models import small_config
 
 from bert_tf2.weights.sources import open_weights
-
-
-def assert_holds(source, expected: dict[str, np.ndarray]) -> None:
-    assert source.shapes == {name: list(value.shape) for name, value in expected.items()}
-    for name, value in expected.items():
-        np.testing.assert_array_equal(source.get(name), value, err_msg=name)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -111,7 +111,7 @@ def test_another_configuration_vocabulary_or_case_is_refused(trained, tmp_path):
         ("do_train", heads, "bert_config.json num_attention_heads --bert_config_file"),
         ("do_predict", activation, "bert_config.json hidden_act --bert_config_file"),
         ("do_export", heads, "bert_config.json num_attention_heads --bert_config_file"),
-        ("do_train", {"vocab_file": reordered}, f"{reordered}: 32 entries"),
+        ("do_train", {"vocab_file": reordered}, f"{reordered} another vocabulary"),
         ("do_predict", {"vocab_file": reordered}, f"{reordered}: 32 entries"),
         ("do_train", {"vocab_file": unused}, "out/vocab.txt --vocab_file"),
         ("do_predict", {"do_lower_case": None}, "out/tokenization.json --do_lower_case=False"),
