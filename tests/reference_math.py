@@ -40,23 +40,19 @@ def dense(x, weights, prefix):
 
 def attention(x, mask, weights, prefix, heads):
     """Computes one head after the other, each on its slice of the features."""
-    size = x.shape[-1] // heads
     query, key, value = (dense(x, weights, f"{prefix}/{name}") for name in ("query", "key", "value"))
     contexts = []
-    for head in range(heads):
-        part = slice(head * size, (head + 1) * size)
-        scores = np.einsum("bfh,bth->bft", query[..., part], key[..., part]) / np.sqrt(size)
-        scores = scores - 10000.0 * (1 - mask[:, None, :])
-        contexts.append(np.einsum("bft,bth->bfh", softmax(scores), value[..., part]))
+    for q, k, v in zip(*(np.split(part, heads, -1) for part in (query, key, value)), strict=True):
+        scores = np.einsum("bfh,bth->bft", q, k) / np.sqrt(q.shape[-1]) - 10000.0 * (1 - mask[:, None, :])
+        contexts.append(np.einsum("bft,bth->bfh", softmax(scores), v))
     return np.concatenate(contexts, -1)
 
 
 def encoder(weights, config, input_ids, input_mask, segment_ids):
     """Returns embedding_output, the list of layers, pooled_output."""
     weights = {name: np.asarray(value, np.float64) for name, value in weights.items()}
-    x = weights["bert/embeddings/word_embeddings"][input_ids]
-    x = x + weights["bert/embeddings/token_type_embeddings"][segment_ids]
-    x = x + weights["bert/embeddings/position_embeddings"][: input_ids.shape[1]]
+    words, types, positions = (weights[f"bert/embeddings/{of}_embeddings"] for of in ("word", "token_type", "position"))
+    x = words[input_ids] + types[segment_ids] + positions[: input_ids.shape[1]]
     x = embedding_output = layer_norm(x, weights, "bert/embeddings")
     layers = []
     for i in range(config.num_hidden_layers):

@@ -1,4 +1,4 @@
-"""Trainings of tiny models, and what they leave in their folders."""
+"""Trainings of tiny models, and the variables in their checkpoints."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def endless(batch) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors(batch).repeat()
 
 
-def saved(folder, step: int | None = None) -> dict[str, np.ndarray]:
-    """Every variable and slot of the newest checkpoint, or of that of a step."""
-    source = checkpoint.Checkpoint(str(folder) if step is None else f"{folder}/model.ckpt-{step}")
+def saved(folder) -> dict[str, np.ndarray]:
+    """Every variable and slot of the newest checkpoint."""
+    source = checkpoint.Checkpoint(str(folder))
     return {name: source.get(name) for name in source.shapes}

@@ -63,7 +63,6 @@ def test_defaults_and_keys_that_are_left_out(log_lines):
         ({"hidden_size": 600_000}, "too large"),
         ({"num_hidden_layers": "12"}, "num_hidden_layers '12'"),
         ({"intermediate_size": 3072.0}, "intermediate_size whole"),
-        ({"type_vocab_size": None}, "type_vocab_size None"),
         ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob"),
         ({"hidden_dropout_prob": True}, "hidden_dropout_prob"),
         ({"initializer_range": float("nan")}, "initializer_range nan"),

@@ -82,6 +82,6 @@ def test_every_name_of_the_reference_is_here_or_in_the_guide(module):
     package, _, name = f"bert_tf2.{MODULES[module]}".rpartition(".")
     assert f"`from {package} import {name}{'' if name == module else f' as {module}'}`" in section
     first_cells = " ".join(re.findall(r"^\| (.*?) \|", section, flags=re.MULTILINE))
-    told = {name for code in re.findall(r"`([^`]+)`", first_cells) for name in re.findall(r"[\w.]+", code)}
+    named = {name for code in re.findall(r"`([^`]+)`", first_cells) for name in re.findall(r"[\w.]+", code)}
     lacking = [(entry["name"], name) for entry in entries[module] for name in missing(module, entry)]
-    assert [name for entry, name in lacking if not {name, entry} & told] == []
+    assert [name for entry, name in lacking if not {name, entry} & named] == []

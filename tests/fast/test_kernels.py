@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from executed_graphs import executed
-from small_models import tiny_config
 
-from bert_tf2 import layers, modeling
+from bert_tf2 import layers
 from bert_tf2.fast import kernels
 
 
@@ -60,15 +59,3 @@ def test_layers_of_other_kinds_are_not_replaced():
     assert kernels.dense(relu) is relu and kernels.dense(gelu) is not gelu
     assert kernels.add_and_norm(relu, norm) == (relu, norm) and kernels.add_and_norm(plain, other) == (plain, other)
     assert kernels.add_and_norm(plain, norm)[0] == plain.product
-
-
-def test_only_a_tpu_has_three_narrow_products(monkeypatch):
-    attention = modeling.SelfAttention(tiny_config(), dtype="mixed_bfloat16")
-    states = tf.cast(np.random.default_rng(1).normal(size=[2, 3, attention.config.hidden_size]), tf.bfloat16)
-    attention.query_key_value(states)
-    (wide,) = kernels.query_key_value(attention, states)
-    monkeypatch.setattr(tf.distribute, "TPUStrategy", tf.distribute.OneDeviceStrategy)
-    with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
-        narrow = kernels.query_key_value(attention, states)
-    assert len(narrow) == 3
-    np.testing.assert_allclose(tf.cast(wide, tf.float32), tf.cast(tf.concat(narrow, -1), tf.float32), atol=0.02)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-import types
 
 import numpy as np
 import pytest
@@ -35,7 +34,7 @@ def steps_in(folder) -> set[int]:
 
 
 def test_resuming_gives_the_weights_of_one_run(tmp_path, log_lines):
-    """With dropout, whose seeds follow from the step; what TensorBoard and the log get; an evaluation that stops."""
+    """With dropout, whose seeds follow from the step; the points of TensorBoard, the log, an evaluation that stops."""
     randomize(model := MAKERS["pretraining"](tiny_config()))
     checkpoint.save(init := str(tmp_path / "start"), checkpoint.tf1_variables(model))
     how = {"num_warmup_steps": 2, "log_steps": 3, "save_checkpoints_steps": 5}
@@ -99,21 +98,6 @@ def test_records_that_cannot_be_read_are_explained_and_a_failure_of_the_model_is
     batch["input_ids"] = batch["input_ids"] + 10_000  # no row of the table
     with pytest.raises(tf.errors.InvalidArgumentError):
         make_trainer(tmp_path).train(endless(batch), explain=lambda: pytest.fail("searched the records"))
-
-
-@pytest.mark.slow
-def test_room_for_the_checkpoints_is_looked_for_first(tmp_path, monkeypatch, log_lines):
-    def train_with(name: str, free: int) -> None:
-        monkeypatch.setattr("shutil.disk_usage", lambda path: types.SimpleNamespace(free=free))
-        train(tmp_path / name, 2)
-
-    with pytest.raises(UserError, match=r"none: the checkpoints need"):
-        train_with("none", 10)
-    assert not steps_in(tmp_path / "none")
-    train_with("much", 10**9)
-    assert not any("will need" in line for line in log_lines)
-    train_with("tight", (tmp_path / "much" / "model.ckpt-2.data-00000-of-00001").stat().st_size)
-    assert any("tight: the checkpoints will need" in line for line in log_lines)
 
 
 # Signals

@@ -5,17 +5,14 @@ import json
 import numpy as np
 import pytest
 import toy_data
-import unmasked_data
-from pretraining_text import VOCABULARY
 from refused import refuses
-from small_models import LENGTH, PREDICTIONS, VOCAB, batch_for, randomize, tiny_config
+from small_models import LENGTH, PREDICTIONS, VOCAB, batch_for, randomize
 from small_trainings import ONE, make_trainer, saved
 
 from bert_tf2.commands import call
 from bert_tf2.data import record_index, record_order, records
 from bert_tf2.fast.encoder import Plan
 from bert_tf2.finetuning.options import SquadOptions
-from bert_tf2.training.saver import TrainingState
 
 SIZES = {
     "max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, "vocab_size": VOCAB, "type_vocab_size": 2,
@@ -74,34 +71,7 @@ def test_the_updates_are_those_of_padded_rows(replicas, settings, tolerance, two
     assert np.linalg.norm(found - wanted) < tolerance * np.linalg.norm(wanted)
 
 
-# The scripts
-
-
-@pytest.mark.slow
-def test_a_stopped_pretraining_ends_with_the_same_bytes(tmp_path, log_lines):
-    """With dropout, and parts of a batch: the numbers drawn at a place depend on where the examples are."""
-    records = unmasked_data.make(tmp_path, short_seq_prob=0.5)
-    rates = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-    config = tiny_config(vocab_size=len(VOCABULARY), max_position_embeddings=unmasked_data.LENGTH, **rates)
-    (tmp_path / "config.json").write_text(config.to_json_string())
-    files = {"bert_config_file": f"{tmp_path}/config.json", "vocab_file": f"{tmp_path}/vocab.txt"}
-    sizes = {"max_seq_length": unmasked_data.LENGTH, "max_predictions_per_seq": unmasked_data.PREDICTIONS}
-
-    def pretrain(name, **changes):
-        how = {"train_batch_size": 6, "num_train_steps": 7, "num_warmup_steps": 2, "gradient_accumulation_steps": 2}
-        how = {"pack_rows": True, **files, **sizes, **how, **changes}
-        call("run_pretraining", do_train=True, input_file=records, output_dir=str(tmp_path / name), **how)
-
-    pretrain("whole")
-    for stop in (3, 5, None):
-        pretrain("parts", stop_at_step=stop)
-    assert not [line for line in log_lines if "Not an exact continuation" in line]
-    parts, whole = ([*(tmp_path / name).glob("model.ckpt-7.*")] for name in ("parts", "whole"))
-    assert {path.name: path.read_bytes() for path in parts} == {path.name: path.read_bytes() for path in whole}
-    assert TrainingState.read(str(tmp_path / "parts/model.ckpt-7")).examples == 7 * 6
-    pretrain("parts", pack_rows=False, num_train_steps=8)
-    (line,) = (line for line in log_lines if "Not an exact continuation" in line)
-    assert "pack_rows: True before, False now: the dropout changes from here on" in line
+# The scripts; test_kills.py continues a pretraining
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ def test_a_panel_for_each_curve_and_a_color_for_each_training(runs, tmp_path, mo
 
 
 def test_points_behind_a_kill_are_forgotten_and_the_later_of_two_evaluations_counts(tmp_path):
-    """A run that was killed at step 25 goes on from its checkpoint of step 10."""
+    """A run that was killed at step 25 continues from its checkpoint of step 10."""
     train(tmp_path, 0, 25, log_steps=10)
     time.sleep(1.1)  # files of events that begin in the same second are read in the order of their names
     train(tmp_path, 10, 40, lambda step: 100.0 + step, log_steps=10)

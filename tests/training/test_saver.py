@@ -23,7 +23,7 @@ STATE = TrainingState(8, {"random_seed": 1})
 
 
 def hold(folder, step: int):
-    """The writing of a step does not go on until the returned pipe is read, which stands in the place of a file."""
+    """The writing of a step waits until the returned pipe, in the place of a file, is read."""
     pipe = folder / f"model.ckpt-{step}.training.json"
     os.mkfifo(pipe)
     return pipe
