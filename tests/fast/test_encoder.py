@@ -52,7 +52,7 @@ MANY = [rows for rows in MASKS if rows != "one row"]
     ],
 )
 def test_states_and_gradients_equal_those_of_the_padded_model(way, rows):
-    """In a graph without gradients, where TensorFlow fuses products; and with gradients, where a head reads few states."""
+    """In a graph without gradients, where TensorFlow fuses products; and with gradients of a few states."""
     mask, random = MASKS[rows], np.random.default_rng(5)
     last = lengths_of(mask)
     ids, types = (tf.constant(random.integers(0, most, mask.shape), tf.int32) for most in (23, 2))

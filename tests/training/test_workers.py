@@ -6,8 +6,6 @@ import json
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 
@@ -203,7 +201,7 @@ def test_of_the_devices_of_a_worker_one_gives_its_number(two):
 
 
 _TEAM = """
-import os, sys
+import json, os, sys
 import tensorflow as tf
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import step, workers
@@ -220,18 +218,17 @@ for precision in ("float32", ["float32", "bfloat16"][team.index]):
         found.append(str(error))
 sums = tf.function(lambda x: team.strategy.run(lambda x: step.reduce_gradients({"x": x + 0.0}), args=(x,)))
 (summed, norm) = sums(tf.constant([3.0 - 2.0 * team.index, 3.0]))
-import json
 print(json.dumps([*found, summed["x"].numpy().tolist(), float(norm)]), flush=True)
 os._exit(os.waitstatus_to_exitcode(os.wait()[1]) if other else 0)
 """
 
 
-def test_workers_sum_gradients_and_compare_settings():
+def test_workers_sum_gradients_and_compare_settings(command_lines, tmp_path):
     where = free_addresses(2)
-    call = [sys.executable, "-c", _TEAM, *(tf_config(where, index) for index in range(2))]
-    done = subprocess.run(call, env=lines.environment(), capture_output=True, text=True, timeout=300)
+    (tmp_path / "team.py").write_text(_TEAM)
+    done = command_lines.run(str(tmp_path / "team.py"), *(tf_config(where, index) for index in range(2)))
     found = sorted(json.loads(line) for line in done.stdout.splitlines())
-    assert done.returncode == 0 and len(found) == 2, done.stderr
+    assert done.status == 0 and len(found) == 2, done.stderr
     for index, (numbers, of_chief, share, differ, summed, norm) in enumerate(found):
         assert (numbers, of_chief, share, summed) == ([7, 8], 3, [index, 1, 2], [4.0, 6.0])
         assert norm == pytest.approx(52**0.5) and "--precision" in differ
