@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 import toy_data
 from google_folders import google_folder
-from huggingface_folders import CONFIG, make_folder, tensors_of, write_json
+from huggingface_folders import write_json
 from mutations import damaged, damaged_json, lengths, refuses_or_reads
 from refused import refuses
-from small_models import MAKERS, randomize, tiny_config
+from small_models import randomize, tiny_config
 
 import bert_tf2
 from bert_tf2 import heads, modeling
 from bert_tf2.commands import call
-from bert_tf2.weights import bundle, checkpoint, convert, keras_files, names, sources, task_file
+from bert_tf2.weights import bundle, checkpoint, convert, names, sources, task_file
 from bert_tf2.weights.task_file import LabelMap
 from bert_tf2.weights.tensor_files import TensorFile, write_safetensors
 
@@ -36,13 +36,15 @@ OF_HUGGINGFACE = ("config.json", "model.safetensors", "vocab.txt", "tokenizer_co
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> pathlib.Path:
-    """A classifier as a folder of TensorFlow, and of Hugging Face."""
+    """A classifier in a folder of each format, and an encoder of Model Garden."""
     path, labels = tmp_path_factory.mktemp("models"), LabelMap("tsv", ("no", "yes"), regression=False)
     toy_data.write_trained(path / "tf1", heads.ClassifierModel(toy_data.config(num_hidden_layers=1), 2), labels)
     write_json(path / "tf1" / "tokenization.json", {"do_lower_case": True})
     write_json(path / "tf1" / "task.json", {})
-    call("convert_checkpoint", input=str(path / "tf1"), output=str(path / "hf"), to="hf")
+    for kind in ("hf", "keras"):
+        call("convert_checkpoint", input=str(path / "tf1"), output=str(path / kind), to=kind)
     write_json(path / "hf" / "added_tokens.json", {})
+    garden_models.save(path / "garden", garden_models.random_arrays(garden_models.ENCODER))
     return path
 
 
@@ -131,10 +133,9 @@ def test_released_weights_in_the_output_folder(tmp_path):
 
 # Damage
 
-INDEX, DATA = "model.ckpt.index", "model.ckpt.data-00000-of-00001"
 # Folder, and the file that is damaged.
-FORMATS = [("tf1", INDEX), ("tf1", DATA), ("garden", INDEX), ("garden", DATA), ("safetensors", "model.safetensors")]
-FORMATS += [("safetensors", "config.json"), ("keras", "model.keras")]
+FORMATS = [("tf1", name) for name in OF_TF1[-2:]] + [("hf", "model.safetensors"), ("hf", "config.json")]
+FORMATS += [("garden", "ckpt-1.index"), ("garden", "ckpt-1.data-00000-of-00001"), ("keras", "bert_model.keras")]
 
 
 def read_all(path: str) -> None:
@@ -148,35 +149,18 @@ def read_all(path: str) -> None:
     "\n".join(convert.listing(path)).encode()
 
 
-@pytest.fixture(scope="module")
-def valid(tmp_path_factory) -> pathlib.Path:
-    """A folder for each kind of weights."""
-    path = tmp_path_factory.mktemp("valid")
-    randomize(model := MAKERS["classifier"](tiny_config()))
-    checkpoint.save(str(path / "tf1" / "model.ckpt"), checkpoint.tf1_variables(model), 7)
-    (path / "keras").mkdir()
-    keras_files.write(str(path / "keras" / "model.keras"), model)
-    (path / "garden").mkdir()
-    prefix = garden_models.save(path / "garden", garden_models.random_arrays(garden_models.ENCODER))
-    for old in (path / "garden").glob("ckpt*"):
-        old.rename(path / "garden" / f"model.ckpt{old.name.removeprefix(pathlib.Path(prefix).name)}")
-    (path / "garden" / "checkpoint").unlink()
-    make_folder(path / "safetensors")
-    return path
-
-
 @lengths(30, 1000)
-@pytest.mark.parametrize(("folder", "file"), FORMATS)
-def test_damaged_weights_are_read_or_refused(folder, file, examples, valid, tmp_path):
-    copy = shutil.copytree(valid / folder, tmp_path / "it")
-    path = str(copy / file if folder == "keras" else copy)
-    read_all(path)  # otherwise the rest would show little
+@pytest.mark.parametrize(("folder", "name"), FORMATS)
+def test_damaged_weights_are_read_or_refused(folder, name, examples, folders, tmp_path):
+    path = shutil.copytree(folders / folder, tmp_path / "it") / name
+    read_all(str(path.parent))  # otherwise the rest would show little
 
     def read(data: bytes) -> None:
-        (copy / file).write_bytes(data)
-        read_all(path)
+        path.write_bytes(data)
+        read_all(str(path.parent))
 
-    content = damaged_json(CONFIG) if file == "config.json" else damaged((copy / file).read_bytes())
+    is_json = name == "config.json"
+    content = damaged_json(json.loads(path.read_text())) if is_json else damaged(path.read_bytes())
     refuses_or_reads(content, read, examples)
 
 
@@ -211,7 +195,7 @@ def test_writing_and_reading_hold_one_tensor_in_memory(tmp_path):
 
 
 @pytest.mark.parametrize("error", [KeyError, ValueError])
-def test_a_bug_keeps_its_traceback(valid, tmp_path, monkeypatch, error):
+def test_a_bug_keeps_its_traceback(folders, monkeypatch, error):
     """A function of the package that has a bug, while a file of a library is read."""
 
     def fail(*_, **__):
@@ -219,6 +203,6 @@ def test_a_bug_keeps_its_traceback(valid, tmp_path, monkeypatch, error):
 
     for name in ("tf1_variables", "common_prefix"):
         monkeypatch.setattr(names, name, fail)
-    for path in (valid / "keras" / "model.keras", make_folder(tmp_path / "hf", tensors_of("BertForPreTraining"))):
+    for path in (folders / "keras", folders / "hf"):
         with pytest.raises(error, match="a bug"):
             bert_tf2.load(path)
