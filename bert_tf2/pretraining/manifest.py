@@ -4,8 +4,8 @@
 written again after a shard, unless the shards would wait for it: a large one takes longer to write than a shard.
 
 Records that are missing, made twice, or of another run train a model without an error, so readers get their files from
-`find`. A pattern stands for everything that there should be: what is missing of that, or too much, is an error. Whoever
-names files one by one means these, so only what is wrong with the files themselves is one.
+`find`. A pattern that matches a file of a manifest must match all files that the manifest lists, and no others. A name
+without a pattern is taken as it is, and only the named file is compared with the manifest.
 """
 
 from __future__ import annotations

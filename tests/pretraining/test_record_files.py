@@ -77,6 +77,8 @@ def test_files_that_are_not_those_of_a_run(made, shards, case):
     spoil(shards)
     for read in (inspect, train, train, evaluate):  # refused is refused again
         refuses(f"manifest.json {words}", read, f"{shards}/t-*", made)
+    if case.startswith("of another"):  # also by its name
+        refuses(f"manifest.json {words}", inspect, f"{shards}/{SHARD}", made)
     if case != "of another run":  # a remote file would be read once more
         there = f"ram://{shards.parent.name}"
         tf.io.gfile.makedirs(there)
