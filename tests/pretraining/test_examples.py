@@ -1,8 +1,11 @@
-"""The rule of pretraining examples: by hand, against the reference's records, and the script against the functions."""
+"""create_pretraining_data.py in one process: the rule of examples by hand, against the reference's records, and the
+script against the functions; its files, its log, and the answer to a wrong command line.
+"""
 
 from __future__ import annotations
 
 import collections
+import gzip
 import hashlib
 import itertools
 import random
@@ -13,11 +16,12 @@ from unittest import mock
 import pytest
 from golden_data import GOLDEN, cases, digest
 from pretraining_text import CORPUS, LETTERS, VOCABULARY, data_options, rows_of
+from refused import refuses
 from unmasked_data import make, text
 
 from bert_tf2 import pretraining
 from bert_tf2.data.records import read_all
-from bert_tf2.pretraining import CreatePretrainingDataOptions, PretrainingDataOptions, example_files
+from bert_tf2.pretraining import CreatePretrainingDataOptions, PretrainingDataOptions, sharded
 from bert_tf2.pretraining.draws import BufferedDraws, Draws
 from bert_tf2.tokenization import FullTokenizer
 
@@ -144,6 +148,12 @@ def test_instances_of_one_s_own_are_written(tokenizer, tmp_path):
 # The script
 
 
+def run(folder, output="out", **changes):
+    """Runs it on corpus.txt of a folder; returns the path of the output."""
+    sharded.run(data_options(folder, output, **changes))
+    return folder / output
+
+
 # Quick ones; the first three lie in every checkout.
 FAST = {
     "B21_odd_vocabulary", "B24_tiny_sequences_seed_0", "B26_single_sentence", "B07_chinese_whole_word_nolower",
@@ -156,7 +166,7 @@ def test_records_are_those_of_the_reference(case, tmp_path):
     outputs = [f"{tmp_path}/{number}" for number in range(case["num_output_files"])]
     files = {"input_file": ",".join(str(GOLDEN / path) for path in case["input_file"])}
     files |= {"output_file": ",".join(outputs), "vocab_file": str(GOLDEN / case["vocab"])}
-    example_files.run(CreatePretrainingDataOptions(**{"do_lower_case": True, **files, **case["flags"]}))
+    sharded.run(CreatePretrainingDataOptions(**{"do_lower_case": True, **files, **case["flags"]}))
     assert [digest(path)["digest"] for path in outputs] == [output["digest"] for output in case["outputs"]]
 
 
@@ -179,6 +189,47 @@ def test_the_bytes_stay_where_the_reference_has_no_such_option(tmp_path, changes
     path = make(tmp_path, dupe_factor=2, **{"dynamic_masking": False, **changes})
     with open(path, "rb") as stream:
         assert hashlib.sha256(stream.read()).hexdigest()[:16] == expected
+
+
+def test_examples_go_to_the_files_in_turn(tmp_path, corpus, vocab_file):
+    """Long ones are encoded a few at a time."""
+    everything = rows_of(run(tmp_path, "all", max_seq_length=5_000, objective="mlm", short_seq_prob=1.0))
+    files = ",".join(f"{tmp_path}/new/{name}" for name in "xyz")
+    run(tmp_path, max_seq_length=5_000, objective="mlm", short_seq_prob=1.0, output_file=files)
+    assert len(everything) > 30
+    for number, name in enumerate("xyz"):
+        assert rows_of(tmp_path / "new" / name) == everything[number::3]
+
+
+def test_the_log(tmp_path, corpus, vocab_file, log_lines):
+    first, *rest = rows_of(run(tmp_path, input_file=f"{corpus},{tmp_path}/gone.txt,{tmp_path}/*.nothing"))
+    tokens = [VOCABULARY[i] for i in first["input_ids"][: sum(first["input_mask"])]]
+    (line,) = [line for line in log_lines if " ".join(tokens) in line]
+    assert f" {len(rest) + 1} examples" in line and f"Wrote {len(rest) + 1} examples" in log_lines
+    assert log_lines[-1].endswith(f"wrote  {tmp_path}/out")
+    assert all(any(name in line for line in log_lines) for name in ("gone.txt", "*.nothing"))
+
+
+def test_compressed_records_depend_on_the_content_alone(tmp_path, corpus, vocab_file):
+    packed = run(tmp_path, "packed.gz").read_bytes()
+    assert gzip.decompress(packed) == run(tmp_path, "plain").read_bytes()
+    assert packed[:8] == b"\x1f\x8b\x08\x00\x00\x00\x00\x00"  # no name, no time
+    (tmp_path / "corpus.txt").write_text("\n \n\x00\n")  # not a token
+    run(tmp_path, output_file=f"{tmp_path}/x,{tmp_path}/y.gz")
+    assert (tmp_path / "x").read_bytes() == gzip.decompress((tmp_path / "y.gz").read_bytes()) == b""
+
+
+def test_a_mistake_gets_one_line_and_leaves_nothing(tmp_path, monkeypatch, corpus, vocab_file):
+    monkeypatch.chdir(tmp_path)
+    for change, words in (
+        ({"input_file": "*.text,gone.txt"}, "*.text"),
+        ({"max_seq_length": 4}, "--max_seq_length=4 5"),
+        ({"output_file": "out,./out"}, "--output_file=./out twice"),
+        ({"output_file": "out,"}, "--output_file empty"),
+        ({"whole_word_draw": "word"}, "--whole_word_draw --do_whole_word_mask"),
+    ):
+        refuses(words, lambda change=change: run(tmp_path, **change))
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "vocab.txt"]
 
 
 ODD = [
@@ -223,7 +274,7 @@ def test_the_script_makes_what_the_functions_make(tmp_path, seed):
     }
     paths = [f"{tmp_path}/one", f"{tmp_path}/two"]
     options = data_options(tmp_path, input_file=",".join(paths), do_lower_case=seed % 3 > 0, **settings)
-    example_files.run(options)
+    sharded.run(options)
     tokenizer = FullTokenizer(options.vocab_file, do_lower_case=options.do_lower_case)
     instances = pretraining.make_instances(paths, tokenizer, options, random.Random(seed))
     if not options.dynamic_masking:
@@ -266,7 +317,7 @@ def test_more_examples_than_are_kept_in_memory(tmp_path, vocab_file):
     documents = [" ".join(rng.choices(LETTERS, k=3)) for _ in range(51_000)]
     (tmp_path / "corpus.txt").write_text("\n\n".join(documents))
     how = {"objective": "mlm", "short_seq_prob": 0.0, "dupe_factor": 3, "max_seq_length": 6, "masked_lm_prob": 0.5}
-    example_files.run(data_options(tmp_path, max_predictions_per_seq=2, **how))
+    sharded.run(data_options(tmp_path, max_predictions_per_seq=2, **how))
     found, masked = collections.Counter(), 0
     for record in read_all([f"{tmp_path}/out"]):
         ids, used = record.values["input_ids"].copy(), record.values["masked_lm_weights"] > 0
