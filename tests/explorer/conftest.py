@@ -6,12 +6,10 @@ skipped where they are not installed, except where BERT_TF2_TEST_BROWSER=1 asks 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pathlib
 import shutil
 import threading
-from collections.abc import Iterator
 
 import pytest
 from browser_pages import Browser
@@ -26,18 +24,6 @@ from bert_tf2.weights import checkpoint
 
 # Of the model. It has 2 blocks with 2 heads each.
 SIZES = {"vocab_size": 888, "hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 48}
-
-
-@contextlib.contextmanager
-def serving(explorer: Explorer) -> Iterator[str]:
-    """The address of a server with an Explorer, http://127.0.0.1:PORT."""
-    with server.listen(0) as listening:
-        served = server.serve(explorer, listening)
-        thread = threading.Thread(target=served.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://{server.HOST}:{listening.getsockname()[1]}"
-        served.shutdown()
-        thread.join()
 
 
 @pytest.fixture(scope="session")
@@ -83,15 +69,20 @@ def visit(browser):
 
     The test fails if a page logs an error, or asks anything but the server for anything.
     """
-    visited = []
-    with contextlib.ExitStack() as stack:
+    visited, servers = [], []
 
-        def pages(shown: Explorer | str):
-            address = shown if isinstance(shown, str) else stack.enter_context(serving(shown))
-            visited.append(browser.pages(address))
-            return visited[-1]
+    def pages(shown: Explorer | str):
+        if not isinstance(shown, str):
+            listening = server.listen(0)
+            servers.append(server.serve(shown, listening))
+            threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+            shown = f"http://{server.HOST}:{listening.getsockname()[1]}"
+        visited.append(browser.pages(shown))
+        return visited[-1]
 
-        yield pages
-        for each in visited:
-            each.close()
+    yield pages
+    for each in visited:
+        each.close()
+    for each in servers:
+        each.shutdown()
     assert [problem for each in visited for problem in each.problems] == []
