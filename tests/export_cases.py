@@ -18,6 +18,7 @@ from small_models import randomize
 from bert_tf2 import heads, modeling, tokenization
 from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.run import run
+from bert_tf2.support.settings import resolve
 from bert_tf2.weights.task_file import TAGGING_TASK, LabelMap
 
 CONFIG = toy_data.config(num_hidden_layers=1)
@@ -78,7 +79,7 @@ def make_options(folder: pathlib.Path, task: str, weights: pathlib.Path, **chang
     settings = {flag: str(weights.with_name(name)) for flag, name in files.items()}
     settings |= {**SETTINGS[task], "export_dir": str(folder / "export")}
     kind = "classifier" if task in ("regression", "multi_label") else task
-    return ExportOptions(task=kind, **{**settings, **changes})
+    return resolve(ExportOptions(task=kind, **{**settings, **changes}))
 
 
 def export(folder: pathlib.Path, task: str, model=None, **changes) -> Exported:

@@ -95,23 +95,19 @@ def call(name: str, **settings: Any) -> Any:
     The settings have the names and defaults of the script's flags. Returns what its function returns: the scores of an
     evaluation, the lines of a report, the path of an export. Raises UserError for a name that is no script or setting.
     """
-    from bert_tf2.support import hub
-    from bert_tf2.support.settings import WrongSetting, made, required
+    from bert_tf2.support.settings import WrongSetting, made, required, resolve
 
     if name not in COMMANDS:
         raise WrongSetting(_no_script(name))
     options = find(COMMANDS[name].options)
-    settings = hub.with_weights_fetched(options, settings)
-    return _run(COMMANDS[name], made(options, dict.fromkeys(required(options)) | settings))
+    return _run(COMMANDS[name], resolve(made(options, dict.fromkeys(required(options)) | settings)))
 
 
 def _run(command: Command, options: Any) -> Any:
     from bert_tf2.support import outputs  # late: until `process.begin`, a signal has no one line
-    from bert_tf2.support.settings import stated_by
 
     outputs.check_files(options)
-    for stated in stated_by(type(options), "check_inputs"):
-        stated(options)
+    options.check_inputs()
     if not command.tensorflow:
         return find(command.module).run(options)
     load_tensorflow(getattr(options, "xla_cache_dir", None))

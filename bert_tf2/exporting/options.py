@@ -82,9 +82,9 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
     # For callers in Python that have the labels, instead of label_map; not a flag.
     labels: LabelMap | None = None
 
-    def complete(self) -> None:
-        super().complete()
-        task_file.take(self, self.init_checkpoint, only=None if self.task == "squad" else ["max_seq_length"])
+    def from_files(self) -> dict[str, Any]:
+        only = None if self.task == "squad" else ["max_seq_length"]
+        return super().from_files() | task_file.taken(self, self.init_checkpoint, only=only)
 
     @functools.cached_property
     def inputs(self) -> Inputs:
@@ -94,6 +94,7 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         return inputs.read(self)
 
     def check_inputs(self) -> None:
+        super().check_inputs()
         _ = self.inputs
 
     def length_for(self, config: BertConfig) -> int:
@@ -112,6 +113,7 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         return length
 
     def check(self) -> None:
+        super().check()
         if self.stride is not None and (self.task, self.format) != ("classifier", "saved_model"):
             raise WrongSetting(f"--stride={self.stride}: needs --task=classifier, and not --format=onnx")
         if self.quantize != "none" and self.format != "onnx":

@@ -24,7 +24,7 @@ from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.signatures import Setting
 from bert_tf2.layers import initial_weights_from
 from bert_tf2.support import errors, files
-from bert_tf2.support.settings import made
+from bert_tf2.support.settings import made, resolve
 from bert_tf2.training.options import PRECISIONS
 from bert_tf2.weights import checkpoint, names, sources, task_file
 from bert_tf2.weights.base import Weights
@@ -60,7 +60,7 @@ def run(options: ExportOptions) -> str:
 
 def export_model(**settings: Any) -> str:
     """Calls `run` with the fields of ExportOptions as arguments; the tasks call this after training."""
-    return run(made(ExportOptions, settings))
+    return run(resolve(made(ExportOptions, settings)))
 
 
 def _read(options: ExportOptions) -> tuple[Setting, Weights]:

@@ -90,10 +90,12 @@ class FineTuneOptions(VocabularyOptions, TrainingOptions):
     patience: int = of_evaluation("Stop after N evaluations without improvement; 0: never.", 0, low=0)
 
     def check(self) -> None:
+        super().check()
         if self.pack_rows and self.pad_to_max_length:
             raise WrongSetting("--pack_rows computes no padding, so it needs --nopad_to_max_length")
 
     def check_inputs(self) -> None:
+        super().check_inputs()
         self.config.check_sequence_length(self.max_seq_length)
         for switch, name in needed(type(self)):
             if getattr(self, switch) and name.endswith("_file"):
@@ -103,9 +105,9 @@ class FineTuneOptions(VocabularyOptions, TrainingOptions):
     def pads_batches(self) -> bool:
         return self.pad_to_max_length or self.use_tpu
 
-    def complete(self) -> None:
-        super().complete()
-        task_file.take(self, self.init_checkpoint, self.output_dir, is_trained=not self.do_train)
+    def from_files(self) -> dict[str, Any]:
+        trained = {"output_dir": self.output_dir, "is_trained": not self.do_train}
+        return super().from_files() | task_file.taken(self, self.init_checkpoint, **trained)
 
     @property
     def evaluates_during_training(self) -> bool:
@@ -148,6 +150,7 @@ class ClassifierOptions(EvaluationOptions, FineTuneOptions):
     )  # fmt: skip
 
     def check(self) -> None:
+        super().check()
         own_tables = self.task_name.lower() == "tsv"
         task = find_task(self.task_name, tsv=self.columns if own_tables else None)
         if own_tables and self.label_column and self.label_column in (self.text_a_column, self.text_b_column):
@@ -161,6 +164,7 @@ class ClassifierOptions(EvaluationOptions, FineTuneOptions):
             raise WrongSetting("--regression needs --task_name=tsv")
 
     def check_inputs(self) -> None:
+        super().check_inputs()
         task = find_task(self.task_name, tsv=self.columns)
         evaluates = self.do_eval or self.evaluates_during_training
         parts = {"train": self.do_train, "eval": evaluates, "predict": self.do_predict}
@@ -207,12 +211,11 @@ class SquadOptions(FineTuneOptions):
         "SQuAD 2.0: no answer, if its score exceeds the best one's by more.", 0.0, group=EVALUATION
     )
 
-    def check(self) -> None:
+    def check_inputs(self) -> None:
         from bert_tf2.finetuning.squad.features import check_lengths  # late: it needs numpy
 
         check_lengths(self.max_seq_length, self.max_query_length, self.doc_stride)
-
-    def check_inputs(self) -> None:
+        super().check_inputs()
         if self.do_eval or self.evaluates_during_training:
             from bert_tf2.finetuning.squad.examples import check_answers  # late: as above
 
@@ -245,6 +248,7 @@ class NerOptions(EvaluationOptions, FineTuneOptions):
     do_predict: bool = of_to_do("Tag the words of predict_file.", False)
 
     def check(self) -> None:
+        super().check()
         if 0 in (self.word_column, self.tag_column):
             raise WrongSetting("--word_column and --tag_column: columns are counted from 1, or from -1 backwards")
 
@@ -283,9 +287,11 @@ class FeatureOptions(VocabularyOptions, DeviceOptions, ModelOptions):
         return numbers
 
     def check_inputs(self) -> None:
+        super().check_inputs()
         self.config.check_sequence_length(self.max_seq_length)
         _ = self.numbers_of_layers
 
     def check(self) -> None:
+        super().check()
         if self.output_file.endswith(".npy") and self.pooling == "none":
             raise WrongSetting(f"--output_file={self.output_file}: .npy holds a vector a line, which needs --pooling")

@@ -50,6 +50,7 @@ class CorpusOptions(Options):
     text_field: str = setting("The field of jsonl that has the text.", "text", group=DATA)
 
     def check(self) -> None:
+        super().check()
         if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z]+)*", self.language):  # would silently be split like English
             raise WrongSetting(f"--language={self.language}: an ISO 639 code is needed, such as en, de, ja, uk or zh")
 
@@ -99,6 +100,7 @@ class PretrainingDataOptions(CorpusOptions):
         return NUM_DELIMITERS if self.objective == "mlm_nsp" else 2
 
     def check(self) -> None:
+        super().check()
         if self.word_boundaries == "spaces" and not self.do_whole_word_mask:
             raise WrongSetting(f"--word_boundaries={self.word_boundaries} needs --do_whole_word_mask")
         if self.whole_word_draw == "word" and not self.do_whole_word_mask:
@@ -142,6 +144,7 @@ class CreatePretrainingDataOptions(PretrainingDataOptions, CaseOptions):
     )
 
     def check(self) -> None:
+        super().check()
         if self.num_shards is not None and "," in self.output_file:
             raise WrongSetting(f"--output_file={self.output_file}: shards need one name, to which numbers are added")
         if self.dask_scheduler and not re.fullmatch(r"(tcp|tls|ucx|wss?)://[^/]+:\d+", self.dask_scheduler):
@@ -211,6 +214,7 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
     )
 
     def check_inputs(self) -> None:
+        super().check_inputs()
         self.config.check_sequence_length(self.max_seq_length)
         found = files.match_files(self.input_file)
         if self.eval_input_file:
@@ -267,6 +271,7 @@ class MaskedLMOptions(VocabularyOptions, PrecisionOptions, ModelOptions):
     def check_inputs(self) -> None:
         from bert_tf2.pretraining.blanks import check_blanks  # late: --help needs no tokenizer
 
+        super().check_inputs()
         for number, text in enumerate(self.sentence or (), 1):
             if text.strip():
                 check_blanks(text, f"--sentence, line {number}")

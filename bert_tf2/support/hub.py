@@ -1,8 +1,7 @@
 """Weights by their name at Hugging Face's hub, ORGANIZATION/NAME or ORGANIZATION/NAME@REVISION.
 
 The package huggingface_hub fetches them into its cache, with its own settings in the environment: HF_TOKEN, HF_HOME,
-HF_HUB_OFFLINE, HF_ENDPOINT. Scripts ask for the weights that their settings name in one step, `with_weights_fetched`,
-before the settings are made.
+HF_HUB_OFFLINE, HF_ENDPOINT. `settings.resolve` fetches the weights that settings name.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ import fnmatch
 import glob
 import os
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import Options, settings_of
@@ -31,11 +28,10 @@ _LIKE_A_FILE = re.compile(r"(bert_)?model\.ckpt.*|.*\.(ckpt|index|keras|h5|bin|s
 _LIKE = 0.8  # of difflib: one letter in five may differ
 
 
-def with_weights_fetched(cls: type[Options], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by name, with local paths in place of the weights' names at the hub and of archives."""
-    names = [name for name, (stated, _, _) in settings_of(cls).items() if stated.reads == "weights"]
-    paths = {name: os.fspath(given[name]) for name in names if isinstance(given.get(name), str | os.PathLike)}
-    return {**given, **{name: fetched(os.path.expanduser(path)) for name, path in paths.items()}}
+def fetched_weights(given: Options) -> dict[str, str]:
+    """The settings that name weights, by name: local paths in the place of names at the hub and of archives."""
+    names = [name for name, (stated, _, _) in settings_of(type(given)).items() if stated.reads == "weights"]
+    return {name: fetched(path) for name in names if (path := getattr(given, name))}
 
 
 def fetched(path: str) -> str:

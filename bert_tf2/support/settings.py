@@ -3,8 +3,11 @@
     vocab_file: str = setting("The vocabulary to write.", group=DATA, writes_file=True)  # required
     vocab_size: int = setting("How many entries there may be.", 30522, group=DATA, low=1)
 
-`flags.define` defines a flag for every field, and --help begins with the docstring of the class. The
-constructor raises WrongSetting if a rule of the class or of its bases is broken.
+`flags.define` defines a flag for every field, and --help begins with the docstring of the class. Settings
+take two steps:
+
+    constructor   what was given: types, bounds, rules of the class and of its bases; reads no file
+    `resolve`     what a run begins with: weights are fetched, files beside the weights state what was not given
 """
 
 from __future__ import annotations
@@ -77,7 +80,7 @@ def setting(help: str, default: Any = dataclasses.MISSING, **stated: Any) -> Any
 
 
 def kept_setting(help: str, usual: float | None, **stated: Any) -> Any:
-    """A setting that task.json keeps: None means "not given", until weights.task_file.take sets it."""
+    """A setting that task.json keeps: None means "not given", until `resolve` gives it the value of the training."""
     return setting(help, None, flag_default=usual, kept=True, **stated)
 
 
@@ -106,20 +109,19 @@ class Options:
             if type(value).__module__ == "numpy" and hasattr(value, "item"):  # which JSON does not know
                 value = value.item()
             object.__setattr__(self, name, value)
-        self.complete()
         if problem := next(_problems(self), None):
             raise WrongSetting(problem)
-        for stated in stated_by(type(self), "check"):
-            stated(self)
-
-    def complete(self) -> None:
-        """Sets what was not given and follows from files, before the rules are checked."""
+        self.check()
 
     def check(self) -> None:
-        """Checks rules that attributes cannot express, one method per class and base. Raises WrongSetting."""
+        """Checks rules of the given settings that attributes cannot express. Raises WrongSetting."""
+
+    def from_files(self) -> dict[str, Any]:
+        """The settings that were not given and that files beside the weights state, by name."""
+        return {}
 
     def check_inputs(self) -> None:
-        """Refuses faults of small or missing files before TensorFlow is loaded; one method per class, as `check`."""
+        """Refuses faults of the resolved settings and of small or missing files, before TensorFlow is loaded."""
 
 
 _HOME = re.compile(r"(?:^|(?<=,))~(?=/)")  # of one or several names of files; a shell sees it only in front of a word
@@ -155,9 +157,32 @@ def made(cls: type[Options], given: Mapping[str, Any]) -> Any:
     return cls(**given)
 
 
+def resolve(given: Options) -> Any:
+    """Returns the settings with which a run begins, of the same class.
+
+    The names of weights at the hub, and archives, become folders. Settings that were not given have the values of the
+    files beside the weights. Nothing else fetches or reads files for a setting. Raises UserError if the files are
+    damaged, WrongSetting if a setting is still missing.
+    """
+    from bert_tf2.support import hub  # late: it knows the settings
+
+    given = dataclasses.replace(given, **hub.fetched_weights(given))
+    given = dataclasses.replace(given, **given.from_files())
+    known, cls = settings_of(type(given)), type(given)
+    beside = {name: stated.beside_weights for name, (stated, _, _) in known.items() if stated.beside_weights}
+    if missing := [name for name in beside if getattr(given, name) is None]:
+        sought = " and no ".join(beside[name] for name in missing)
+        flags = " and ".join(f"--{name}" for name in missing)
+        raise WrongSetting(f"{flags} must be given: there is no {sought} beside the weights")
+    for switch, name in needed(cls):
+        if getattr(given, switch) and not getattr(given, name):
+            raise WrongSetting(f"--{switch} needs --{name}")
+    return given
+
+
 def needed(cls: type[Options]) -> Iterator[tuple[str, str]]:
     """(switch, setting) for every setting that is required if the switch is on."""
-    return itertools.chain.from_iterable(stated_by(cls, "needs"))
+    return _of_all_bases(cls, "needs")
 
 
 def shared(source: Options, target: type[Options]) -> dict[str, Any]:
@@ -167,11 +192,9 @@ def shared(source: Options, target: type[Options]) -> dict[str, Any]:
     }
 
 
-def stated_by(cls: type[Options], attribute: str) -> Iterator[Any]:
-    """The values of an attribute that the class and its bases define, the bases first."""
-    for base in reversed(cls.__mro__):
-        if base is not Options and attribute in vars(base):
-            yield vars(base)[attribute]
+def _of_all_bases(cls: type[Options], attribute: str) -> Iterator[Any]:
+    """The elements of an attribute of the class and of its bases, those of the bases first."""
+    return itertools.chain.from_iterable(vars(base).get(attribute, ()) for base in reversed(cls.__mro__))
 
 
 def deciding(given: Options) -> dict[str, tuple[Any, str]]:
@@ -188,21 +211,16 @@ def kept(given: Options) -> dict[str, Any]:
 def _problems(given: Options) -> Iterator[str]:
     """The rules of attributes that are broken, in the order in which a user corrects them."""
     cls, known = type(given), settings_of(type(given))
-    if missing := [name for name in required(cls) if getattr(given, name) in (None, "", (), [])]:
-        sought = [known[name][0].beside_weights for name in missing if known[name][0].beside_weights]
-        reason = f": there is no {' and no '.join(sought)} beside the weights" if sought else ""
-        yield f"{' and '.join(f'--{name}' for name in missing)} must be given{reason}"
+    must = [name for name, (_, _, default) in known.items() if default is dataclasses.MISSING]
+    if missing := [name for name in must if getattr(given, name) in (None, "", (), [])]:
+        yield f"{' and '.join(f'--{name}' for name in missing)} must be given"
     for name, (stated, _, _) in known.items():
         value = getattr(given, name)
         if value is not None and (problem := _value_problem(stated, value, name)):
             yield f"--{name}={value}: {problem}"
-    for switches in stated_by(cls, "any_of"):
-        if switches and not any(getattr(given, name) for name in switches):
-            yield f"nothing to do: give at least one of {', '.join(f'--{name}' for name in switches)}"
-    for switch, name in needed(cls):
-        if getattr(given, switch) and not getattr(given, name):
-            yield f"--{switch} needs --{name}"
-    for one, other in itertools.chain.from_iterable(stated_by(cls, "not_both")):
+    if cls.any_of and not any(getattr(given, name) for name in cls.any_of):
+        yield f"nothing to do: give at least one of {', '.join(f'--{name}' for name in cls.any_of)}"
+    for one, other in _of_all_bases(cls, "not_both"):
         if getattr(given, one) and getattr(given, other):
             yield f"--{one} and --{other} exclude each other: give one of them"
 

@@ -45,10 +45,10 @@ class ModelOptions(Options):
     def config(self) -> BertConfig:
         return BertConfig.from_json_file(self.bert_config_file)
 
-    def complete(self) -> None:
-        """Takes the configuration and the vocabulary from the folder of the weights, and with it do_lower_case."""
+    def from_files(self) -> dict[str, Any]:
+        """The configuration and the vocabulary in the folder of the weights, and with the latter do_lower_case."""
         if all(getattr(self, name, "") is not None for name in ("bert_config_file", "vocab_file")):
-            return
+            return super().from_files()
         from bert_tf2.weights import sources, text_rules  # late: it needs numpy
 
         found = sources.files_in_use(getattr(self, "output_dir", None), self.init_checkpoint)
@@ -59,7 +59,7 @@ class ModelOptions(Options):
             is_guess = name == "do_lower_case" and not is_stated
             what = "guessed from the vocabulary" if is_guess else "taken from the folder of the weights"
             logging.info("--%s=%s: %s", name, value, what)
-            object.__setattr__(self, name, value)
+        return super().from_files() | taken
 
 
 @options
@@ -193,6 +193,7 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
     )
 
     def check(self) -> None:
+        super().check()
         if self.pack_rows and self.unpad == "groups":
             raise WrongSetting("--pack_rows and --unpad=groups both leave out padding: give one of them")
 

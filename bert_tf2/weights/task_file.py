@@ -162,21 +162,21 @@ def settings(folder: str, known: Mapping[str, type]) -> dict[str, Any]:
     return found
 
 
-def take(
+def taken(
     given: Options,
     weights: str | None,
     output_dir: str | None = None,
     *,
     is_trained: bool = True,
     only: Collection[str] | None = None,
-) -> None:
-    """Gives settings that were not given, which are None, the values of the training, from task.json.
+) -> dict[str, Any]:
+    """The settings that were not given, which are None, by name: the values of the training, from task.json.
 
     `weights`, or what is in output_dir if it has checkpoints, are used; if they are not trained, the defaults count.
     `only`: the names of the settings to take; None for all.
     """
     kinds = {name: settings_of(type(given))[name][1] for name in kept(given) if only is None or name in only}
-    stated = {}
+    stated, found = {}, {}
     if is_trained:
         from bert_tf2.weights import bundle  # late: it needs numpy
 
@@ -186,11 +186,12 @@ def take(
         usual = settings_of(type(given))[name][0].flag_default
         then = stated.get(name, usual)
         if value is None and then is not None:
-            object.__setattr__(given, name, then)
+            found[name] = then
             if name in stated and then != usual:
                 logging.info("--%s=%s: as in the training, from %s beside the weights", name, then, NAME)
         elif value is not None and name in stated and value != then:
             logging.warning("--%s=%s: the model was trained with %s; it may answer otherwise", name, value, then)
+    return found
 
 
 # sentence-transformers

@@ -71,7 +71,7 @@ GOOD = {"output": "out", "train": True, "path": "text.txt"}
 )
 def test_refused_values(given, words):
     with pytest.raises(WrongSetting) as caught:
-        Task(**{**GOOD, **given})
+        settings.resolve(Task(**{**GOOD, **given}))
     assert re.match(words, str(caught.value))
 
 
