@@ -211,8 +211,8 @@ def kept(given: Options) -> dict[str, Any]:
 def _problems(given: Options) -> Iterator[str]:
     """The rules of attributes that are broken, in the order in which a user corrects them."""
     cls, known = type(given), settings_of(type(given))
-    must = [name for name, (_, _, default) in known.items() if default is dataclasses.MISSING]
-    if missing := [name for name in must if getattr(given, name) in (None, "", (), [])]:
+    missing = [name for name in required(cls) if getattr(given, name) in (None, "", (), [])]
+    if any(known[name][2] is dataclasses.MISSING for name in missing):  # `resolve` may find the others
         yield f"{' and '.join(f'--{name}' for name in missing)} must be given"
     for name, (stated, _, _) in known.items():
         value = getattr(given, name)
