@@ -13,7 +13,6 @@ import os
 import re
 
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import Options, settings_of
 
 _NAME = re.compile(r"(?P<repo>[\w-][\w.-]*/[\w-][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
 _BESIDE = ["*.json", "vocab.txt"]
@@ -26,12 +25,6 @@ _USUAL_FOLDERS = (
 )
 _LIKE_A_FILE = re.compile(r"(bert_)?model\.ckpt.*|.*\.(ckpt|index|keras|h5|bin|safetensors|pb|json|txt|pt|tar|gz)")
 _LIKE = 0.8  # of difflib: one letter in five may differ
-
-
-def fetched_weights(given: Options) -> dict[str, str]:
-    """The settings that name weights, by name: local paths in the place of names at the hub and of archives."""
-    names = [name for name, (stated, _, _) in settings_of(type(given)).items() if stated.reads == "weights"]
-    return {name: fetched(path) for name in names if (path := getattr(given, name))}
 
 
 def fetched(path: str) -> str:

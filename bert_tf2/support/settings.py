@@ -25,6 +25,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from bert_tf2.support import hub
 from bert_tf2.support.errors import UserError
 
 options = dataclasses.dataclass(frozen=True, kw_only=True)
@@ -164,11 +165,10 @@ def resolve(given: Options) -> Any:
     files beside the weights. Nothing else fetches or reads files for a setting. Raises UserError if the files are
     damaged, WrongSetting if a setting is still missing.
     """
-    from bert_tf2.support import hub  # late: it knows the settings
-
-    given = dataclasses.replace(given, **hub.fetched_weights(given))
+    cls, known = type(given), settings_of(type(given))
+    weights = {name: getattr(given, name) for name, (stated, _, _) in known.items() if stated.reads == "weights"}
+    given = dataclasses.replace(given, **{name: hub.fetched(path) for name, path in weights.items() if path})
     given = dataclasses.replace(given, **given.from_files())
-    known, cls = settings_of(type(given)), type(given)
     beside = {name: stated.beside_weights for name, (stated, _, _) in known.items() if stated.beside_weights}
     if missing := [name for name in beside if getattr(given, name) is None]:
         sought = " and no ".join(beside[name] for name in missing)
