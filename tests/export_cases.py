@@ -18,7 +18,7 @@ from small_models import randomize
 from bert_tf2 import heads, modeling, tokenization
 from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.run import run
-from bert_tf2.support.settings import resolve
+from bert_tf2.support.resolution import resolve
 from bert_tf2.weights.task_file import TAGGING_TASK, LabelMap
 
 CONFIG = toy_data.config(num_hidden_layers=1)

@@ -95,7 +95,8 @@ def call(name: str, **settings: Any) -> Any:
     The settings have the names and defaults of the script's flags. Returns what its function returns: the scores of an
     evaluation, the lines of a report, the path of an export. Raises UserError for a name that is no script or setting.
     """
-    from bert_tf2.support.settings import WrongSetting, made, required, resolve
+    from bert_tf2.support.resolution import resolve
+    from bert_tf2.support.settings import WrongSetting, made, required
 
     if name not in COMMANDS:
         raise WrongSetting(_no_script(name))

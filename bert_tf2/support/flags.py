@@ -20,7 +20,7 @@ from typing import Any
 from absl import app, flags, logging
 
 from bert_tf2 import __version__
-from bert_tf2.support import console, settings
+from bert_tf2.support import console, resolution, settings
 from bert_tf2.support.process import load_tensorflow as load_tensorflow  # for the scripts
 from bert_tf2.support.settings import Options, WrongSetting
 
@@ -143,7 +143,7 @@ def _options(cls: type[Options], argv: Sequence[str]) -> Options:
         raise flags.Error(
             f"unexpected argument {rest[1]!r}: every setting is a flag, --name=value, also --switch=False"
         )
-    return settings.resolve(cls(**values))
+    return resolution.resolve(cls(**values))
 
 
 # The help screen

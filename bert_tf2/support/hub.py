@@ -1,7 +1,7 @@
 """Weights by their name at Hugging Face's hub, ORGANIZATION/NAME or ORGANIZATION/NAME@REVISION.
 
 The package huggingface_hub fetches them into its cache, with its own settings in the environment: HF_TOKEN, HF_HOME,
-HF_HUB_OFFLINE, HF_ENDPOINT. `settings.resolve` fetches the weights that settings name.
+HF_HUB_OFFLINE, HF_ENDPOINT. `resolution.resolve` fetches the weights that settings name.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 take two steps:
 
     constructor   what was given: types, bounds, rules of the class and of its bases; reads no file
-    `resolve`     what a run begins with: weights are fetched, files beside the weights state what was not given
+    resolution    what a run begins with: weights are fetched, files beside the weights state what was not given
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from bert_tf2.support import hub
 from bert_tf2.support.errors import UserError
 
 options = dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,7 +80,7 @@ def setting(help: str, default: Any = dataclasses.MISSING, **stated: Any) -> Any
 
 
 def kept_setting(help: str, usual: float | None, **stated: Any) -> Any:
-    """A setting that task.json keeps: None means "not given", until `resolve` gives it the value of the training."""
+    """A setting that task.json keeps: None means "not given", until `resolve` takes the value of the training."""
     return setting(help, None, flag_default=usual, kept=True, **stated)
 
 
@@ -156,28 +155,6 @@ def made(cls: type[Options], given: Mapping[str, Any]) -> Any:
         remedy = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
         raise WrongSetting(f"{cls.__name__} has no setting {unknown[0]!r}; {remedy}")
     return cls(**given)
-
-
-def resolve(given: Options) -> Any:
-    """Returns the settings with which a run begins, of the same class.
-
-    The names of weights at the hub, and archives, become folders. Settings that were not given have the values of the
-    files beside the weights. Nothing else fetches or reads files for a setting. Raises UserError if the files are
-    damaged, WrongSetting if a setting is still missing.
-    """
-    cls, known = type(given), settings_of(type(given))
-    weights = {name: getattr(given, name) for name, (stated, _, _) in known.items() if stated.reads == "weights"}
-    given = dataclasses.replace(given, **{name: hub.fetched(path) for name, path in weights.items() if path})
-    given = dataclasses.replace(given, **given.from_files())
-    beside = {name: stated.beside_weights for name, (stated, _, _) in known.items() if stated.beside_weights}
-    if missing := [name for name in beside if getattr(given, name) is None]:
-        sought = " and no ".join(beside[name] for name in missing)
-        flags = " and ".join(f"--{name}" for name in missing)
-        raise WrongSetting(f"{flags} must be given: there is no {sought} beside the weights")
-    for switch, name in needed(cls):
-        if getattr(given, switch) and not getattr(given, name):
-            raise WrongSetting(f"--{switch} needs --{name}")
-    return given
 
 
 def needed(cls: type[Options]) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from bert_tf2.support import settings
+from bert_tf2.support.resolution import resolve
 from bert_tf2.support.settings import DATA, TRAINING, Options, WrongSetting, options, setting
 
 
@@ -71,7 +72,7 @@ GOOD = {"output": "out", "train": True, "path": "text.txt"}
 )
 def test_refused_values(given, words):
     with pytest.raises(WrongSetting) as caught:
-        settings.resolve(Task(**{**GOOD, **given}))
+        resolve(Task(**{**GOOD, **given}))
     assert re.match(words, str(caught.value))
 
 
