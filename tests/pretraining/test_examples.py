@@ -1,6 +1,4 @@
-"""create_pretraining_data.py in one process: the rule of examples by hand, against the reference's records, and the
-script against the functions; its files, its log, and the answer to a wrong command line.
-"""
+"""create_pretraining_data.py in one process: examples by hand, of the reference and of the functions; files, mistakes."""
 
 from __future__ import annotations
 
