@@ -1,4 +1,4 @@
-"""create_pretraining_data.py in one process: examples by hand, of the reference and of the functions; files, mistakes."""
+"""create_pretraining_data.py in one process: examples of the reference, of the functions and by hand; its mistakes."""
 
 from __future__ import annotations
 
