@@ -139,7 +139,7 @@ def expected_outputs(made: Exported, inputs: dict[str, np.ndarray]) -> dict[str,
 
 
 def _expected_words(model, inputs) -> dict[str, np.ndarray]:
-    places = [np.flatnonzero(row == MASK) for row in inputs["input_ids"]]
+    places = [np.flatnonzero(row == MASK) for row in inputs["input_ids"] * inputs["input_mask"]]
     count = max(map(len, places))
     positions = np.array([[*row, *[-1] * (count - len(row))] for row in places], np.int32)
     logits = model({**inputs, "masked_lm_positions": np.maximum(positions, 0)})

@@ -117,27 +117,24 @@ def test_what_an_example_prints(run, model, name, arguments, printed):
         assert lines[1].split()[0] == mask.predictions[0].token
 
 
+@pytest.mark.extra
+def test_compare_with_transformers(run):
+    pytest.importorskip("torch", reason="make interop")
+    pytest.importorskip("transformers", reason="make interop")
+    lines = run("compare_with_transformers")
+    pairs = [re.search(r"here (\d\.\d+)  there (\d\.\d+)$", line).groups() for line in lines]
+    assert len(pairs) == 5 and all(abs(float(here) - float(there)) < 2e-5 for here, there in pairs)
+
+
 @pytest.mark.slow
 @pytest.mark.extra
 def test_sentence_vectors(run):
     """sentence-transformers loads what the example writes, and makes the same vectors."""
-    library = pytest.importorskip("sentence_transformers", reason="needs sentence-transformers: make interop")
-    before, *losses, after, where = run("sentence_vectors")
-    assert before.startswith("Spearman before: 0.") and after.startswith("Spearman after: 0.")
-    assert float(losses[-1].split()[-1]) < float(losses[0].split()[-1])
-    folder = where.rpartition(" ")[2]
+    library = pytest.importorskip("sentence_transformers", reason="make interop")
+    folder = run("sentence_vectors")[-1].rpartition(" ")[2]
     texts = ["The capital of Japan is Tokyo.", "Bees make honey. " * 30]
     theirs = library.SentenceTransformer(folder, device="cpu").encode(texts)
     np.testing.assert_allclose(bert_tf2.load(folder).embed(texts), theirs, atol=1e-5)
-
-
-@pytest.mark.extra
-def test_compare_with_transformers(run):
-    for name in ("torch", "transformers"):
-        pytest.importorskip(name, reason=f"{name} is not installed: make interop")
-    lines = run("compare_with_transformers")
-    pairs = [re.search(r"here (\d\.\d+)  there (\d\.\d+)$", line).groups() for line in lines]
-    assert len(pairs) == 5 and all(abs(float(here) - float(there)) < 2e-5 for here, there in pairs)
 
 
 # Notebooks
@@ -176,8 +173,8 @@ def test_a_notebook(model, tmp_path, monkeypatch, capsys, short_trainings, name,
     for number in plt.get_fignums():
         plt.figure(number).canvas.draw()
     plt.close("all")
-    accuracy = done.get("accuracy") or done.get("scores", {}).get("accuracy")
-    assert accuracy is None or f"accuracy on dev.tsv: {accuracy:.3f}" in capsys.readouterr().out
+    if name == "fine_tune":
+        assert f"accuracy on dev.tsv: {done['scores']['accuracy']:.3f}" in capsys.readouterr().out
     if name == "masked_word":
         np.testing.assert_allclose(done["attention_of"](0, done["mask"]).sum(axis=1), [1] * 4, rtol=1e-5)
     if name == "keras_fit":

@@ -93,12 +93,6 @@ def test_settings_that_do_not_fit(exported, tmp_path):
     assert not (tmp_path / "export").exists()
 
 
-def test_the_length_that_is_not_given(exported, tmp_path):
-    for task, positions, wanted in (("classifier", 512, 128), ("squad", 512, 384), ("classifier", 64, 64)):
-        options = make_options(tmp_path, task, exported("features").weights, max_seq_length=None)
-        assert options.length_for(toy_data.config(max_position_embeddings=positions)) == wanted
-
-
 def test_labels_that_are_given_and_no_texts(exported, tmp_path):
     """A program that has none of the operations of tensorflow-text can load an export that takes no texts."""
     made, labels = exported("classifier"), [label.upper() for label in LABELS]
@@ -185,19 +179,9 @@ def test_load_knows_an_export(exported, tmp_path):
         ("variables/variables.data-00000-of-00001", None),
         ("saved_model.pb", (folder / "saved_model.pb").read_bytes()[:100]),
         ("saved_model.pb", None),
-        ("model_info.json", b"{}"),
     ):
         (folder / file).write_bytes(content) if content else (folder / file).unlink()
         refuses(str(folder), load, folder)
-
-
-def test_an_export_is_not_read_as_weights(exported, tmp_path):
-    folder = pathlib.Path(exported("ner").folder)
-    for path in (folder, folder / "saved_model.pb", folder / "variables"):
-        assert refuses("export checkpoint", checkpoint.open_weights, str(path)).startswith(f"{path}: ")
-    shutil.copytree(folder.parent, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "model.ckpt-7.index").write_bytes(b"damaged")  # an --export_dir that is the --output_dir
-    assert "exported" not in message_of(checkpoint.open_weights, str(tmp_path))
 
 
 # Scripts that export what they trained

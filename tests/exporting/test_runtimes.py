@@ -120,7 +120,15 @@ def test_the_names_of_transformers(tmp_path):
         np.testing.assert_allclose(found, model.predict(["a good film"], verbose=0), atol=close)
 
 
-@pytest.mark.parametrize("rules", [{}, {"do_lower_case": False}, {"strip_accents": False, "never_split": ["[E1]"]}])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {},
+        {"do_lower_case": False},
+        {"strip_accents": False, "never_split": ["[E1]"], "tokenize_chinese_chars": False},
+    ],
+    ids=len,
+)
 def test_the_tokenizer_file_makes_the_same_tokens(tmp_path, rules):
     """On the lines of the built-in text and of the corpora beside this checkout."""
     google = SHARED / "data/vocab" / f"bert-base-{'un' * rules.get('do_lower_case', True)}cased-vocab.txt"
