@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ast
 import io
+import json
 import pathlib
 import re
 import sys
@@ -21,7 +22,8 @@ from typing import NamedTuple
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 _NO_QUESTION = r"what\b(?![^.?!|\n]*(?:\n(?!\n)[^.?!|\n]*)*\?)"  # to the end of the sentence, cell or paragraph
-_BEFORE = "and or of to with by from than for but in on as is are all beside before after behind at like"
+_BEFORE = "and or of to with by from than for but in on as is are all beside before after behind at like "
+_BEFORE += "reads takes needs writes returns makes does"
 
 # Name -> (expression, plainer form). A space matches any white space, since phrases run over the end of a line.
 PATTERNS = {
@@ -65,9 +67,15 @@ class Place(NamedTuple):
     text: str
 
 
-def documents(root: pathlib.Path) -> list[pathlib.Path]:
+def documents(root: pathlib.Path) -> Iterator[tuple[str, str]]:
+    """The (name, text) of each document, and of each cell of text in a notebook."""
     named = [root / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md")]
-    return [*named, *sorted((root / "docs").glob("*.md"))]
+    for path in (*named, *sorted((root / "docs").glob("*.md"))):
+        yield str(path.relative_to(root)), path.read_text(encoding="utf-8")
+    for path in sorted((root / "examples").glob("*.ipynb")):
+        for number, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"], 1):
+            if cell["cell_type"] == "markdown":
+                yield f"{path.relative_to(root)}, cell {number}", "".join(cell["source"])
 
 
 def found(text: str, path: str = "", first_line: int = 1) -> list[Place]:
@@ -119,8 +127,7 @@ def main() -> int:
             for kind, line, text in parts_of(path.read_text(encoding="utf-8")):
                 places[kind] += found(text, name, line)
     else:
-        texts = {str(path.relative_to(root)): path.read_text(encoding="utf-8") for path in documents(root)}
-        places = {"documents": [place for name, text in texts.items() for place in found(text, name)]}
+        places = {"documents": [place for name, text in documents(root) for place in found(text, name)]}
     every = [place for listed in places.values() for place in listed]
     if not arguments.counts:
         for place in sorted(every):
