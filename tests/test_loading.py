@@ -218,24 +218,3 @@ def test_questions_are_answered_in_batches(tmp_path):
     reader = bert_tf2.answerer(tmp_path, **sizes)
     assert [answer.text for answer in reader.predict(asked[:6], batch_size=4)] == [one.text for one in found[:6]]
     assert bert.answer([], []) == reader.predict([]) == []
-
-
-def test_the_last_block_computes_what_is_read(folder, monkeypatch):
-    """Its products with the kernel [I, D] are counted, with the positions of each."""
-    config, product, computed = toy_data.config(), tf.matmul, []
-
-    def counted(a, b, *more, **how):
-        if b.shape == (config.intermediate_size, config.hidden_size):
-            tf.py_function(lambda size: computed.append(int(size) // b.shape[0]), [tf.size(a)], [])
-        return product(a, b, *more, **how)
-
-    bert = bert_tf2.load(folder)
-    monkeypatch.setattr(tf, "matmul", counted)
-    for call, count in (
-        (lambda: bert.fill_mask("the film was [MASK]"), 2),  # and [CLS]
-        (lambda: bert.embed("the film was good", pooling="cls"), 2),
-        (lambda: bert.encoder(tf.ones([1, 6], tf.int32)), 6),  # the model itself is as it was
-    ):
-        computed.clear()
-        call()
-        assert computed == [6] * (config.num_hidden_layers - 1) + [count]

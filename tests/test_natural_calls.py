@@ -158,16 +158,6 @@ def test_layers_that_read_masks_ignore_padding(encoder, tmp_path):
     check(model, keras.models.load_model(tmp_path / "model.keras"), served.serve)
 
 
-@pytest.mark.parametrize("plan", [Plan(), Plan(unpad="groups")])
-def test_masks_of_an_accelerated_encoder(plan):
-    model = heads.TaggingModel(small_config(), 3)
-    randomize(model)
-    given = [tf.constant(small_batch()[name]) for name in NAMES]
-    wanted = POOLED["mean"](model.bert(*given))
-    np.testing.assert_allclose(POOLED["mean"](accelerate(model, plan).encoder(*given)), wanted, atol=1e-5)
-    assert np.abs(POOLED["mean"](model.bert(given[0], None, given[2])) - wanted).max() > 1e-3
-
-
 def test_two_encoders_in_one_model(tmp_path):
     encoders = []
     for seed in (1, 2):
