@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 from bert_tf2.support import lazy
 
 if TYPE_CHECKING:
-    from bert_tf2.commands.loading import load as load
-    from bert_tf2.commands.text_models import TextModel as TextModel
-    from bert_tf2.commands.text_models import classifier as classifier
-    from bert_tf2.commands.token_models import SpanTextModel as SpanTextModel
-    from bert_tf2.commands.token_models import TagModel as TagModel
-    from bert_tf2.commands.token_models import answerer as answerer
-    from bert_tf2.commands.token_models import tagger as tagger
+    from bert_tf2.api.bert import load as load
+    from bert_tf2.api.text_models import TextModel as TextModel
+    from bert_tf2.api.text_models import classifier as classifier
+    from bert_tf2.api.token_models import SpanTextModel as SpanTextModel
+    from bert_tf2.api.token_models import TagModel as TagModel
+    from bert_tf2.api.token_models import answerer as answerer
+    from bert_tf2.api.token_models import tagger as tagger
     from bert_tf2.config import BertConfig as BertConfig
     from bert_tf2.exporting.keras_export import export as export
     from bert_tf2.exporting.tokenize_layer import Tokenize as Tokenize
@@ -39,9 +39,9 @@ __version__ = "0.1.0"
 
 _WITHOUT_TENSORFLOW = {"config": "BertConfig", "tokenization": "FullTokenizer"}
 _NAMES = {
-    "commands.loading": "load",
-    "commands.text_models": "TextModel classifier",
-    "commands.token_models": "SpanTextModel TagModel answerer tagger",
+    "api.bert": "load",
+    "api.text_models": "TextModel classifier",
+    "api.token_models": "SpanTextModel TagModel answerer tagger",
     "exporting.keras_export": "export",
     "exporting.tokenize_layer": "Tokenize",
     "modeling": "BertModel",

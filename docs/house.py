@@ -17,7 +17,7 @@ PACKAGE = ROOT / "bert_tf2"
 DESIGN = ROOT / "docs" / "design.md"
 
 # The front door stands above everything; `import bert_tf2` itself imports nothing.
-FRONT_DOOR = ("commands", "__main__", "demo")
+FRONT_DOOR = ("api", "commands", "__main__", "demo")
 
 
 def modules() -> dict[str, pathlib.Path]:

@@ -24,9 +24,10 @@ RULES = {
     "training": {"support", "data", "bert", "fast", "weights"},
     "pretraining": {"support", "data", "bert", "weights", "training", "fast"},
     "finetuning": {"support", "data", "bert", "weights", "training", "fast"},
+    "inference": {"support", "data", "bert", "weights", "training", "fast", "finetuning"},
     "exporting": {"support", "data", "bert", "weights", "training", "pretraining", "finetuning", "fast"},
     # The explorer shows models that bert_tf2.load returns.
-    "explorer": {"support", "data", "bert", "weights", "training", "pretraining", "front door"},
+    "explorer": {"support", "data", "bert", "weights", "training", "inference", "front door"},
 }
 
 

@@ -23,7 +23,7 @@ MODULES = {
     "run_squad": "finetuning.squad",
     "run_pretraining": "heads",
     "create_pretraining_data": "pretraining",
-    "extract_features": "finetuning.extract_features",
+    "extract_features": "inference.extract_features",
 }
 
 # The constructors of the reference's classes, which its table of names does not contain; the guide covers the others.

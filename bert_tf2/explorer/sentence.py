@@ -15,10 +15,10 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf2 import heads, tokenization
-from bert_tf2.commands.loading import Bert
+from bert_tf2.api.bert import Bert
 from bert_tf2.explorer import trace
 from bert_tf2.explorer.model import Explorer, Handler, pack, read_number, read_text
-from bert_tf2.pretraining import blanks
+from bert_tf2.inference import blanks
 from bert_tf2.support.errors import UserError
 
 _TRACES = 4  # sentences that are kept

@@ -21,8 +21,8 @@ from bert_tf2 import modeling
 from bert_tf2.config import BertConfig
 from bert_tf2.data.rows import pack
 from bert_tf2.heads import MaskedLMModel
+from bert_tf2.inference import blanks
 from bert_tf2.layers import AddAndNorm, Dense, LayerNorm, class_scores
-from bert_tf2.pretraining import blanks
 from bert_tf2.tokenization import FullTokenizer
 
 

@@ -1,9 +1,8 @@
-"""The settings of the scripts that fine-tune a model or use its features."""
+"""The settings of the scripts that fine-tune a model."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Any
 
 from bert_tf2.finetuning.classification.tasks import TsvLayout, find_task
@@ -12,7 +11,6 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import (
     DATA,
     EVALUATION,
-    FEATURES,
     LOG,
     MODEL,
     WrongSetting,
@@ -23,13 +21,10 @@ from bert_tf2.support.settings import (
     setting,
 )
 from bert_tf2.training.options import (
-    DeviceOptions,
     EvaluationOptions,
-    ModelOptions,
     TrainingOptions,
     VocabularyOptions,
     of_data,
-    of_devices,
     of_evaluation,
     of_model,
     of_to_do,
@@ -51,19 +46,6 @@ def checked_length(max_seq_length: int | None, longest: int) -> int:
         what = f"must be from {LEAST_LENGTH} to {longest}, the most that the model can read"
         raise UserError(f"max_seq_length={max_seq_length}: {what}")
     return max_seq_length
-
-
-def check_layers(layers: Sequence[int], num_hidden_layers: int, setting: str) -> None:
-    """Raises UserError if the model does not have a layer, or `layers` is empty; `setting` begins the message."""
-    if not layers:
-        raise UserError(f"{setting}: at least one layer is needed")
-    for number in layers:
-        check_type("layers", number, int)
-        if not -num_hidden_layers <= number < num_hidden_layers:
-            raise UserError(
-                f"{setting}: the model has {num_hidden_layers} layers, 0 to {num_hidden_layers - 1} or"
-                f" -{num_hidden_layers} to -1; there is no layer {number}"
-            )
 
 
 def _length(help: str, usual: int = 128, low: int = LEAST_LENGTH) -> Any:
@@ -251,47 +233,3 @@ class NerOptions(EvaluationOptions, FineTuneOptions):
         super().check()
         if 0 in (self.word_column, self.tag_column):
             raise WrongSetting("--word_column and --tag_column: columns are counted from 1, or from -1 backwards")
-
-
-@options
-class FeatureOptions(VocabularyOptions, DeviceOptions, ModelOptions):
-    """Writes BERT's hidden states for the lines of a text: for every token, or pooled into one vector a line.
-
-    Example:
-      python extract_features.py --input_file=/tmp/input.txt --output_file=/tmp/output.jsonl --layers=-1,-2,-3,-4 \\
-          --bert_config_file=$BERT_BASE_DIR/bert_config.json --vocab_file=$BERT_BASE_DIR/vocab.txt \\
-          --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt --max_seq_length=128 --batch_size=8
-    """
-
-    input_file: str = of_data("Text, one example per line; ` ||| ` separates the two texts of a pair.", reads=True)
-    output_file: str = of_data("JSON lines; .npy, with pooling: an array.", writes_file=True)
-    init_checkpoint: str = of_model("The weights of a BERT, of any kind.", reads="weights")
-    max_seq_length: int = sequence_length("Tokens per line, including special tokens; longer lines are cut.")
-    layers: str = setting("Layers, separated by commas; -1 is the last.", "-1,-2,-3,-4", group=FEATURES)
-    pooling: str = setting(
-        "One vector per line: of the first token (cls), or over all tokens.", "none", group=FEATURES,
-        choices=("none", "cls", "mean", "max"),
-    )  # fmt: skip
-    batch_size: int = of_devices("Lines per batch.", 32, low=1)
-    use_one_hot_embeddings: bool = of_devices("Accepted and ignored.", False)
-
-    @property
-    def numbers_of_layers(self) -> list[int]:
-        """Of "-1,-2", [-1, -2]; negative numbers are kept. Raises UserError as `check_layers` does."""
-        try:
-            numbers = [int(number) for number in self.layers.split(",")]
-        except ValueError as error:
-            what = f"--layers={self.layers}: numbers with commas are needed, e.g. -1,-2 for the last two"
-            raise WrongSetting(what) from error
-        check_layers(numbers, self.config.num_hidden_layers, f"--layers={self.layers}")
-        return numbers
-
-    def check_inputs(self) -> None:
-        super().check_inputs()
-        self.config.check_sequence_length(self.max_seq_length)
-        _ = self.numbers_of_layers
-
-    def check(self) -> None:
-        super().check()
-        if self.output_file.endswith(".npy") and self.pooling == "none":
-            raise WrongSetting(f"--output_file={self.output_file}: .npy holds a vector a line, which needs --pooling")

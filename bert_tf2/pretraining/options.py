@@ -1,4 +1,4 @@
-"""The settings of the scripts for pretraining: making its examples, training on them, and filling in blanks."""
+"""The settings of the scripts for pretraining: making its examples, and training on them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ from bert_tf2.support.settings import (
 from bert_tf2.training.options import (
     CaseOptions,
     EvaluationOptions,
-    ModelOptions,
-    PrecisionOptions,
     TrainingOptions,
-    VocabularyOptions,
     sequence_length,
 )
 
@@ -238,43 +235,6 @@ def without_held_out(found: Sequence[str], input_file: str, held_out: Sequence[s
     if twice.issuperset(found):
         raise UserError(f"--input_file={input_file}: every file is one of --eval_input_file; none is left to train")
     return [path for path in found if path not in twice]
-
-
-@options
-class MaskedLMOptions(VocabularyOptions, PrecisionOptions, ModelOptions):
-    """Fills in blanks: the most probable words for every [MASK] in sentences, by a pretrained BERT.
-
-    Example:
-      python predict_masked.py --sentence='The capital of France is [MASK].' \\
-          --bert_config_file=$BERT_BASE_DIR/bert_config.json --vocab_file=$BERT_BASE_DIR/vocab.txt \\
-          --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt
-
-    Without --sentence and --input_file the sentences are read from standard input, one a line.
-    """
-
-    not_both = (("input_file", "sentence"),)
-
-    init_checkpoint: str = setting("The weights of a pretrained BERT, of any kind.", group=MODEL, reads="weights")
-    input_file: str | None = setting(
-        "File with one sentence per line; - is standard input.", None, group=DATA, reads=True
-    )
-    sentence: Sequence[str] | None = setting(
-        "A sentence with [MASK] for each blank, or two with ' ||| ' between them; may be repeated.", None, group=DATA
-    )
-    max_seq_length: int = sequence_length("Maximum number of tokens of a sentence, including [CLS] and [SEP].")
-    batch_size: int = setting("Sentences per batch; 1 answers each line as soon as it is read.", 8, group=MODEL, low=1)
-    top_k: int = setting("Number of words to show for each blank.", 5, group=ANSWERS, low=1)
-    output_format: str = setting(
-        "text for people, or json for one JSON object per line.", "text", group=ANSWERS, choices=("text", "json")
-    )
-
-    def check_inputs(self) -> None:
-        from bert_tf2.pretraining.blanks import check_blanks  # late: --help needs no tokenizer
-
-        super().check_inputs()
-        for number, text in enumerate(self.sentence or (), 1):
-            if text.strip():
-                check_blanks(text, f"--sentence, line {number}")
 
 
 @options

@@ -22,8 +22,8 @@ from tensorboard.backend.event_processing import event_accumulator
 from unmasked_data import LENGTH, make, training_options, write
 
 from bert_tf2 import commands, heads
+from bert_tf2.inference import predict_masked
 from bert_tf2.optimization import learning_rate_at
-from bert_tf2.pretraining import predict_masked
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.weights import checkpoint, names
 

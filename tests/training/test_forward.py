@@ -9,7 +9,7 @@ from small_models import MAKERS, batch_for, randomize, tiny_config
 from small_trainings import ONE
 
 from bert_tf2 import modeling
-from bert_tf2.finetuning import extract_features
+from bert_tf2.inference import extract_features
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.training import forward

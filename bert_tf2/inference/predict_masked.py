@@ -21,8 +21,8 @@ from bert_tf2 import heads, tokenization
 from bert_tf2.config import BertConfig, check_vocab_size
 from bert_tf2.data.rows import pack
 from bert_tf2.fast.encoder import accelerated
-from bert_tf2.pretraining.blanks import MASK, check_blanks, check_fits, fill, split_segments, tokenize
-from bert_tf2.pretraining.options import MaskedLMOptions
+from bert_tf2.inference.blanks import MASK, check_blanks, check_fits, fill, split_segments, tokenize
+from bert_tf2.inference.options import MaskedLMOptions
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.settings import check_type

@@ -15,7 +15,7 @@ from refused import message_of, refuses
 import bert_tf2
 from bert_tf2 import commands, heads
 from bert_tf2.config import BertConfig
-from bert_tf2.pretraining import predict_masked
+from bert_tf2.inference import predict_masked
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.weights import checkpoint
 

@@ -12,7 +12,7 @@ import toy_data
 import bert_tf2
 from bert_tf2 import modeling
 from bert_tf2.commands import call
-from bert_tf2.finetuning import extract_features
+from bert_tf2.inference import extract_features
 from bert_tf2.tokenization import FullTokenizer
 
 # text -> its tokens, at most LENGTH

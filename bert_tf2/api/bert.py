@@ -12,13 +12,12 @@ import numpy as np
 from absl import logging
 
 from bert_tf2 import modeling, tokenization
-from bert_tf2.commands import targets, text_rows
-from bert_tf2.commands.text_parts import path_of_weights, span_settings, write_folder
+from bert_tf2.api import targets, text_rows
+from bert_tf2.api.text_parts import path_of_weights, span_settings, write_folder
 from bert_tf2.config import BertConfig
 from bert_tf2.data.rows import padded
-from bert_tf2.finetuning import answering, extract_features
 from bert_tf2.finetuning.options import checked_length
-from bert_tf2.pretraining import predict_masked
+from bert_tf2.inference import answering, extract_features, predict_masked
 from bert_tf2.support import rows
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.rows import Text

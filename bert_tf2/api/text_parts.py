@@ -14,10 +14,10 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf2.exporting.tokenize_layer import Tokenize
-from bert_tf2.finetuning.answering import SQUAD
 from bert_tf2.finetuning.classification.examples import log_cut
 from bert_tf2.finetuning.options import ClassifierOptions, checked_length
 from bert_tf2.finetuning.tables import warn_of_amounts
+from bert_tf2.inference.answering import SQUAD
 from bert_tf2.layers import initial_weights_from
 from bert_tf2.support import hub
 from bert_tf2.support.errors import UserError

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from bert_tf2.commands.targets import checked, read
+from bert_tf2.api.targets import checked, read
 from bert_tf2.exporting.tokenize_layer import columns
 from bert_tf2.support import rows
 from bert_tf2.support.errors import UserError, and_more

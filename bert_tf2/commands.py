@@ -35,11 +35,11 @@ COMMANDS = {
         "pretraining.options:InspectRecordsOptions", "pretraining.inspect_records", tensorflow=False, prints=True
     ),
     "run_pretraining": Command("pretraining.options:PretrainingOptions", "pretraining.run", exports=True),
-    "predict_masked": Command("pretraining.options:MaskedLMOptions", "pretraining.predict_masked"),
+    "predict_masked": Command("inference.options:MaskedLMOptions", "inference.predict_masked"),
     "run_classifier": Command("finetuning.options:ClassifierOptions", "finetuning.classification.run", exports=True),
     "run_squad": Command("finetuning.options:SquadOptions", "finetuning.squad.run", exports=True),
     "run_ner": Command("finetuning.options:NerOptions", "finetuning.ner.run", exports=True),
-    "extract_features": Command("finetuning.options:FeatureOptions", "finetuning.extract_features"),
+    "extract_features": Command("inference.options:FeatureOptions", "inference.extract_features"),
     "convert_checkpoint": Command(
         "weights.options:ConversionOptions", "weights.convert", tensorflow=False, prints=True
     ),
@@ -51,7 +51,7 @@ COMMANDS = {
 
 _REFERENCE = {
     "create_pretraining_data": "pretraining",
-    "extract_features": "finetuning.extract_features",
+    "extract_features": "inference.extract_features",
     "run_classifier": "finetuning.classification",
     "run_pretraining": "heads",
     "run_squad": "finetuning.squad",

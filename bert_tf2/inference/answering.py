@@ -18,8 +18,8 @@ from bert_tf2.data import rows
 from bert_tf2.data.rows import Row
 from bert_tf2.fast.encoder import accelerated
 from bert_tf2.finetuning import ner, squad
-from bert_tf2.finetuning.extract_features import Text, as_example, convert_examples_to_features
 from bert_tf2.finetuning.options import NerOptions, SquadOptions
+from bert_tf2.inference.extract_features import Text, as_example, convert_examples_to_features
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import settings_of
 from bert_tf2.training import forward

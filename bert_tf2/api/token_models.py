@@ -22,13 +22,13 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf2 import heads
-from bert_tf2.commands import targets, text_rows
-from bert_tf2.commands.text_models import TextModel
-from bert_tf2.commands.text_parts import RANDOM_SEED, CutTexts, Parts, find_labels, span_settings
+from bert_tf2.api import targets, text_rows
+from bert_tf2.api.text_models import TextModel
+from bert_tf2.api.text_parts import RANDOM_SEED, CutTexts, Parts, find_labels, span_settings
 from bert_tf2.exporting.signatures import IDS
 from bert_tf2.exporting.tokenize_layer import Tokenize
 from bert_tf2.finetuning import ner, squad
-from bert_tf2.finetuning.answering import NER, SQUAD, Answerer, SpanAnswer
+from bert_tf2.inference.answering import NER, SQUAD, Answerer, SpanAnswer
 from bert_tf2.support import rows
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type

@@ -25,8 +25,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf2 import heads
-from bert_tf2.commands import targets, text_rows
-from bert_tf2.commands.text_parts import RANDOM_SEED, CutTexts, Parts, find_labels, path_of, write_folder
+from bert_tf2.api import targets, text_rows
+from bert_tf2.api.text_parts import RANDOM_SEED, CutTexts, Parts, find_labels, path_of, write_folder
 from bert_tf2.exporting import run as exporting
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
 from bert_tf2.fast.encoder import accelerate

@@ -18,7 +18,8 @@ from bert_tf2 import modeling, tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.fast.encoder import Plan, faster
 from bert_tf2.finetuning.classification.examples import log_cut, pack_texts
-from bert_tf2.finetuning.options import FeatureOptions, check_layers, checked_length
+from bert_tf2.finetuning.options import checked_length
+from bert_tf2.inference.options import FeatureOptions, check_layers
 from bert_tf2.support import console, files, progress, rows
 from bert_tf2.support.decimals import json_lists
 from bert_tf2.support.errors import UserError

@@ -1,0 +1,121 @@
+"""The settings of the scripts that answer with a trained model: extract_features.py and predict_masked.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import (
+    ANSWERS,
+    DATA,
+    FEATURES,
+    MODEL,
+    WrongSetting,
+    check_type,
+    options,
+    setting,
+)
+from bert_tf2.training.options import (
+    DeviceOptions,
+    ModelOptions,
+    PrecisionOptions,
+    VocabularyOptions,
+    of_data,
+    of_devices,
+    of_model,
+    sequence_length,
+)
+
+
+def check_layers(layers: Sequence[int], num_hidden_layers: int, setting: str) -> None:
+    """Raises UserError if the model does not have a layer, or `layers` is empty; `setting` begins the message."""
+    if not layers:
+        raise UserError(f"{setting}: at least one layer is needed")
+    for number in layers:
+        check_type("layers", number, int)
+        if not -num_hidden_layers <= number < num_hidden_layers:
+            raise UserError(
+                f"{setting}: the model has {num_hidden_layers} layers, 0 to {num_hidden_layers - 1} or"
+                f" -{num_hidden_layers} to -1; there is no layer {number}"
+            )
+
+
+@options
+class FeatureOptions(VocabularyOptions, DeviceOptions, ModelOptions):
+    """Writes BERT's hidden states for the lines of a text: for every token, or pooled into one vector a line.
+
+    Example:
+      python extract_features.py --input_file=/tmp/input.txt --output_file=/tmp/output.jsonl --layers=-1,-2,-3,-4 \\
+          --bert_config_file=$BERT_BASE_DIR/bert_config.json --vocab_file=$BERT_BASE_DIR/vocab.txt \\
+          --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt --max_seq_length=128 --batch_size=8
+    """
+
+    input_file: str = of_data("Text, one example per line; ` ||| ` separates the two texts of a pair.", reads=True)
+    output_file: str = of_data("JSON lines; .npy, with pooling: an array.", writes_file=True)
+    init_checkpoint: str = of_model("The weights of a BERT, of any kind.", reads="weights")
+    max_seq_length: int = sequence_length("Tokens per line, including special tokens; longer lines are cut.")
+    layers: str = setting("Layers, separated by commas; -1 is the last.", "-1,-2,-3,-4", group=FEATURES)
+    pooling: str = setting(
+        "One vector per line: of the first token (cls), or over all tokens.", "none", group=FEATURES,
+        choices=("none", "cls", "mean", "max"),
+    )  # fmt: skip
+    batch_size: int = of_devices("Lines per batch.", 32, low=1)
+    use_one_hot_embeddings: bool = of_devices("Accepted and ignored.", False)
+
+    @property
+    def numbers_of_layers(self) -> list[int]:
+        """Of "-1,-2", [-1, -2]; negative numbers are kept. Raises UserError as `check_layers` does."""
+        try:
+            numbers = [int(number) for number in self.layers.split(",")]
+        except ValueError as error:
+            what = f"--layers={self.layers}: numbers with commas are needed, e.g. -1,-2 for the last two"
+            raise WrongSetting(what) from error
+        check_layers(numbers, self.config.num_hidden_layers, f"--layers={self.layers}")
+        return numbers
+
+    def check_inputs(self) -> None:
+        super().check_inputs()
+        self.config.check_sequence_length(self.max_seq_length)
+        _ = self.numbers_of_layers
+
+    def check(self) -> None:
+        super().check()
+        if self.output_file.endswith(".npy") and self.pooling == "none":
+            raise WrongSetting(f"--output_file={self.output_file}: .npy holds a vector a line, which needs --pooling")
+
+
+@options
+class MaskedLMOptions(VocabularyOptions, PrecisionOptions, ModelOptions):
+    """Fills in blanks: the most probable words for every [MASK] in sentences, by a pretrained BERT.
+
+    Example:
+      python predict_masked.py --sentence='The capital of France is [MASK].' \\
+          --bert_config_file=$BERT_BASE_DIR/bert_config.json --vocab_file=$BERT_BASE_DIR/vocab.txt \\
+          --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt
+
+    Without --sentence and --input_file the sentences are read from standard input, one a line.
+    """
+
+    not_both = (("input_file", "sentence"),)
+
+    init_checkpoint: str = setting("The weights of a pretrained BERT, of any kind.", group=MODEL, reads="weights")
+    input_file: str | None = setting(
+        "File with one sentence per line; - is standard input.", None, group=DATA, reads=True
+    )
+    sentence: Sequence[str] | None = setting(
+        "A sentence with [MASK] for each blank, or two with ' ||| ' between them; may be repeated.", None, group=DATA
+    )
+    max_seq_length: int = sequence_length("Maximum number of tokens of a sentence, including [CLS] and [SEP].")
+    batch_size: int = setting("Sentences per batch; 1 answers each line as soon as it is read.", 8, group=MODEL, low=1)
+    top_k: int = setting("Number of words to show for each blank.", 5, group=ANSWERS, low=1)
+    output_format: str = setting(
+        "text for people, or json for one JSON object per line.", "text", group=ANSWERS, choices=("text", "json")
+    )
+
+    def check_inputs(self) -> None:
+        from bert_tf2.inference.blanks import check_blanks  # late: --help needs no tokenizer
+
+        super().check_inputs()
+        for number, text in enumerate(self.sentence or (), 1):
+            if text.strip():
+                check_blanks(text, f"--sentence, line {number}")
