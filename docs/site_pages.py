@@ -119,7 +119,7 @@ def _notebook(source: str) -> str:
     """A notebook as a page, with a button that downloads the file."""
     name = posixpath.basename(source)
     button = f'<a class="md-button md-button--primary" href="{name}" download>Download the notebook</a>\n\n'
-    button += f"It needs `pip install -e '.[notebooks]'`, then `jupyter notebook {source}` in the checkout.\n"
+    button += f"To run it, type `pip install -e '.[notebooks]'` and `jupyter notebook {source}` in the checkout.\n"
     parts = []
     for number, cell in enumerate(json.loads((ROOT / source).read_text(encoding="utf-8"))["cells"]):
         text = "".join(cell["source"])
