@@ -52,18 +52,15 @@ def test_embed_makes_the_vectors_of_the_folder(tmp_path, log_lines, pooling, mor
     np.testing.assert_allclose(found, bert.embed(LONG, "none", max_seq_length=5)[:1], rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("pooling", "more", "settings", "words"),
-    [
+def test_unknown_steps_are_refused_unless_the_arguments_say_all(tmp_path):
+    for pooling, more, settings, words in (
         (MEAN, ["Dense"], {}, "Dense"),
         ({**MEAN, "pooling_mode_cls_token": True}, [], {}, "mean_tokens cls_token"),
         ({"pooling_mode_weightedmean_tokens": True}, [], {}, "weightedmean_tokens"),
         (MEAN, [], {"do_lower_case": True}, "lower-cases"),
-    ],
-)
-def test_unknown_steps_are_refused_unless_the_arguments_say_all(tmp_path, pooling, more, settings, words):
-    bert = bert_tf2.load(written(tmp_path / "st", pooling, *more, **settings))
-    refuses(f"{tmp_path}/st/modules.json {words} pooling, normalize max_seq_length", bert.embed, LONG)
+    ):
+        bert = bert_tf2.load(written(tmp_path / words, pooling, *more, **settings))
+        refuses(f"modules.json {words} pooling, normalize max_seq_length", bert.embed, LONG)
     assert bert.embed(LONG, "mean", normalize=False, max_seq_length=5).shape == (4,)
 
 
