@@ -29,12 +29,6 @@ def small_model(kind="pretraining", seed=0, **changes):
     return model
 
 
-def save_model(folder, model, step=7) -> str:
-    prefix = str(folder / f"model.ckpt-{step}")
-    checkpoint.save(prefix, with_slots(model), step)
-    return prefix
-
-
 def assert_equal(found: dict, wanted: dict) -> None:
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
@@ -131,7 +125,8 @@ def test_an_index_that_asks_for_more_than_there_is(tmp_path):
 def test_a_model_starts_with_the_variables_that_fit(tmp_path):
     """One line names the rest."""
     source, target = small_model("pretraining", seed=1), small_model("classifier", seed=2)
-    before, prefix = values_of(target), save_model(tmp_path, source)
+    before, prefix = values_of(target), str(tmp_path / "model.ckpt-7")
+    checkpoint.save(prefix, with_slots(source), 7)
     line = checkpoint.initialize(target, prefix)
     assert f"Initialized from {prefix}: 39 of 41" in line and "fresh: output_bias, output_weights;" in line
     assert line.endswith(f"not used: {', '.join(sorted(name for name in values_of(source) if name[:4] == 'cls/'))}")
