@@ -34,7 +34,7 @@ def trained(encoder):
     model.compile(3e-3)
     given = {"x": TEXTS, "y": LABELS, "validation_split": 0.25, "class_weight": {"no": 1.0, 1: 1.1}}
     before = copy.deepcopy(given)
-    history = model.fit(**given, batch_size=8, epochs=14, **QUIET).history
+    history = model.fit(**given, batch_size=8, epochs=14, validation_freq=7, **QUIET).history
     assert given == before
     return model, history, len(traced)
 
@@ -53,10 +53,10 @@ def ids(short):
 
 def test_a_classifier_learns(trained):
     model, history, traced = trained
-    assert history["loss"][-1] < history["loss"][0] / 2 and len(history["val_accuracy"]) == 14
+    assert history["loss"][-1] < history["loss"][0] / 2 and len(history["val_accuracy"]) == 2
     are_long = [len(text.split()) > 10 for text in TEXTS]  # the last quarter is for validation
     assert 0 < sum(are_long) < 30 and history["cut_texts"] == [sum(are_long[:45])] * 14
-    assert history["val_cut_texts"] == [sum(are_long[45:])] * 14
+    assert history["val_cut_texts"] == [sum(are_long[45:])] * 2
     assert int(model.optimizer.iterations) == 6 * 14
     np.testing.assert_allclose(model.optimizer.learning_rate, 0.0, atol=1e-9)
     assert traced <= 2  # one graph for batches of several lengths and a last one of 5 texts; another one for evaluation
