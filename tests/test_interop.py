@@ -102,7 +102,6 @@ def test_the_same_answers_in_both_directions(tmp_path, architecture, our_act, th
     there, report = getattr(transformers, architecture).from_pretrained(folder, output_loading_info=True)
     assert {name: [*found] for name, found in report.items() if found} == {}
     check_answers(architecture, model, there)
-    assert type(transformers.AutoModel.from_pretrained(folder)).__name__ == "BertModel"
     assert not labels or there.config.id2label == {0: "O", 1: "B-PER", 2: "I-PER"}
     assert (there.config.hidden_act == "gelu") == (our_act == "gelu_erf")
 
@@ -133,7 +132,6 @@ def test_files_of_torch_save_that_are_no_weights(tmp_path):
         (lambda: torch.save(content, path), "could run code"),
         (lambda: torch.save(content, path, _use_new_zipfile_serialization=False), "could run code"),
         (lambda: path.write_bytes(pickle.dumps(content, 2)), "could run code"),
-        (lambda: path.write_bytes(b""), "EOFError"),
         (lambda: torch.save([1], path), "no dictionary of tensors"),
     ):
         write()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pathlib
@@ -154,15 +155,15 @@ def test_a_version_appears_when_it_is_complete(exported, tmp_path, monkeypatch):
 
 
 def test_load_explains_bad_texts(exported):
+    loaded = functools.cache(lambda task: load(exported(task).folder))
     for task, texts, words in (
         ("classifier", ["a"] * 40 + [" "], "40 text_a empty"),
         ("classifier", [("a", "b", "c")], "0 ('a','b','c') pair"),
         ("classifier", b"a film", "0 b'a"),
         ("classifier", {"text_a": "a"}, "0 {'text_a':"),
-        ("ner", ("a", "b"), "ner text"),
         ("squad", "a", "(question, context)"),
     ):
-        message = message_of(load(exported(task).folder), texts).replace("', '", "','")
+        message = message_of(loaded(task), texts).replace("', '", "','")
         assert all(word in message for word in words.split()), message
 
 

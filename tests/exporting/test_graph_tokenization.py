@@ -94,9 +94,10 @@ KINDS = {
     ),
     "accents": (
         True, lambda: [*SPECIAL, *SMALL, *KEPT, "é", "##é"],
-        {"never_split": KEPT, "strip_accents": False, "tokenize_chinese_chars": False},
+        {"never_split": KEPT, "strip_accents": False},
         ["[E1] x[E1]y [e1] abcd xabcde bbb", "北京é", *"abcdA[]E1 Σ,", *KEPT, "\u0301", "\n"],
     ),
+    "Chinese words": (True, lambda: [*SPECIAL, *SMALL, "北京"], {"tokenize_chinese_chars": False}, [*"北京a"]),
 }  # fmt: skip
 
 
@@ -118,7 +119,8 @@ def small(pairs) -> Pair:
     return pairs("masks")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# The tables without the rule for Chinese characters take seconds.
+@pytest.mark.parametrize("kind", [pytest.param(it, marks=[pytest.mark.slow] * ("Chinese" in it)) for it in KINDS])
 @lengths(8, 5000)
 def test_the_same_pieces_at_their_places(pairs, kind, examples):
     """squad.features finds the places from the letters of single characters, in Python."""

@@ -60,7 +60,7 @@ def test_ids_are_answered_as_by_the_model(exported, task):
         assert_outputs(made.ask("serving_default", **inputs), expected_outputs(made, inputs))
 
 
-@pytest.mark.parametrize("task", [pytest.param(it, marks=[SLOW] * (it != "masked_lm")) for it in KINDS])
+@pytest.mark.parametrize("task", [pytest.param(it, marks=[SLOW] * (it != "ner")) for it in KINDS])
 def test_it_runs_in_a_session(exported, task):
     """As in TensorFlow Serving and programs in C, which feed tensors of the graph by their names."""
     assert b"PyFunc" not in pathlib.Path(exported(task).folder, "saved_model.pb").read_bytes()

@@ -41,9 +41,12 @@ class Server:
         deadline = time.monotonic() + 180
         while True:
             try:
-                return self.get("models/bert/ready")
+                self.get("models/bert/ready")
+                break
             except OSError:
-                assert time.monotonic() < deadline and self.process.poll() is None, "Triton is not ready"
+                if time.monotonic() > deadline or self.process.poll() is not None:
+                    self.process.kill()
+                    raise
                 time.sleep(0.2)
 
     def get(self, path: str, body: bytes | None = None):
