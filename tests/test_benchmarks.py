@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+import math
 import re
 import subprocess
 import sys
@@ -73,8 +75,9 @@ def test_steps_of_a_gpu_are_compared_with_the_cpu_and_what_its_replicas_sum(two,
     assert "no GPU" in run("gpu_check", sizes, status=1, CUDA_VISIBLE_DEVICES="-1").stderr.splitlines()[-1]
 
 
-# benchmarks/hlo_on_gpu.py: JAX runs on this CPU what TensorFlow wrote. `make accelerators` has compilers.
+# benchmarks/hlo_on_gpu.py: JAX runs on this CPU what TensorFlow wrote, and compilers for TPUs and GPUs take it.
 
+COMPILERS = ROOT / ".venv-accelerators" / "bin" / "python"
 # Of the answers, and of what a narrower dtype rounds in another order.
 TOLERANCE = {"float32": 1e-5, "bfloat16": 0.02, "float16": 5e-3}
 
@@ -93,3 +96,19 @@ def test_jax_computes_what_tensorflow_does(tmp_path, sizes, model, precision):
     # In the form in which a GPU's or TPU's compiler gets a program.
     text = importlib.import_module("hlo_on_gpu").stablehlo(folder / "step.hlo")
     assert mlir.serialize_portable_artifact(text, "1.0.0")
+
+
+@pytest.mark.extra
+@pytest.mark.skipif(not COMPILERS.exists(), reason="no compilers; make .venv-accelerators/installed")
+@pytest.mark.parametrize(("target", "flags"), [("TPU v5e", ["--for_tpu"]), ("H100", [])])
+def test_a_tpus_and_a_gpus_compiler_take_the_step(tmp_path, sizes, target, flags):
+    step = ["--batch_size=8", "--max_seq_length=16", "--no_answers", "--precision=bfloat16"]
+    run("hlo_on_gpu", f"--write={tmp_path / 'hlo'}", *step, *flags, sizes)
+    command = [COMPILERS, BENCHMARKS / "accelerators.py", tmp_path / "hlo", f"--targets={target}", "--devices=4"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    trained = sum(math.prod(each["shape"]) for each in found["parameters"] if each["name"].endswith("/adam_m"))
+    assert found["flops"] > 0
+    assert found["peak"] >= 3 * 4 * trained, "the weights and both of Adam's averages"
+    assert found["sums"] >= 2 * trained, "a gradient for each weight, of all four devices"
