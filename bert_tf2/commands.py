@@ -29,7 +29,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "build_vocab": Command("pretraining.build_vocab:BuildVocabOptions", "pretraining.build_vocab", tensorflow=False),
     "create_pretraining_data": Command(
-        "pretraining.options:CreatePretrainingDataOptions", "pretraining.sharded", tensorflow=False
+        "pretraining.options:CreatePretrainingDataOptions", "pretraining.create_pretraining_data", tensorflow=False
     ),
     "inspect_records": Command(
         "pretraining.options:InspectRecordsOptions", "pretraining.inspect_records", tensorflow=False, prints=True

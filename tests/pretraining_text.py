@@ -41,7 +41,9 @@ def data_options(folder, output="out", **changes) -> CreatePretrainingDataOption
 
 
 class Here:
-    """Makes shards in this process, since a worker process takes a second to start: `sharded.run(options, Here())`.
+    """Makes shards in this process, because a worker process takes a second to start.
+
+    create_pretraining_data.run(options, Here())
 
     Attributes:
       made: the numbers of the shards that were made.

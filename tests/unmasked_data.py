@@ -6,7 +6,7 @@ import random
 
 from pretraining_text import LETTERS, VOCABULARY, Here, data_options
 
-from bert_tf2.pretraining import sharded
+from bert_tf2.pretraining import create_pretraining_data
 from bert_tf2.pretraining.options import PretrainingOptions
 
 LENGTH, PREDICTIONS = 32, 5
@@ -30,7 +30,7 @@ def make(folder, name="out", num_documents=60, seed=1, **settings) -> str:
     (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
     sizes = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, "input_file": f"{folder}/text.txt"}
     settings = {**sizes, "dynamic_masking": True, "dupe_factor": 1, **settings}
-    sharded.run(data_options(folder, name, **settings), Here())
+    create_pretraining_data.run(data_options(folder, name, **settings), Here())
     return f"{folder}/{name}"
 
 

@@ -108,7 +108,7 @@ def _features(
 
 
 def run(options: CreatePretrainingDataOptions) -> None:
-    """Creates TFRecord files from text files, in this process; sharded.run also makes shards."""
+    """Creates TFRecord files from text files, in this process; create_pretraining_data.run also makes shards."""
     output_files = [name.strip() for name in options.output_file.split(",")]
     input_files, tokenizer = prepare(options, output_files)
     logging.info("Reading %s", and_more(input_files, 8))
@@ -150,7 +150,7 @@ def _warn_of_settings(options: PretrainingDataOptions) -> None:
 
 
 def _warn_of_documents(name: str, text: corpus.Corpus, options: CreatePretrainingDataOptions) -> None:
-    """Warns if documents give no next sentences. (sharded.run knows before how many a shard has.)"""
+    """Warns if documents give no next sentences. (create_pretraining_data.run knows before how many a shard has.)"""
     count = len(text.documents)
     single = sum(stop - start == 1 for start, stop in text.documents)
     if single > _MANY_SINGLE * count and count > 1:

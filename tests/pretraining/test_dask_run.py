@@ -19,7 +19,7 @@ from pretraining_text import CORPUS, SETTINGS, VOCABULARY, Here, data_options, w
 from refused import refuses
 
 from bert_tf2 import commands
-from bert_tf2.pretraining import sharded
+from bert_tf2.pretraining import create_pretraining_data
 
 pytestmark = pytest.mark.extra
 HOW = {"num_shards": 12, "dupe_factor": 8}
@@ -66,7 +66,7 @@ def data(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_text(f"{CORPUS}\n" * 600)
     (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
-    sharded.run(data_options(tmp_path, "plain/x", **HOW), Here())
+    create_pretraining_data.run(data_options(tmp_path, "plain/x", **HOW), Here())
     return tmp_path
 
 

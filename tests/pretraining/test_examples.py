@@ -19,7 +19,7 @@ from unmasked_data import make, text
 
 from bert_tf2 import pretraining
 from bert_tf2.data.records import read_all
-from bert_tf2.pretraining import CreatePretrainingDataOptions, PretrainingDataOptions, sharded
+from bert_tf2.pretraining import CreatePretrainingDataOptions, PretrainingDataOptions, create_pretraining_data
 from bert_tf2.pretraining.draws import BufferedDraws, Draws
 from bert_tf2.tokenization import FullTokenizer
 
@@ -148,7 +148,7 @@ def test_instances_of_one_s_own_are_written(tokenizer, tmp_path):
 
 def run(folder, output="out", **changes):
     """Runs it on corpus.txt of a folder; returns the path of the output."""
-    sharded.run(data_options(folder, output, **changes))
+    create_pretraining_data.run(data_options(folder, output, **changes))
     return folder / output
 
 
@@ -164,7 +164,7 @@ def test_records_are_those_of_the_reference(case, tmp_path):
     outputs = [f"{tmp_path}/{number}" for number in range(case["num_output_files"])]
     files = {"input_file": ",".join(str(GOLDEN / path) for path in case["input_file"])}
     files |= {"output_file": ",".join(outputs), "vocab_file": str(GOLDEN / case["vocab"])}
-    sharded.run(CreatePretrainingDataOptions(**{"do_lower_case": True, **files, **case["flags"]}))
+    create_pretraining_data.run(CreatePretrainingDataOptions(**{"do_lower_case": True, **files, **case["flags"]}))
     assert [digest(path)["digest"] for path in outputs] == [output["digest"] for output in case["outputs"]]
 
 
@@ -272,7 +272,7 @@ def test_the_script_makes_what_the_functions_make(tmp_path, seed):
     }
     paths = [f"{tmp_path}/one", f"{tmp_path}/two"]
     options = data_options(tmp_path, input_file=",".join(paths), do_lower_case=seed % 3 > 0, **settings)
-    sharded.run(options)
+    create_pretraining_data.run(options)
     tokenizer = FullTokenizer(options.vocab_file, do_lower_case=options.do_lower_case)
     instances = pretraining.make_instances(paths, tokenizer, options, random.Random(seed))
     if not options.dynamic_masking:
@@ -315,7 +315,7 @@ def test_more_examples_than_are_kept_in_memory(tmp_path, vocab_file):
     documents = [" ".join(rng.choices(LETTERS, k=3)) for _ in range(51_000)]
     (tmp_path / "corpus.txt").write_text("\n\n".join(documents))
     how = {"objective": "mlm", "short_seq_prob": 0.0, "dupe_factor": 3, "max_seq_length": 6, "masked_lm_prob": 0.5}
-    sharded.run(data_options(tmp_path, max_predictions_per_seq=2, **how))
+    create_pretraining_data.run(data_options(tmp_path, max_predictions_per_seq=2, **how))
     found, masked = collections.Counter(), 0
     for record in read_all([f"{tmp_path}/out"]):
         ids, used = record.values["input_ids"].copy(), record.values["masked_lm_weights"] > 0

@@ -24,7 +24,7 @@ from refused import message_of, refuses
 from bert_tf2 import commands
 from bert_tf2.data import record_index
 from bert_tf2.data.records import read_all
-from bert_tf2.pretraining import sharded
+from bert_tf2.pretraining import create_pretraining_data
 from bert_tf2.support import files
 
 # Where a corpus is cut
@@ -37,7 +37,9 @@ def cut(folder, texts, count, **settings) -> list[list[bytes]]:
         pathlib.Path(name).write_bytes(text)
     shutil.rmtree(folder / "out", ignore_errors=True)
     how = {"max_seq_length": 5, "dupe_factor": 1, **settings}
-    sharded.run(data_options(folder, "out/x", input_file=",".join(names), num_shards=count, **how), Here())
+    create_pretraining_data.run(
+        data_options(folder, "out/x", input_file=",".join(names), num_shards=count, **how), Here()
+    )
     lines = []
     for row in manifest(folder, "out")["shards"]:
         lines.append([])
@@ -114,7 +116,9 @@ def test_compressed_files_are_unpacked_beside_the_output_for_a_while(tmp_path, v
     assert "/1: " in message_of(cut, tmp_path, [gzip.compress(b"a\n"), half], 1)
     assert not [*(tmp_path / "out").iterdir()]
     os.mkfifo(tmp_path / "pipe")
-    assert "copy" in message_of(sharded.run, data_options(tmp_path, "x", input_file=f"{tmp_path}/pipe", num_shards=2))
+    assert "copy" in message_of(
+        create_pretraining_data.run, data_options(tmp_path, "x", input_file=f"{tmp_path}/pipe", num_shards=2)
+    )
 
 
 # Their bytes
@@ -151,7 +155,7 @@ def test_a_shard_is_an_unsharded_run_on_its_text_with_its_seed(data, changes):
         for name in ("one", "two"):
             text = (data / f"{name}.txt").read_text().upper().split("\n\n")
             (data / f"{name}.txt").write_text("\n".join(json.dumps({"text": part}) for part in text))
-    sharded.run(options(data, "out", dupe_factor=3, **changes), Here())
+    create_pretraining_data.run(options(data, "out", dupe_factor=3, **changes), Here())
     found = manifest(data, "out")
     assert [row["file"] for row in found["shards"]] == [f"x-0000{number}-of-00005" for number in range(5)]
     assert found["complete"] and found["flags"].items() >= changes.items()
@@ -162,7 +166,7 @@ def test_a_shard_is_an_unsharded_run_on_its_text_with_its_seed(data, changes):
         (data / "text").write_bytes(text)
         seed = int(hashlib.sha256(f"12345,{row['shard']}".encode()).hexdigest()[:8], 16)
         alone = {"input_file": f"{data}/text", "random_seed": seed, "dupe_factor": 3, **changes}
-        sharded.run(data_options(data, "alone", **alone))
+        create_pretraining_data.run(data_options(data, "alone", **alone))
         shard = (data / "out" / row["file"]).read_bytes()
         assert shard == (data / "alone").read_bytes() and row["seed"] == seed
         assert (row["bytes"], row["sha256"]) == (len(shard), hashlib.sha256(shard).hexdigest())
@@ -181,29 +185,29 @@ def test_a_shard_is_an_unsharded_run_on_its_text_with_its_seed(data, changes):
 
 def test_finished_shards_are_kept_and_missing_or_damaged_ones_made(data):
     with pytest.raises(ZeroDivisionError):
-        sharded.run(options(data, "out"), Here(until=0))
+        create_pretraining_data.run(options(data, "out"), Here(until=0))
     assert not [*(data / "out").iterdir()]  # nothing that forbids another run there
     with pytest.raises(ZeroDivisionError):
-        sharded.run(options(data, "out"), Here(until=3))
+        create_pretraining_data.run(options(data, "out"), Here(until=3))
     assert not manifest(data, "out")["complete"]
-    rest = Here(before=lambda: refuses("out: another", sharded.run, options(data, "out"), Here()))
-    sharded.run(options(data, "out"), rest)
-    sharded.run(options(data, "whole"), Here())
+    rest = Here(before=lambda: refuses("out: another", create_pretraining_data.run, options(data, "out"), Here()))
+    create_pretraining_data.run(options(data, "out"), rest)
+    create_pretraining_data.run(options(data, "whole"), Here())
     expected = contents(data / "whole")
     assert rest.made == [3, 4] and contents(data / "out") == expected
     (data / "out" / "x-00001-of-00005").unlink()
     (data / "out" / "x-00003-of-00005").write_bytes(b"half")
-    sharded.run(options(data, "out", num_workers=7), again := Here())
+    create_pretraining_data.run(options(data, "out", num_workers=7), again := Here())
     assert again.made == [1, 3] and contents(data / "out") == expected
 
 
 def test_another_run_in_the_folder_is_refused(data):
-    sharded.run(options(data, "out"), Here())
+    create_pretraining_data.run(options(data, "out"), Here())
     before = contents(data / "out")
     (data / "words.txt").write_text("\n".join([*VOCABULARY, "word"]) + "\n")
 
     def refused(words: str, **change):
-        refuses(f"manifest.json {words}", sharded.run, options(data, "out", **change), Here())
+        refuses(f"manifest.json {words}", create_pretraining_data.run, options(data, "out", **change), Here())
         assert contents(data / "out") == before
 
     refused("--dupe_factor=10, not 2", dupe_factor=2)
@@ -225,16 +229,16 @@ def test_another_run_in_the_folder_is_refused(data):
     found = manifest(data, "out")
     del found["flags"]["whole_word_draw"]
     (data / "out" / "manifest.json").write_text(json.dumps(found))
-    sharded.run(options(data, "out"), again := Here())
+    create_pretraining_data.run(options(data, "out"), again := Here())
     before.pop("manifest.json")
     assert again.made == [] and contents(data / "out").items() >= before.items()
     (data / "out" / "manifest.json").write_text(json.dumps({**found, "splitter": "sentencex 1.0.0"}))
-    refuses("sentencex 1.0.0", sharded.run, options(data, "out"), Here())
+    refuses("sentencex 1.0.0", create_pretraining_data.run, options(data, "out"), Here())
 
 
 @pytest.mark.slow
 def test_the_index_of_large_records_is_kept_beside_them(data):
-    sharded.run(options(data, "out", max_seq_length=400_000), Here())
+    create_pretraining_data.run(options(data, "out", max_seq_length=400_000), Here())
     paths = files.match_files(f"{data}/out/x-*")
     index, fresh = record_index.read(paths, str(data / "nothing"), keep=False)
     assert fresh == [] and index.description == record_index.read_index(paths).description
@@ -262,13 +266,15 @@ def test_remote_records_are_those_on_a_disk(there, data, name):
         data_options(place, f"out/{name}", input_file=f"{place}/o*.txt,{place}/two.gz", num_shards=9)
         for place in (data, there)
     )
-    sharded.run(local, Here())
+    create_pretraining_data.run(local, Here())
     with pytest.raises(ZeroDivisionError):
-        sharded.run(remote, Here(until=3))
+        create_pretraining_data.run(remote, Here(until=3))
     with tf.io.gfile.GFile(f"{there}/out/.x-00003-of-00009.host.123.partial", "wb") as stream:
         stream.write(b"of a worker that was killed")
     seen = set()
-    sharded.run(remote, rest := Here(before=lambda: seen.add(tf.io.gfile.GFile(f"{there}/out/manifest.json").read())))
+    create_pretraining_data.run(
+        remote, rest := Here(before=lambda: seen.add(tf.io.gfile.GFile(f"{there}/out/manifest.json").read()))
+    )
     assert rest.made == [*range(3, 9)] and len(seen) < 4
     assert sorted(tf.io.gfile.listdir(f"{there}/out")) == sorted(contents(data / "out"))
     for path in (data / "out").glob("x-*"):
@@ -277,7 +283,7 @@ def test_remote_records_are_those_on_a_disk(there, data, name):
     assert "\n".join(found[0]).replace(there, str(data)) == "\n".join(found[1])
     for given in (local, remote):
         alone = given.output_file.replace("/x", "/alone")
-        sharded.run(dataclasses.replace(given, num_shards=None, output_file=alone))
+        create_pretraining_data.run(dataclasses.replace(given, num_shards=None, output_file=alone))
     assert tf.io.gfile.GFile(alone, "rb").read() == (data / "out" / alone.rpartition("/")[2]).read_bytes()
 
 
@@ -293,14 +299,16 @@ def command(data, *more):
 @pytest.mark.slow
 @pytest.mark.parametrize(("ends", "status"), [("run", -9), ("worker", 1), ("Ctrl-C", 130)])
 def test_a_run_that_was_ended_is_continued_by_any_number_of_workers(data, ends, status):
-    sharded.run(options(data, "whole", num_shards=12, dupe_factor=60), Here())
+    create_pretraining_data.run(options(data, "whole", num_shards=12, dupe_factor=60), Here())
     flags = ("--num_shards=12", "--dupe_factor=60")
     start = command(data, *flags, "--num_workers=1")
     running = subprocess.Popen(start, stderr=subprocess.PIPE, text=True, start_new_session=True)
     wait_until(lambda: len([*(data / "out").glob("x-*")]) >= 3)
     children = pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
     (worker,) = (
-        int(pid) for pid in children if b"sharded import work" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+        int(pid)
+        for pid in children
+        if b"create_pretraining_data import work" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
     )
     if ends == "Ctrl-C":
         os.killpg(running.pid, signal.SIGINT)  # as a terminal does
@@ -334,5 +342,5 @@ def test_worker_processes(data):
     assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr
     (line,) = (line for line in done.stderr.splitlines() if "WARNING" in line)
     assert any(f"{data}/{name}: " in line for name in ("one.txt", "two.txt")) and "partial" not in line
-    sharded.run(options(data, "here", num_shards=6, objective="mlm"), Here())
+    create_pretraining_data.run(options(data, "here", num_shards=6, objective="mlm"), Here())
     assert contents(data / "out") == contents(data / "here")

@@ -16,7 +16,7 @@ from pretraining_text import CORPUS, VOCABULARY, Here, data_options
 from refused import refuses
 
 from bert_tf2.data.records import read_all
-from bert_tf2.pretraining import sentences, sharded
+from bert_tf2.pretraining import create_pretraining_data, sentences
 from bert_tf2.pretraining.options import PretrainingDataOptions
 
 needs_sentencex = pytest.mark.skipif(importlib.util.find_spec("sentencex") is None, reason="needs the extra sentences")
@@ -39,7 +39,7 @@ def make(folder, content, **changes) -> bytes:
     (folder / "corpus.txt").write_bytes(content)
     output = folder / f"out-{len([*folder.iterdir()])}"
     files = {"input_file": f"{folder}/corpus.txt", "vocab_file": f"{folder}/vocab.txt"}
-    sharded.run(data_options(output, "x", **files, **changes), Here())
+    create_pretraining_data.run(data_options(output, "x", **files, **changes), Here())
     return b"".join(path.read_bytes() for path in sorted(output.iterdir()) if path.suffix != ".json")
 
 

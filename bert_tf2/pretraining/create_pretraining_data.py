@@ -1,4 +1,4 @@
-"""create_pretraining_data.py: as one output, or with --num_shards as shards.
+"""Implements create_pretraining_data.py: writes one output, or with --num_shards as shards.
 
 A shard is byte for byte what an unsharded run writes for the shard's text with the shard's seed.
 
