@@ -36,7 +36,7 @@ def _check_class(path: str) -> None:
         text = data.decode("utf-8")
     said = files.parse_json(text, f"{path}: config.json")
     module, kind = str(said.get("module")), said.get("class_name")
-    if module.startswith("bert_tf2.commands."):
+    if module.startswith("bert_tf2.api."):
         raise UserError(
             f"{path}: holds a {kind}, a Keras model that takes texts; keras.models.load_model opens this file (after"
             " `import bert_tf2`), and the model's save_folder(FOLDER) writes a folder for this call"
