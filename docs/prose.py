@@ -39,7 +39,7 @@ PATTERNS = {
     "lies": (r"\b(?:lie|lies|lying|lain)\b", "is, are"),
     "goes, went": (r"\b(?:go|goes|going|went|gone)\b", "continues, is removed, belongs"),
     "what as a noun": (
-        rf"\bW{_NO_QUESTION[1:]}|(?:[,;:(]|\b(?:{_BEFORE.replace(' ', '|')})) {_NO_QUESTION}",
+        rf"\bW{_NO_QUESTION[1:]}|(?:[,;:(|]|\b(?:{_BEFORE.replace(' ', '|')})) {_NO_QUESTION}",
         "the thing that ..., or the name of the thing",
     ),
     "one for a noun": (
