@@ -1,6 +1,6 @@
-"""The scripts: `bert_tf2 run_pretraining --do_train ...` runs one of them, from Python `call` does.
+"""The scripts: `bert_tf2 run_pretraining --do_train ...` runs a script, and `call` runs it from Python.
 
-A script in a checkout calls `run` with its name. Its options class defines its settings and its help text.
+A script in a checkout calls `run` with its name. The options class of a script defines its settings and its help text.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from bert_tf2.support.process import load_tensorflow
 
 class Command(NamedTuple):
     options: str  # the options class, as "module:class" within the package
-    module: str  # whose function `run` is called with an object of that class
-    tensorflow: bool = True  # whether it is loaded, once the flags have been checked
-    exports: bool = False  # whether it takes `export`; tasks do not import what may contain any of them
-    prints: bool = False  # whether to print its result, one or more lines
+    module: str  # the module whose function `run` takes an object of the options class
+    tensorflow: bool = True  # whether TensorFlow is loaded after the flags have been checked
+    exports: bool = False  # whether `run` takes `export`: tasks do not import `exporting`, which imports tasks
+    prints: bool = False  # whether to print the result of `run`, one or more lines
 
 
 COMMANDS = {
@@ -59,7 +59,7 @@ _REFERENCE = {
 
 
 def names(name: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a script of the reference, so that `run_classifier.DataProcessor` is that of the package."""
+    """The `__getattr__` of a script of the reference, so that the script has the names of the package."""
 
     def get(attribute: str) -> Any:
         if attribute.startswith("__"):
@@ -67,7 +67,7 @@ def names(name: str) -> Callable[[str], Any]:
         try:
             return find(f"{_REFERENCE[name]}:{attribute}")
         except AttributeError:
-            raise AttributeError(f"{name}.py has no {attribute!r}: docs/migrating.md says what is instead") from None
+            raise AttributeError(f"{name}.py has no {attribute!r}: docs/migrating.md names its replacement") from None
 
     return get
 
@@ -79,7 +79,7 @@ def run(name: str) -> None:
 
     command = COMMANDS[name]
     os.environ["KERAS_BACKEND"] = "tensorflow"  # before Keras is imported
-    os.environ["MPLBACKEND"] = "agg"  # Keras imports matplotlib, which an unknown one stops; nothing opens a window
+    os.environ["MPLBACKEND"] = "agg"  # Keras imports matplotlib, which fails if the user's backend is unknown
 
     def main(options: Any) -> None:
         result = _run(command, options)
@@ -92,8 +92,8 @@ def run(name: str) -> None:
 def call(name: str, **settings: Any) -> Any:
     """Runs a script from Python: `call("run_classifier", task_name="MRPC", do_train=True, ...)["accuracy"]`.
 
-    The settings have the names and defaults of the script's flags. Returns what its function returns: the scores of an
-    evaluation, the lines of a report, the path of an export. Raises UserError for a name that is no script or setting.
+    The settings have the names and defaults of the script's flags. Returns the result of the script: the scores of an
+    evaluation, the lines of a report, the path of an export. Raises UserError if no script or setting has this name.
     """
     from bert_tf2.support.resolution import resolve
     from bert_tf2.support.settings import WrongSetting, made, required
@@ -105,7 +105,7 @@ def call(name: str, **settings: Any) -> Any:
 
 
 def _run(command: Command, options: Any) -> Any:
-    from bert_tf2.support import outputs  # late: until `process.begin`, a signal has no one line
+    from bert_tf2.support import outputs  # late: before `process.begin`, Ctrl-C prints a traceback
 
     outputs.check_files(options)
     options.check_inputs()
@@ -134,7 +134,7 @@ def main() -> None:
         return print(f"bert_tf2 {__version__}")
     if name in ("", "--help", "-h", "help"):
         listed = "\n".join(f"  {command}" for command in COMMANDS)
-        with contextlib.suppress(BrokenPipeError):  # a reader that has seen enough
+        with contextlib.suppress(BrokenPipeError):  # the reader closed the pipe, as `head` does
             print(
                 f"usage: bert_tf2 SCRIPT --flag=value ...   (bert_tf2 SCRIPT --help lists the flags)\n\n{listed}\n\n"
                 "       bert_tf2 demo [OUTPUT_DIR]          pretrains a small BERT in minutes\n"
@@ -144,7 +144,7 @@ def main() -> None:
         sys.exit(0 if name else 2)
     if name not in COMMANDS:
         sys.exit(f"bert_tf2: error: {_no_script(name)}")
-    # Messages begin with the name of the script, which is expected next to this executable.
+    # Messages begin with the name of the script, so the name of this executable is replaced by it.
     sys.argv[:2] = [os.path.join(os.path.dirname(sys.argv[0]), f"{name}.py")]
     run(name)
 

@@ -2,6 +2,7 @@
 
 python docs/prose.py                # the documents: counts, places; exit status 1 if there are any
 python docs/prose.py --package      # the same for comments, docstrings and messages of bert_tf2; always status 0
+python docs/prose.py --package benchmarks examples serving *.py    # the same for these modules and folders
 python docs/prose.py --counts FOLDER    # counts alone, of another checkout
 """
 
@@ -116,13 +117,16 @@ def parts_of(source: str) -> Iterator[tuple[str, int, str]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=pathlib.Path, default=ROOT, help="a checkout; by default this one")
-    parser.add_argument("--package", action="store_true", help="comments, docstrings and messages, not documents")
+    help_text = "comments, docstrings and messages of these modules and folders (by default bert_tf2), not documents"
+    parser.add_argument("--package", nargs="*", metavar="PATH", help=help_text)
     parser.add_argument("--counts", action="store_true", help="no places")
     arguments = parser.parse_args()
     root, places = arguments.folder, {}
-    if arguments.package:
+    package = arguments.package is not None
+    if package:
         places = {"comments": [], "docstrings": [], "messages": []}
-        for path in sorted((root / "bert_tf2").rglob("*.py")):
+        named = [root / name for name in arguments.package or ["bert_tf2"]]
+        for path in sorted(path for each in named for path in ([each] if each.is_file() else each.rglob("*.py"))):
             name = str(path.relative_to(root))
             for kind, line, text in parts_of(path.read_text(encoding="utf-8")):
                 places[kind] += found(text, name, line)
@@ -138,7 +142,7 @@ def main() -> int:
         for pattern in PATTERNS:
             print(f"{pattern:18}", *(f"{counted[pattern]:11}" for counted in counts.values()))
         print(f"{'all':18}", *(f"{counted.total():11}" for counted in counts.values()))
-    return 1 if every and not arguments.package else 0
+    return 1 if every and not package else 0
 
 
 if __name__ == "__main__":

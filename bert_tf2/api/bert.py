@@ -38,7 +38,7 @@ class Bert:
       config: the model's configuration.
       tokenizer: a FullTokenizer with the model's vocabulary.
       model: the encoder with the heads that the weights contain: a modeling.BertModel, or a model of `heads`.
-      labels: the labels of a classifier or a tagger; None if there are none, or no file states them.
+      labels: the labels of a classifier or a tagger; None for other models, or if no file has the labels.
     """
 
     def __init__(
@@ -83,24 +83,25 @@ class Bert:
     ) -> np.ndarray | list[np.ndarray]:
         """Contextual embeddings, as extract_features.py computes them.
 
-        In a folder of sentence-transformers, its files state the defaults of `pooling`, `normalize`, `max_seq_length`
-        and `prompt_name`.
+        If the weights are a folder of sentence-transformers, its files have the defaults of `pooling`, `normalize`,
+        `max_seq_length` and `prompt_name`.
 
         Args:
-          texts: N texts, each a string or a tuple of two strings (text_a, text_b); or one text or tuple alone.
+          texts: N texts, each a string or a tuple of two strings (text_a, text_b); or a single text or tuple.
           pooling: "mean" (the default) or "max" over all tokens, including [CLS] and [SEP]; "cls" for the first token;
             "none" for all tokens.
           normalize: whether each vector gets length 1; not with "none".
-          layers: a layer, 0 to num_hidden_layers - 1, or negative to count from the end; several are concatenated.
+          layers: one or several layers, from 0 to num_hidden_layers - 1; negative numbers count from the end. The
+            states of several layers are concatenated.
           batch_size: number of texts per batch.
           max_seq_length: texts are cut to this number of tokens, including [CLS] and [SEP]; defaults to
             max_position_embeddings.
-          prompt: stands before each text, before the first of a pair; "" for none.
+          prompt: a text that is put before each text, or before the first text of a pair; "" for no prompt.
           prompt_name: the name of a prompt in the files of the folder, in place of `prompt`.
 
         Returns:
           float32 [N, D] (D is hidden_size times the number of layers). With pooling "none", a list of N arrays
-          [tokens, D]. For a single text, its [D] or [tokens, D].
+          [tokens, D]. A single text returns [D] or [tokens, D].
 
         Raises:
           UserError: a setting or a text is wrong, or this process is a fork of one that has used TensorFlow.
@@ -145,11 +146,12 @@ class Bert:
           texts: sentences with `[MASK]`, or a single sentence; ` ||| ` separates two segments.
           top_k: the number of words for each `[MASK]`.
           batch_size: number of sentences per batch.
-          max_seq_length: the most tokens of a sentence, which is not cut; defaults to max_position_embeddings.
+          max_seq_length: the maximum number of tokens of a sentence (longer sentences raise UserError); defaults to
+            max_position_embeddings.
 
         Returns:
           An Answer for each sentence: `.filled` is the sentence with the best words, `.masks[0].predictions[0]` has
-          `.token` and `.probability` of the best word for the first `[MASK]`. For a single sentence, its Answer.
+          `.token` and `.probability` of the best word for the first `[MASK]`. A single sentence returns one Answer.
 
         Raises:
           UserError: the weights have no masked-LM head, a sentence has no `[MASK]` or too many tokens; or see `embed`.
@@ -167,9 +169,9 @@ class Bert:
         return next(answers) if alone else list(answers)
 
     def tokenize(self, texts: Text | Iterable[Text], max_seq_length: int | None = None) -> dict[str, np.ndarray]:
-        """`input_ids`, `input_mask` and `segment_ids`, which `model` takes: int32 [N, F], F that of the longest text.
+        """The inputs of `model`: `input_ids`, `input_mask` and `segment_ids`, int32 [N, F], F of the longest text.
 
-        Arguments and errors are those of `embed`; `texts` may be a tuple of two lists (first texts, second texts).
+        See `embed` for arguments and errors; `texts` may be a tuple of two lists (first texts, second texts).
         """
         length = self._checked_length(max_seq_length)
         return padded(answering.pack(self.tokenizer, rows.texts(texts)[0], length))
@@ -188,18 +190,18 @@ class Bert:
 
         Args:
           texts, batch_size: see `embed`.
-          max_seq_length: see `embed`; by default that of the training, from task.json.
-          window: tokens of a window, by default max_seq_length. Longer texts are read in several, and not cut; of a
-            pair, the second text is divided.
-          stride: tokens from the beginning of a window to that of the next; defaults to half a window.
-          pooling: "mean" or "max", of the probabilities (or scores) of a text's windows.
+          max_seq_length: see `embed`; defaults to the length of the training, from task.json.
+          window: tokens of a window; defaults to max_seq_length. With `window` or `stride`, a long text is not cut but
+            divided into windows; in a pair, the second text is divided.
+          stride: tokens between the starts of two windows; defaults to half a window.
+          pooling: "mean" or "max" of the probabilities (or scores) of a text's windows.
 
         Returns:
-          For each text, or the single one, label -> probability in the order of the labels; of a regression {"score":
-          number}.
+          A dict label -> probability for each text, or one dict for a single text, in the order of the labels; for a
+          regression {"score": number}.
 
         Raises:
-          UserError: the weights are not those of a classifier; or see `embed`.
+          UserError: the weights are not a classifier; or see `embed`.
         """
         given, alone = rows.texts(texts)
         check_type("batch_size", batch_size, int, low=1)
@@ -223,9 +225,9 @@ class Bert:
     ) -> list[str] | list[list[str]]:
         """A tag for each word, for a model of run_ner.py.
 
-        `sentences` are lists of words, or texts of words with blanks between them, in any container; or one text, or
-        one list of words, none of which has a blank. By default, windows are those of the training, with its
-        `document_context`. Raises UserError if the weights are not those of a tagger, or something is no list of words.
+        `sentences` are lists of words, or texts of words with blanks between them, in any container; or a single text,
+        or a single list of words without blanks. By default, long sentences are divided as in the training, also with
+        its `document_context`. Raises UserError if the weights are not a tagger, or a sentence is not a list of words.
         """
         given, alone = _sentences(sentences)
         check_type("batch_size", batch_size, int, low=1)
@@ -245,16 +247,16 @@ class Bert:
         """The words of a paragraph that answer a question, for a model of run_squad.py, as with its --answer_offsets.
 
         Args:
-          question, paragraph: of any length; or several questions, with a paragraph for each. Then the answers are a
-            list.
-          may_be_missing: whether the paragraph may hold no answer, as in SQuAD 2.0; the text is "" then. By default, as
-            in the training.
+          question, paragraph: texts of any length; or a list of questions and a list with a paragraph for each
+            question, which return a list of answers.
+          may_be_missing: whether the paragraph may have no answer, as in SQuAD 2.0; the text of a missing answer is "".
+            Defaults to the setting of the training.
           batch_size: number of windows per batch.
           **settings: run_squad.py's `max_seq_length`, `doc_stride`, `max_query_length`, `n_best_size`,
-            `max_answer_length`, `null_score_diff_threshold`; by default those of the training, from task.json.
+            `max_answer_length`, `null_score_diff_threshold`; default to the settings of the training, from task.json.
 
         Raises:
-          UserError: the weights are not those of run_squad.py, a text is empty, or a setting is unknown or wrong.
+          UserError: the weights are not from run_squad.py, a text is empty, or a setting is unknown or wrong.
         """
         check_type("batch_size", batch_size, int, low=1)
         stated = span_settings("answer", self._folder, settings, may_be_missing)
@@ -271,7 +273,7 @@ class Bert:
         return found[0] if alone else found
 
     def save_folder(self, output_dir: str | os.PathLike[str]) -> None:
-        """Writes the weights as a checkpoint, with what `load` and the scripts need beside it.
+        """Writes the weights as a checkpoint, with the files that `load` and the scripts need.
 
         Raises UserError if the folder holds another model, or is not writable.
         """
@@ -279,7 +281,7 @@ class Bert:
 
     @functools.cached_property
     def _kept(self) -> dict[str, Any]:
-        """What decided the answers of the training, from task.json beside the weights."""
+        """The settings of the training that decide the answers, from task.json beside the weights."""
         return task_file.settings(self._folder, {name: type(usual) for name, usual in answering.KEPT.items()})
 
     @functools.cached_property
@@ -288,13 +290,13 @@ class Bert:
         return answering.Answerer(self.model, self.tokenizer, self.labels, self.path)
 
     def _checked_length(self, given: int | None, kept: bool = False) -> int:
-        """The length of a call; if `kept`, by default that of the training."""
+        """The length of a call; if `kept`, defaults to the length of the training."""
         given = self._kept.get("max_seq_length") if given is None and kept else given
         return checked_length(given, self.config.max_position_embeddings)
 
 
 def _sentences(given: Any) -> tuple[list[list[str]], bool]:
-    """The words of sentences, and whether there was one sentence alone."""
+    """The words of sentences, and whether a single sentence was given."""
     if rows.is_dataset(given):
         batches = rows.batches(given, "sentences")
         return [words for batch in batches for words in text_rows.words_of(batch, "sentences")], False
@@ -324,11 +326,11 @@ def load(
       path: a folder or a file with weights: a TensorFlow 1 checkpoint (its prefix, folder or one of its files), a
         Hugging Face folder, a checkpoint or SavedModel of Model Garden's encoder, a .keras file; or a name at Hugging
         Face's hub, google-bert/bert-base-uncased or with @REVISION, for which huggingface_hub must be installed.
-      bert_config_file, vocab_file: by default, those in the weights or beside them.
+      bert_config_file, vocab_file: default to the files in the weights or beside them.
       do_lower_case: whether to lower-case text; defaults to the value in the files beside the weights, otherwise to
         False if the vocabulary has entries with capital letters.
-      precision: the type of the computations, a key of training.options.PRECISIONS; by default that of Keras' policy.
-        TensorFloat-32 remains TensorFlow's setting of the process.
+      precision: the type of the computations, a key of training.options.PRECISIONS; defaults to Keras' policy. It does
+        not change TensorFlow's setting for TensorFloat-32.
 
     Raises:
       UserError: the weights do not exist; the configuration or the vocabulary is missing or does not fit the weights;
@@ -350,7 +352,7 @@ def load(
         model = build_model(
             create_strategy(DeviceOptions(precision=precision), several=False),
             lambda: checkpoint.make_model(source, config, labels, dtype=dtype),
-            random_seed=0,  # for variables that the weights lack, for example a pooler
+            random_seed=0,  # for variables that the weights lack, such as a pooler
         )
         logging.info(checkpoint.initialize(model, source))
         return Bert(source, config, tokenizer, model, labels)

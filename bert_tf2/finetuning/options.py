@@ -38,7 +38,7 @@ LEAST_LENGTH = 3  # of an example: [CLS], a piece of a word and [SEP]
 
 
 def checked_length(max_seq_length: int | None, longest: int) -> int:
-    """The `max_seq_length` of a call from Python; None means `longest`, the most that the model can read."""
+    """Returns the checked `max_seq_length` of a call from Python; None becomes `longest`, the model's limit."""
     if max_seq_length is None:
         return longest
     check_type("max_seq_length", max_seq_length, int)
@@ -124,7 +124,7 @@ class ClassifierOptions(EvaluationOptions, FineTuneOptions):
     id_column: str | None = of_data("Task tsv: column that identifies rows in predictions.tsv.", None)
     header: bool = of_data("Task tsv: whether the first line of a table is a header.", True)
     multi_label: bool = of_data("Task tsv: a text may have several labels, or none.", False)
-    label_separator: str = of_data("With multi_label: what separates the labels in a cell.", ",")
+    label_separator: str = of_data("With multi_label: the separator between the labels in a cell.", ",")
     regression: bool = of_data("Task tsv: the label is a number, which the model predicts.", False)
     class_weights: str | None = of_training(
         "balanced: every class counts equally in the training loss.", None, choices=("balanced",),
@@ -179,8 +179,8 @@ class SquadOptions(FineTuneOptions):
     version_2_with_negative: bool = of_data("SQuAD 2.0: some questions have no answer.", False)
     output_dir: str = output_folder("*.tf_record", "eval_metrics.json", "*predictions.json", "null_odds.json")
     max_seq_length: int | None = _length("Tokens per window: question, paragraph and 3 special tokens.", 384, 5)
-    doc_stride: int | None = kept_setting("Tokens from a window's start to the next one's.", 128, group=MODEL, low=1)
-    max_query_length: int | None = kept_setting("Tokens of a question; longer ones are cut.", 64, group=MODEL, low=1)
+    doc_stride: int | None = kept_setting("Tokens between the starts of two windows.", 128, group=MODEL, low=1)
+    max_query_length: int | None = kept_setting("Tokens of a question; long questions are cut.", 64, group=MODEL, low=1)
     # Start and end are chosen among all positions, so the loss is the reference's only with pad_to_max_length.
     pad_to_max_length: bool = of_training("Pad batches to max_seq_length, not to their longest row.", True)
     do_predict: bool = of_to_do("Answer the questions of predict_file.", False)
@@ -188,9 +188,9 @@ class SquadOptions(FineTuneOptions):
     n_best_size: int | None = kept_setting("Answers in nbest_predictions.json.", 20, group=EVALUATION, low=1)
     max_answer_length: int | None = kept_setting("Maximum number of tokens of an answer.", 30, group=EVALUATION, low=1)
     verbose_logging: bool = setting("Log why the words of an answer stay whole.", False, group=LOG)
-    answer_offsets: bool = of_evaluation("Cut answers where their tokens stand, not at whole words.", False)
+    answer_offsets: bool = of_evaluation("Cut answers at the ends of their tokens, not at whole words.", False)
     null_score_diff_threshold: float | None = kept_setting(
-        "SQuAD 2.0: no answer, if its score exceeds the best one's by more.", 0.0, group=EVALUATION
+        "SQuAD 2.0: no answer if its score exceeds the best answer's score by more.", 0.0, group=EVALUATION
     )
 
     def check_inputs(self) -> None:
@@ -222,8 +222,8 @@ class NerOptions(EvaluationOptions, FineTuneOptions):
     predict_file: str | None = of_data("Words to tag; a tag column is ignored.", None, reads=True)
     word_column: int = of_data("Column of the word, from 1; -1 is the last.", 1)
     tag_column: int = of_data("Column of the tag, from 1; -1 is the last.", -1)
-    doc_stride: int | None = kept_setting("Tokens from a window to the next; 0: half of one.", 0, group=DATA, low=0)
-    document_context: bool | None = kept_setting("Fill windows with the sentences around.", False, group=DATA)
+    doc_stride: int | None = kept_setting("Tokens between two windows' starts; 0: half a window.", 0, group=DATA, low=0)
+    document_context: bool | None = kept_setting("Fill windows with neighboring sentences.", False, group=DATA)
     output_dir: str = output_folder("*.tf_record", "eval_metrics.json", "label_map.json", "predictions.txt")
     max_seq_length: int | None = _length("Tokens per window; longer sentences are split.", low=5)
     do_eval: bool = of_to_do("Evaluate on eval_file.", False)

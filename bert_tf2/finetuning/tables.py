@@ -1,6 +1,6 @@
-"""Tables of texts, with columns that are separated by tabs: how they are described and read.
+"""Describes and reads tables of texts, whose columns are separated by tabs.
 
-At the end, what all tasks show in the log: labels that are spelled alike, and tables of scores.
+The end of the module has the log messages that all tasks share: labels that are spelled alike, and tables of scores.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Table:
 
     file: str  # its name inside the data folder
     guid: str  # the names of the examples; `{}` is the cell of column `id`, or else the index of the line from 0
-    # text_a, text_b, label, id: the columns to read; None for those that are not there, or not used
+    # text_a, text_b, label, id: the columns to read; None for a column that is missing or not used
     text_a: Column
     text_b: Column | None = None
     label: Column | None = None
@@ -59,7 +59,7 @@ class TsvLayout:
     def table(self, part: str) -> Table:
         """The table `part`.tsv with these columns; `test` has no labels."""
         if self.separator and set("\t\n\r") & set(self.separator):
-            raise UserError(f"label_separator={self.separator!r}: ends a cell, so it cannot stand between two labels")
+            raise UserError(f"label_separator={self.separator!r}: ends a cell, so it cannot separate two labels")
         columns = {name: self._column(name) for name in ("text_a", "text_b", "label", "id")}
         if part == "test":
             columns["label"] = None
@@ -117,7 +117,7 @@ def read_rows(path: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def as_number(cell: str) -> float | None:
-    """The number in a cell, or None: not 1_0, which Python reads as 10, nor digits of other scripts."""
+    """The number in a cell. None if there is no number, for 1_0 (10 in Python), and for digits of other scripts."""
     try:
         return float(cell) if str(cell).isascii() and "_" not in str(cell) else None
     except ValueError:
@@ -125,7 +125,7 @@ def as_number(cell: str) -> float | None:
 
 
 def _find_columns(path: str, table: Table, header: list[str] | None, width: int) -> tuple[dict[str, int], range]:
-    """({`text_a` etc.: index from 0}, the numbers of columns that a row may have); `width`: that of the first row."""
+    """({`text_a` etc.: index from 0}, the numbers of columns that a row may have); `width` of the first row."""
     roles = ("text_a", "text_b", "label", "id", "language")
     wanted = {name: column for name in roles if (column := getattr(table, name)) is not None}
     if any(isinstance(column, str) for column in wanted.values()):
@@ -163,7 +163,7 @@ def warn_of_similar(path: str, first_rows: Mapping[str, int]) -> None:
 
 
 def warn_of_amounts(where: str, labels: Collection[str], count: int, cure: str) -> None:
-    """Warns of the different labels of `count` texts that are numbers, and fractions or most of them different."""
+    """Warns if the labels of `count` texts are numbers that look like amounts: fractions, or mostly distinct."""
     numbers = [*map(as_number, labels)]
     if None in numbers:
         return
@@ -176,12 +176,12 @@ def warn_of_amounts(where: str, labels: Collection[str], count: int, cure: str) 
 
 
 def shortened(text: str, length: int) -> str:
-    """The beginning of a text that is longer than `length` characters, with three dots."""
+    """The text, cut to `length` characters with three dots if it is longer."""
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
 def score_table(heading: str, rows: Mapping[str, Mapping[str, float]]) -> str:
-    """A table for the log: the numbers of each row, under the names that they have in the first one."""
+    """A table for the log: the numbers of each row, under the names of the numbers in the first row."""
     columns = [*next(iter(rows.values()))]
     texts = {
         name: [f"{row[column]:.4f}" if isinstance(row[column], float) else str(row[column]) for column in columns]

@@ -1,4 +1,4 @@
-"""What the fine-tuning tasks share: examples in parts, their records, and the scores of the model's answers.
+"""The base class of fine-tuning tasks: examples in parts, their records, and the scores of the model's answers.
 
 `training.driver` describes a task and runs it.
 
@@ -68,13 +68,13 @@ class Task(driver.Task):
 
     @property
     def flag_of_weights(self) -> str | None:
-        """The flag that names the fine-tuned weights that a call uses; None if it trains new ones."""
-        if checkpoint.has_checkpoints(self.options.output_dir):  # which the driver may have to recover
+        """The flag that names the fine-tuned weights of a call; None if the call trains new weights."""
+        if checkpoint.has_checkpoints(self.options.output_dir):  # the driver may have to recover them
             return "--output_dir"
         return "--init_checkpoint" if self.options.init_checkpoint and not self.options.do_train else None
 
     def known_labels(self, tagging: bool = False) -> LabelMap | None:
-        """The labels next to the weights in use, of words if `tagging`, else of texts; None for a new training."""
+        """The labels beside the weights in use (of words if `tagging`, else of texts); None for a new training."""
         flag, source = self.flag_of_weights, self.source
         if flag is None:
             return None
@@ -85,7 +85,7 @@ class Task(driver.Task):
             own_file = files.exists(os.path.join(folder, LABEL_MAP_FILE))
             nameless = label_map and label_map.labels == numbered(label_map.num_labels) and not label_map.multi_label
             if nameless and not tagging and (label_map.task == UNKNOWN_TASK or not own_file):
-                return None  # Hugging Face's default names; the task has better ones
+                return None  # Hugging Face's default names; the names of the task are better
         if label_map:
             label_map.check_unique(folder)
         if label_map and (label_map.task == TAGGING_TASK) != tagging:
@@ -95,7 +95,7 @@ class Task(driver.Task):
             )
         return label_map
 
-    # What a task is
+    # A subclass defines:
 
     @property
     def predicts(self) -> bool:
@@ -104,7 +104,7 @@ class Task(driver.Task):
     @property
     @abc.abstractmethod
     def purpose(self) -> dict[str, str | bool]:
-        """What the model is for: the name of the task, and facts about its data; see sources.check_task."""
+        """The purpose of the model: the name of the task, and facts about its data; see sources.check_task."""
 
     @abc.abstractmethod
     def read(self, part: str) -> Sequence:
@@ -118,7 +118,7 @@ class Task(driver.Task):
         return len(self.examples["train"])
 
     def kind(self, part: str) -> records.RecordKind:
-        """The kind of the records of a part; defaults to what the model is trained on."""
+        """The kind of the records of a part; defaults to the kind that the model is trained on."""
         return self.model.record_kind
 
     @abc.abstractmethod
@@ -131,7 +131,7 @@ class Task(driver.Task):
 
     @abc.abstractmethod
     def score(self, answers: Any) -> Scores:
-        """Scores the answers of the part "eval" against the right ones."""
+        """Scores the answers of the part "eval" against the labels."""
 
     @abc.abstractmethod
     def write(self, answers: Any) -> Sequence[str]:
@@ -144,7 +144,7 @@ class Task(driver.Task):
     def export_settings(self) -> dict[str, Any]:
         return {"labels": self.label_map}
 
-    # The way of all tasks; see training.driver
+    # The steps that all tasks share; see training.driver
 
     @property
     def computes(self) -> bool:
@@ -161,7 +161,7 @@ class Task(driver.Task):
         self.tokenizer = text_rules.load_tokenizer(
             options.vocab_file, options.do_lower_case, self.config.vocab_size, source, options.init_checkpoint
         )
-        # All parts, so that an error in the last one does not appear after hours of training.
+        # All parts are read first, so that an error in the last part does not appear after hours of training.
         evaluates = options.do_eval or options.evaluates_during_training
         parts = {"train": options.do_train, "eval": evaluates} | ({self.predicted_part: True} if self.predicts else {})
         self.examples = {part: self.read(part) for part, is_needed in parts.items() if is_needed}
@@ -199,9 +199,9 @@ class Task(driver.Task):
             self._records.evaluations = steps // options.eval_steps + 1
         if team.is_chief:
             self._records.write("train")
-        team.wait()  # for the records of the chief
+        team.wait()  # until the chief has written the records
         index = record_index.read_index([self._records.path("train")])
-        # XLA compiles the step for each width: few of them, and multiples of 8, which GPUs compute faster.
+        # XLA compiles the step for each width, so there are few widths; GPUs are faster with multiples of 8.
         multiple = 8 * math.ceil(options.max_seq_length / (8 * _WIDTHS)) if trainer.step.is_compiled else 1
         how = {"shuffle_seed": options.random_seed, "repeat": True, "drop_remainder": True, "width_multiple": multiple}
         how |= {"index": index, "first": trainer.examples, "share": trainer.share}
@@ -220,7 +220,7 @@ class Task(driver.Task):
         return task_file.content(self.purpose, settings.kept(self.options), made_with)
 
     def outcome(self, global_step: int) -> Outcome:
-        answers = functools.cache(self._records.answers)  # those to questions are scored and written
+        answers = functools.cache(self._records.answers)  # SQuAD scores and writes the same answers
         results, written, figures = None, [], None
         if self.options.do_eval:
             scores = self.score(answers("eval"))
@@ -245,7 +245,7 @@ class Task(driver.Task):
 
 
 class PartRecords:
-    """The records of a task's parts, in the files PART.tf_record: written on first use, and answered by the model."""
+    """The records of a task's parts, in the files PART.tf_record (written on first use), and the model's answers."""
 
     def __init__(self, task: Task):
         self._task = task
@@ -260,7 +260,7 @@ class PartRecords:
         }
 
     def _path(self, part: str) -> str:
-        """The path for the records of a part: in output_dir, unless another training uses those that are there."""
+        """The path for the records of a part: in output_dir, unless another training uses the records in output_dir."""
         folder = self._options.output_dir
         if not self._options.do_train and output_lock.is_training_elsewhere(folder):
             folder = self._task.opened.enter_context(tempfile.TemporaryDirectory())
@@ -285,7 +285,7 @@ class PartRecords:
         task, options, evaluating = self._task, self._options, part == "eval"
         count = self.write(part)
         batch_size = (evaluating and getattr(options, "eval_batch_size", 0)) or options.predict_batch_size
-        # Batches of like length have many sizes, for each of which XLA would compile the model.
+        # XLA is used only for batches of one size, because it would compile the model for each of many sizes.
         fixed = options.pads_batches and task.model.encoder.computes_padding
         num_batches = math.ceil(count / batch_size) * (self.evaluations if evaluating else 1)
         compiles = fixed and compiles_step(task.strategy, options.xla, num_batches)

@@ -1,1 +1,1 @@
-"""Answers of trained models to texts: vectors, words for blanks, labels, tags, spans; and their scripts."""
+"""Answers of trained models to texts (vectors, words for blanks, labels, tags, spans), and the scripts for them."""

@@ -1,4 +1,4 @@
-"""What fine-tuned models say about texts: the answers of run_classifier.py, run_ner.py and run_squad.py from Python.
+"""The answers of fine-tuned models to texts from Python: of run_classifier.py, run_ner.py and run_squad.py.
 
 texts -> rows of ids -> `logits` of a row, in batches of like length -> probabilities, tags, or a span
 """
@@ -25,25 +25,25 @@ from bert_tf2.support.settings import settings_of
 from bert_tf2.training import forward
 from bert_tf2.weights.task_file import LabelMap, numbered
 
-# The defaults of what decides an answer: of run_squad.py, and of run_ner.py.
+# The defaults of the settings of run_squad.py and run_ner.py that decide an answer.
 SQUAD, NER = (
     {name: stated.flag_default for name, (stated, _, _) in settings_of(cls).items() if stated.kept}
     for cls in (SquadOptions, NerOptions)
 )
 KEPT = {**NER, **SQUAD}
-_MOST_TOKENS = 1 << 16  # of rows that are sorted by length together
-_MOST_QUESTIONS = 1 << 10  # whose logits are in memory together
+_MOST_TOKENS = 1 << 16  # the maximum number of tokens of rows that are sorted by length together
+_MOST_QUESTIONS = 1 << 10  # the maximum number of questions whose logits are in memory together
 
 
 class SpanAnswer(NamedTuple):
     """The answer to a question."""
 
-    text: str  # words of the paragraph; "" if the paragraph does not answer
-    probability: float  # among the best answers, as in nbest_predictions.json
+    text: str  # words of the paragraph; "" if the paragraph has no answer
+    probability: float  # the probability among the best answers, as in nbest_predictions.json
 
 
 def pack(tokenizer: tokenization.FullTokenizer, texts: Sequence[Text], max_seq_length: int) -> list[Row]:
-    """Makes `[CLS] a [SEP]` of a text, `[CLS] a [SEP] b [SEP]` of a pair; longer ones are cut. Raises UserError."""
+    """Makes `[CLS] a [SEP]` of a text, `[CLS] a [SEP] b [SEP]` of a pair; cuts long texts. Raises UserError."""
     found = convert_examples_to_features(map(as_example, itertools.count(), texts), max_seq_length, tokenizer)
     return [Row(one.input_ids[: len(one.tokens)], one.input_type_ids[: len(one.tokens)]) for one in found]
 
@@ -51,10 +51,10 @@ def pack(tokenizer: tokenization.FullTokenizer, texts: Sequence[Text], max_seq_l
 def windows(
     tokenizer: tokenization.FullTokenizer, texts: Sequence[Text], window: int, stride: int
 ) -> tuple[list[Row], list[int]]:
-    """Divides long texts: rows of `window` tokens at most, and how many of them each text has.
+    """Divides long texts into rows of `window` tokens at most; returns the rows and the number of rows of each text.
 
-    The last text of a pair is divided; the first, with half of the room at most, stands in each of its rows. A row
-    begins `stride` tokens after the one before it. Raises UserError.
+    The second text of a pair is divided; the first text, cut to half of the room, is in each row of the pair. A row
+    begins `stride` tokens after the previous row. Raises UserError.
     """
     found, counts = [], []
     cls, sep = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
@@ -88,13 +88,13 @@ class Answerer:
         return tf.function(logits, autograph=False).get_concrete_function(batch)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies, and pickle: all but the graph, which belongs to its process."""
+        """The state for copies and pickle: without the graph, which belongs to its process."""
         return {name: value for name, value in self.__dict__.items() if name != "_graph"}
 
     def classify(
         self, texts: Sequence[Text], max_seq_length: int, batch_size: int, stride: int | None, pooling: str
     ) -> list[dict[str, float]]:
-        """The probability of each label, with a `stride` over windows; of a regression its number, as `score`."""
+        """The probability of each label; for a regression {"score": number}. With a `stride`, pools over windows."""
         model = self._of_kind(heads.ClassifierModel, "classify", "run_classifier.py")
         if stride is None:
             packed, counts = pack(self._tokenizer, texts, max_seq_length), [1] * len(texts)
@@ -119,11 +119,11 @@ class Answerer:
         ]
 
     def tag(self, sentences: Sequence[Sequence[str]], settings: Mapping[str, Any], batch_size: int) -> list[list[str]]:
-        """A tag for each word; `settings` has the names of NER."""
+        """A tag for each word; the keys of `settings` are the keys of NER."""
         model = self._of_kind(heads.TaggingModel, "tag", "run_ner.py")
         for number, words in enumerate(sentences, 1):
             if not isinstance(words, list | tuple) or not all(isinstance(word, str) and word for word in words):
-                raise UserError(f"sentence {number}: {words!r:.60} is no list of words")
+                raise UserError(f"sentence {number}: {words!r:.60} is not a list of words")
         names = self._labels.labels if self._labels else numbered(model.num_labels)
         given = [ner.NerSentence([*words]) for words in sentences]
         length, stride, context = (settings[name] for name in ("max_seq_length", "doc_stride", "document_context"))
@@ -141,7 +141,7 @@ class Answerer:
     ) -> list[SpanAnswer]:
         """The best span of the paragraph of each question.
 
-        `settings` has the names of SQUAD, and `version_2_with_negative`.
+        The keys of `settings` are the keys of SQUAD, and `version_2_with_negative`.
         """
         self._of_kind(heads.SpanModel, "answer", "run_squad.py")
         for texts in zip(questions, paragraphs, strict=True):
@@ -150,7 +150,7 @@ class Answerer:
                     raise UserError(f"{name}={text!r:.60}: must be a text")
         length = min(settings["max_seq_length"], longest)
         limits = {"max_seq_length": length, "max_query_length": length // 2, "doc_stride": length // 4}
-        is_cut = length < settings["max_seq_length"]  # by a model with few positions
+        is_cut = length < settings["max_seq_length"]  # the model has fewer positions than the setting
         sizes = {name: min(settings[name], limit) if is_cut else settings[name] for name, limit in limits.items()}
         squad.check_lengths(sizes["max_seq_length"], sizes["max_query_length"], sizes["doc_stride"])
         examples = [
@@ -181,7 +181,7 @@ class Answerer:
         for example in examples:
             text = found.predictions[example.qas_id]
             probability = next(one["probability"] for one in found.nbest[example.qas_id] if one["text"] == text)
-            is_empty = example.qas_id in found.empty  # which the files of the reference call "empty"
+            is_empty = example.qas_id in found.empty  # the files of the reference have the text "empty"
             yield SpanAnswer("" if is_empty else text, probability)
 
     def _of_kind(self, kind: type, method: str, script: str):
@@ -193,7 +193,7 @@ class Answerer:
         return self._model
 
     def _logits(self, packed: Sequence[Row], batch_size: int) -> Iterator[np.ndarray]:
-        """For each row its logits: [L], or for each token [tokens, L]; of a span, L is start and end."""
+        """The logits of each row: [L], or [tokens, L] if each token has logits; for spans, L is start and end."""
 
         def compute(chosen: Sequence[Row]) -> Iterator[np.ndarray]:
             found = self._graph({name: tf.constant(values) for name, values in rows.padded(chosen).items()})

@@ -1,4 +1,4 @@
-"""Sentences with `[MASK]`: their tokens, one or two segments in one array, and the sentence with its blanks filled."""
+"""Sentences with `[MASK]`: splits them into segments and tokens, checks them, and fills the blanks with words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEGMENT_SEPARATOR = " ||| "
 
 
 def split_segments(text: str) -> list[str]:
-    """One segment or two; the last separator counts, as in the reference."""
+    """Splits a text into one or two segments, at the last separator, as the reference does."""
     first, separator, second = text.rpartition(SEGMENT_SEPARATOR)
     return [first, second] if separator else [text]
 
@@ -29,14 +29,14 @@ def tokenize(segment: str, tokenizer: tokenization.FullTokenizer) -> list[str]:
 
 
 def check_blanks(text: str, where: str) -> None:
-    """Raises UserError if there is no `[MASK]`, or one is not in capitals."""
+    """Raises UserError if there is no `[MASK]`, or a `[mask]` is not in capitals."""
     check_spelling(text, where)
     if MASK not in text:
         raise UserError(f"{where}: holds no {MASK}; write {MASK} where a word is to be found")
 
 
 def check_spelling(text: str, where: str) -> None:
-    """Raises UserError if a `[MASK]` is not in capitals."""
+    """Raises UserError if a `[mask]` is not in capitals."""
     # As text, "[mask]" would become three tokens, which is rarely intended ("[ mask ]" gives the same tokens).
     for found in re.findall(r"\[mask\]", text, re.IGNORECASE):
         if found != MASK:
@@ -44,7 +44,7 @@ def check_spelling(text: str, where: str) -> None:
 
 
 def check_fits(num_tokens: int, num_segments: int, config: BertConfig, max_seq_length: int, where: str) -> None:
-    """Raises UserError if the model cannot read so many tokens or segments."""
+    """Raises UserError if the model cannot read `num_tokens` tokens or `num_segments` segments."""
     positions = config.max_position_embeddings
     if num_tokens > min(max_seq_length, positions):
         if max_seq_length < positions:

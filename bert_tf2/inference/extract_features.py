@@ -30,7 +30,7 @@ from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.options import PRECISIONS
 from bert_tf2.weights import checkpoint, text_rules
 
-# Hidden states that are in memory until those of all lines before them are known.
+# The size of the hidden states that wait in memory until the hidden states of all lines before them are known.
 _WINDOW_BYTES = 1 << 27
 
 
@@ -120,7 +120,7 @@ def read_examples(input_file: str) -> list[InputExample]:
 
 
 def _lines(input_file: str, config: BertConfig | None = None) -> Iterator[InputExample]:
-    """Yields what `read_examples` returns. Raises UserError for a pair if the model of `config` cannot read one."""
+    """Yields the lines for `read_examples`. Raises UserError for a pair if the model of `config` cannot read pairs."""
     for number, line in enumerate(files.read_lines(input_file)):
         text_a, separator, text_b = line.strip().rpartition(" ||| ")
         if separator and config is not None:
@@ -138,7 +138,7 @@ def convert_examples_to_features(
 def _converted(
     examples: Iterable[InputExample], seq_length: int, tokenizer: tokenization.FullTokenizer
 ) -> Iterator[InputFeatures]:
-    """[CLS] text_a [SEP], and text_b [SEP] if present, truncated or padded to seq_length."""
+    """Yields the features: [CLS] text_a [SEP], and text_b [SEP] if present, truncated or padded to seq_length."""
     count = cut = 0
     for example in examples:
         count += 1
@@ -162,8 +162,8 @@ def embed(
 ) -> np.ndarray | list[np.ndarray]:
     """Returns vectors for texts: the output of extract_features.py, as arrays; for the arguments see `Bert.embed`.
 
-    `pools_prompt`: whether "mean" and "max" are over the tokens of the prompt, too, and of [CLS] before it.
-    float32 [N, layers * D]; with pooling "none" a list of N arrays [tokens, layers * D], including [CLS] and [SEP].
+    `pools_prompt`: whether "mean" and "max" include [CLS] and the tokens of the prompt.
+    Returns float32 [N, layers * D]; with pooling "none" a list of N arrays [tokens, layers * D], with [CLS] and [SEP].
     """
     config = model.config
     texts, _ = rows.texts(texts)
@@ -183,7 +183,7 @@ def embed(
     first = 1 + len(tokenizer.tokenize(prompt)) if leaves_out else 0
     if first >= max_seq_length:
         raise UserError(f"prompt={prompt!r:.60}: has {first - 1} tokens, so {max_seq_length=} leaves none of the text")
-    # The last token of the prompt may have become one with the text; [SEP] is behind all.
+    # The last token of the prompt may have merged with the text. `min` keeps at least the last token, [SEP].
     vectors = [pool(values[:, min(first, values.shape[1] - 1) :], pooling) for _, values in states]
     if pooling == "none":
         return vectors
@@ -191,7 +191,7 @@ def embed(
 
 
 def as_example(number: int, text: Text) -> InputExample:
-    """The text, or the pair, with this number."""
+    """The example with this number for a text or a pair."""
     return InputExample(number, *(text if isinstance(text, tuple) else (text, None)))
 
 
@@ -222,7 +222,7 @@ def extract(
 ) -> Iterator[tuple[InputFeatures, np.ndarray]]:
     """Yields each line's features and its hidden states, float32 [layers, tokens, D], in the order of the input.
 
-    `pad_to`: the length of every batch, instead of that of its longest line. `of_cls`: of the first token alone.
+    `pad_to`: the length of every batch; defaults to the length of its longest line. `of_cls`: only the first token.
     """
     forward.check_process()
     strategy, layers = model.distribute_strategy, tuple(layers)
@@ -253,9 +253,9 @@ def token_line(feature: InputFeatures, layers: Sequence[int], values: np.ndarray
 
 
 def pool(values: np.ndarray, pooling: str) -> np.ndarray:
-    """One vector for a line: [layers, tokens, D] -> [layers * D], over all tokens or of the first ("cls").
+    """One vector for a line, over all tokens or of the first token ("cls"): [layers, tokens, D] -> [layers * D].
 
-    "none" keeps the tokens: -> [tokens, layers * D].
+    "none" keeps the tokens: [layers, tokens, D] -> [tokens, layers * D].
     """
     layers, tokens, width = values.shape
     of_tokens = values.transpose(1, 0, 2).reshape(tokens, layers * width)

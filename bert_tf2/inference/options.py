@@ -28,7 +28,7 @@ from bert_tf2.training.options import (
 
 
 def check_layers(layers: Sequence[int], num_hidden_layers: int, setting: str) -> None:
-    """Raises UserError if the model does not have a layer, or `layers` is empty; `setting` begins the message."""
+    """Raises UserError if the model lacks one of `layers`, or `layers` is empty; `setting` begins the message."""
     if not layers:
         raise UserError(f"{setting}: at least one layer is needed")
     for number in layers:
@@ -64,11 +64,11 @@ class FeatureOptions(VocabularyOptions, DeviceOptions, ModelOptions):
 
     @property
     def numbers_of_layers(self) -> list[int]:
-        """Of "-1,-2", [-1, -2]; negative numbers are kept. Raises UserError as `check_layers` does."""
+        """The numbers in --layers: [-1, -2] for "-1,-2" (negative numbers are kept). Raises UserError."""
         try:
             numbers = [int(number) for number in self.layers.split(",")]
         except ValueError as error:
-            what = f"--layers={self.layers}: numbers with commas are needed, e.g. -1,-2 for the last two"
+            what = f"--layers={self.layers}: numbers with commas are needed, such as -1,-2 for the last two layers"
             raise WrongSetting(what) from error
         check_layers(numbers, self.config.num_hidden_layers, f"--layers={self.layers}")
         return numbers

@@ -163,7 +163,7 @@ def predict(
       texts: the sentences, see `encode`; may be a generator, which is read one batch ahead.
       top_k: the number of words for each `[MASK]`.
       max_seq_length: the maximum number of tokens of a text, including [CLS] and [SEP].
-      batch_size: the number of texts per batch, which is padded to the longest of them.
+      batch_size: the number of texts per batch, which is padded to its longest text.
     """
     if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
         raise UserError(f"texts={texts!r:.60}: must be a text, or several")
@@ -201,9 +201,9 @@ def _answer(
     batch_size: int,
     read_ahead: int = 0,
 ) -> Iterator[Answer]:
-    """Yields the answers in order; `read_ahead` tokens of sentences are read before the first, or one batch."""
+    """Yields the answers in order; reads sentences of `read_ahead` tokens (or one batch) before the first answer."""
     forward.check_process()
-    # A table may have more rows than the vocabulary has entries, for a round number, and an entry may be there twice.
+    # The embedding table may be larger than the vocabulary (rounded up), and the vocabulary may repeat an entry.
     nameless = np.float32([0.0 if n in tokenizer.inv_vocab else -np.inf for n in range(model.config.vocab_size)])
     if not 1 <= top_k <= np.isfinite(nameless).sum():
         raise UserError(f"--top_k={top_k}: must be from 1 to {len(tokenizer.inv_vocab)}, the size of the vocabulary")
@@ -225,7 +225,7 @@ _NAMES = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
 
 
 def _features(batch: Sequence[Encoded]) -> dict[str, np.ndarray]:
-    """int32 [B, F], where F is the length of the longest sentence, and the positions as [B, P]."""
+    """The model's input: int32 [B, F], where F is the length of the longest sentence, and the positions [B, P]."""
     rows = [
         (sentence.input_ids, [1] * len(sentence.input_ids), sentence.segment_ids, sentence.positions)
         for sentence in batch
@@ -238,14 +238,14 @@ def _features(batch: Sequence[Encoded]) -> dict[str, np.ndarray]:
 def _best_words(
     model: heads.PretrainingModel, top_k: int, nameless: tf.Tensor | None, parts: list[forward.Batch]
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Probabilities and token ids, each [B, P, top_k], the best first; `nameless`, [V], is added to the logits."""
+    """Probabilities and token ids, each [B, P, top_k], the best first; `nameless` [V] is added to the logits."""
 
     def best(features: heads.Batch) -> tuple[tf.Tensor, tf.Tensor]:
         logits = model(features)  # [B, P, V]
         if nameless is not None:
             logits += nameless
         best_logits, token_ids = tf.math.top_k(logits, top_k)
-        # The softmax over all V words, computed for the best ones only.
+        # The softmax over all V words, computed only for the best words.
         return tf.exp(best_logits - tf.reduce_logsumexp(logits, axis=-1, keepdims=True)), token_ids
 
     with accelerated(model):
@@ -253,7 +253,7 @@ def _best_words(
 
 
 def _describe(sentence: Encoded, tokenizer: tokenization.FullTokenizer, probabilities, token_ids) -> Answer:
-    """An answer from two arrays [P, top_k]; rows beyond the sentence's own masks are padding."""
+    """An answer from two arrays [P, top_k]; rows after the sentence's masks are padding."""
     masks = []
     rows = zip(sentence.positions, probabilities.tolist(), token_ids.tolist(), strict=False)
     for position, best_probabilities, best_ids in rows:

@@ -1,4 +1,4 @@
-"""Classification: the tables of a task as examples, read by its processor; and examples as padded ids, in records.
+"""Classification: processors read the tables of a task as examples; examples become padded ids in records.
 
 An empty list of labels means regression: the label is a number and the model has one output.
 """
@@ -25,7 +25,7 @@ from bert_tf2.weights.task_file import LABEL_MAP_FILE, LabelMap
 
 @dataclasses.dataclass
 class InputExample:
-    """One row of a task: its name, one or two texts, and its label; a tuple if it may have several."""
+    """One row of a task: its name, one or two texts, and its label (a tuple of labels if it may have several)."""
 
     guid: str
     text_a: str
@@ -69,7 +69,7 @@ class TaskProcessor(DataProcessor):
         self._labels = list(labels) if self.task.labels is None and labels else self.task.labels
 
     def read(self, data_dir: str, part: str) -> list[InputExample]:
-        """The examples of a part; of the training table also the labels, if they are not known.
+        """The examples of a part; from the training table, also collects the labels if they are not known.
 
         As in the reference, every example of a test set has the first label (0 for a regression), which is not used.
         """
@@ -139,7 +139,7 @@ ColaProcessor, MnliProcessor, MrpcProcessor, XnliProcessor = (
 
 
 class _Registered(TaskProcessor):
-    """The processor of a task that `register` added, which takes the examples from that of the user."""
+    """The processor of a task that `register` added; takes the examples from the user's processor."""
 
     def read(self, data_dir: str, part: str) -> list[InputExample]:
         method = {"train": "get_train_examples", "eval": "get_dev_examples", "predict": "get_test_examples"}[part]
@@ -160,7 +160,7 @@ class _Registered(TaskProcessor):
 
 
 def register(task_name: str, processor: type[DataProcessor], measures: Sequence[str] = ("accuracy",)) -> None:
-    """Adds a data set of one's own to run_classifier.py, for this process: `--task_name` may then be `task_name`.
+    """Adds a task to run_classifier.py in this process: `--task_name` may then be `task_name`.
 
         run_classifier.register("reviews", ReviewsProcessor)
         commands.run("run_classifier")                                # the script, with all its flags
@@ -168,21 +168,21 @@ def register(task_name: str, processor: type[DataProcessor], measures: Sequence[
     Args:
       task_name: its name, in upper or lower case.
       processor: has the methods of DataProcessor, as in a fork of the reference. Called without arguments.
-      measures: the names of its scores (see `results.compute_metrics`), the one that --eval_steps compares first.
+      measures: the names of its scores (see `results.compute_metrics`); --eval_steps compares the first score.
     """
     name = task_name.lower()
     if name == "tsv" or (name in TASKS and TASKS[name].processor is None):
-        raise UserError(f"the name of the task {task_name!r} is taken; give the processor another one")
+        raise UserError(f"the name of the task {task_name!r} is taken; give the processor another name")
     labels = tuple(map(str, processor().get_labels()))
     if len({*labels}) < 2 or len({*labels}) < len(labels):
-        raise UserError(f"the labels of the task {task_name!r} are {list(labels)}; two or more, each once, are needed")
+        raise UserError(f"the labels of the task {task_name!r} are {list(labels)}; give two or more, each once")
     TASKS[name] = Task(name, {}, labels, tuple(measures), processor=processor)
 
 
 def get_processor(
     task_name: str, *, tsv: TsvLayout | None = None, label_map: LabelMap | None = None, flag: str = "--output_dir"
 ) -> TaskProcessor:
-    """The processor of a task: `tsv` has the columns of its tables, `label_map` the labels of the weights of `flag`."""
+    """The processor of a task; `tsv`: the columns of its tables; `label_map`: the labels of the weights of `flag`."""
     task = find_task(task_name, tsv)
     kind = _Registered if task.processor else TaskProcessor
     if label_map is None:
@@ -216,12 +216,15 @@ def _warn_of_doubles(path: str, examples: Mapping[int, InputExample]) -> None:
 
 
 def labels_of(example: InputExample) -> tuple[str, ...]:
-    """The labels of an example, whether it has one or may have several."""
+    """The labels of an example as a tuple, even if the example has a single label."""
     return example.label if isinstance(example.label, tuple) else (example.label,)
 
 
 def label_problem(label: str | tuple[str, ...], labels: Sequence[str] | None) -> str | None:
-    """What is wrong with a label, or None; `labels` is that of a TaskProcessor, None while the labels are collected."""
+    """Describes the error in a label; None if the label is right.
+
+    `labels`: the labels of the TaskProcessor; None while they are collected.
+    """
     if isinstance(label, tuple):
         problems = (label_problem(part, labels) for part in label)
         return next(filter(None, problems), None)
@@ -229,16 +232,16 @@ def label_problem(label: str | tuple[str, ...], labels: Sequence[str] | None) ->
         empty = "the label is empty (give --multi_label if a text may have no label, or several)"
         return None if label.strip() else empty
     if labels:
-        return None if label in labels else f"unknown label {label!r}; the known ones are {and_more(labels)}"
+        return None if label in labels else f"unknown label {label!r}; the known labels are {and_more(labels)}"
     score = as_number(label)
-    is_score = score is not None and abs(score) < records.LARGEST_SCORE  # no NaN either
+    is_score = score is not None and abs(score) < records.LARGEST_SCORE  # False for NaN, too
     return None if is_score else f"the score {label!r} is not a number"
 
 
 def balanced_weights(examples: Sequence[InputExample], label_map: LabelMap) -> tuple[float, ...]:
-    """The weights of heads.ClassifierModel.class_weights, so that every class has the same total weight.
+    """The weights of heads.ClassifierModel.class_weights with which every class has the same total weight.
 
-    If a text may have several labels: so that the texts with a label have that of the texts without it.
+    If a text may have several labels, the texts with a label have the same total weight as the texts without it.
     """
     labels, size = label_map.labels, len(examples)
     counts = collections.Counter(label for example in examples for label in labels_of(example))
@@ -258,17 +261,17 @@ class InputFeatures:
     segment_ids: list[int]
     # the label's index, or the score of a regression; with several labels of an example, 1 or 0 for each label
     label_id: int | float | list[int]
-    is_cut: bool = False  # whether the text has more tokens
+    is_cut: bool = False  # whether the text had more tokens than fit
 
 
 def log_cut(cut: int, count: int, max_seq_length: int) -> None:
-    """Warns of texts that are not read to their end."""
+    """Warns of texts that were cut."""
     if cut:
         logging.warning("%d of %d texts are longer than %d tokens, and were cut", cut, count, max_seq_length)
 
 
 def truncate_seq_pair(tokens_a: list[str], tokens_b: list[str], max_length: int) -> None:
-    """Truncates two lists of tokens in place to `max_length` tokens together, as the reference's `_truncate_seq_pair`.
+    """Truncates two lists of tokens in place to `max_length` tokens together, as the reference's function does.
 
     Tokens are removed from the end of the longer list, or of the second list if both have the same length.
     """
@@ -281,7 +284,7 @@ def pack_texts(
 ) -> tuple[list[str], list[int], list[int], list[int], bool]:
     """Packs a text or a pair for the model: `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
 
-    A second text that has no tokens, or none after truncation, is ignored.
+    A second text that has no tokens, also after truncation, is ignored.
 
     Returns the tokens, max_seq_length at most; the input ids, the input mask and the segment ids, each padded with 0;
     and whether tokens were cut off.
@@ -306,7 +309,7 @@ def convert_single_example(
     max_seq_length: int,
     tokenizer: tokenization.FullTokenizer,
 ) -> InputFeatures:
-    """Makes the features of one example; see `pack_texts`. The index is an argument of the reference, and not used.
+    """Makes the features of one example; see `pack_texts`. The index is not used; the reference has this argument.
 
     `label_list`: the labels in order; empty if the label is a number.
     """
@@ -334,7 +337,7 @@ def iterate_features(
     max_seq_length: int,
     tokenizer: tokenization.FullTokenizer,
 ) -> Iterator[InputFeatures]:
-    """Yields what `convert_examples_to_features` returns."""
+    """Yields the features of all examples, in order."""
     cut = 0
     for index, example in enumerate(progress.track(examples, "Writing features", unit="examples")):
         features = convert_single_example(index, example, label_list, max_seq_length, tokenizer)

@@ -1,10 +1,10 @@
-"""What becomes of a classifier's outputs: files of predictions, scores, and a picture of the confusion matrix.
+"""Results from a classifier's outputs: files of predictions, scores, and a picture of the confusion matrix.
 
-The scores are those of GLUE (Wang et al., 2018), and scores per class. scikit-learn and scipy compute them and are
+The scores are the GLUE scores (Wang et al., 2018) and scores per class. scikit-learn and scipy compute them and are
 imported only when needed. A measure that is undefined for the data (a class that never occurs, constant predictions) is
 0.0, so that checkpoints can always be compared.
 
-An empty list of labels means regression: the one output is a score.
+An empty list of labels means regression: the single output is a score.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bert_tf2.weights.task_file import THRESHOLD
 def write_test_results(path: str, probabilities: Iterable[Sequence[float]]) -> None:
     """Writes test_results.tsv as the reference does: no header, one line per example, one column per class.
 
-    `probabilities`: [n, classes], in the order of the examples; for a regression [n, 1] scores.
+    `probabilities`: [n, classes], in the order of the examples; [n, 1] scores of a regression.
     """
     _write_table(path, ([np.float32(value) for value in row] for row in probabilities))
 
@@ -36,10 +36,11 @@ def write_predictions(
     probabilities: Iterable[Sequence[float]],
     separator: str | None = None,
 ) -> None:
-    """Writes predictions.tsv, with the columns `id`, `label` (the most probable one) and `probability`, and a header.
+    """Writes predictions.tsv: a header, and the columns `id`, `label` (the most probable label) and `probability`.
 
-    `probabilities`: [n, classes]; of a regression, without a label_list, [n, 1] scores, which are the `label`. With a
-    `separator`, of texts that may have several labels, the columns are `id` and `labels`, all of THRESHOLD or more.
+    `probabilities`: [n, classes]. A regression has no label_list and [n, 1] scores, which become the column `label`.
+    With a `separator`, texts may have several labels: the columns are `id` and `labels`, which lists each label whose
+    probability is THRESHOLD or more.
     """
     header = ("id", "labels") if separator else ("id", "label", "probability") if label_list else ("id", "label")
     rows = []
@@ -88,7 +89,7 @@ def compute_metrics(
 
 
 def _class_scores(task: Task, labels: np.ndarray, outputs: np.ndarray, names: Sequence[str]) -> Mapping[str, Any]:
-    """See `compute_metrics`. `f1` is that of the second class, "1", as in GLUE."""
+    """See `compute_metrics`. `f1` is the F1 of the second class, "1", as in GLUE."""
     from sklearn import metrics
 
     predictions = outputs >= THRESHOLD if task.multi_label else outputs.argmax(axis=-1)
@@ -98,13 +99,13 @@ def _class_scores(task: Task, labels: np.ndarray, outputs: np.ndarray, names: Se
         name: {"precision": float(p), "recall": float(r), "f1": float(f), "support": int(count)}
         for name, p, r, f, count in zip(names, *columns, strict=True)
     }
-    right = float(metrics.accuracy_score(labels, predictions))  # with several labels, of texts without error
+    right = float(metrics.accuracy_score(labels, predictions))  # with several labels, counts texts without any error
     found = {"per_class": per_class, "accuracy": right, "exact_match": right, "f1": per_class[names[1]]["f1"]}
     if task.multi_label:
         of = {"y_true": labels, "y_pred": predictions, "zero_division": 0.0}
         return found | {f"{kind}_f1": float(metrics.f1_score(**of, average=kind)) for kind in ("micro", "macro")}
     matrix = metrics.confusion_matrix(labels, predictions, labels=indexes)
-    # scikit-learn warns about data with a single class, where the coefficient is 0.
+    # With a single class the coefficient is 0; scikit-learn would warn.
     seen = np.union1d(labels, predictions)
     found["matthews_correlation"] = float(metrics.matthews_corrcoef(labels, predictions)) if len(seen) > 1 else 0.0
     return {**found, "confusion_matrix": {"labels": [*names], "rows": matrix.tolist()}}

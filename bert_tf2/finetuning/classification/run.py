@@ -25,8 +25,8 @@ from bert_tf2.weights.task_file import LabelMap
 def run(options: ClassifierOptions, export: Export | None = None) -> dict[str, Any] | None:
     """Trains, evaluates, predicts, exports; see driver.run.
 
-    Writes into output_dir what the reference writes, and `label_map.json`, `eval_metrics.json`, `predictions.tsv`;
-    where matplotlib is installed, `confusion_matrix.png`.
+    Writes into output_dir the files of the reference and `label_map.json`, `eval_metrics.json`, `predictions.tsv`;
+    also `confusion_matrix.png` if matplotlib is installed.
     """
     return driver.run(ClassifierTask(options), export)
 
@@ -88,7 +88,7 @@ class ClassifierTask(Task):
         losses, labels, outputs = (_column(answers, name) for name in ("example_loss", "label_ids", "probabilities"))
         results = {
             "eval_loss": np.float32(losses.mean(dtype=np.float64)),
-            # The mean of the batches' means: a smaller last batch counts in full, as in the reference.
+            # The mean of the batches' means, as in the reference: a smaller last batch has the weight of a full batch.
             "loss": np.float32(np.mean([batch["example_loss"].mean() for batch in answers])),
         }
         if not (task.regression or task.multi_label):
@@ -100,7 +100,7 @@ class ClassifierTask(Task):
         return Scores(measures, task.main_measure, task.measures, results, screen)
 
     def draw(self, metrics: Mapping[str, Any]) -> Sequence[str]:
-        """Draws the confusion matrix if there is one; what prevents it is a warning, as the predictions come after."""
+        """Draws the confusion matrix if there is one; only warns of errors, because the predictions come after it."""
         if "confusion_matrix" not in metrics:
             return ()
         path = os.path.join(self.options.output_dir, "confusion_matrix.png")

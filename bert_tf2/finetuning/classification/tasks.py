@@ -20,15 +20,15 @@ class Task:
     """A classification or regression task."""
 
     name: str  # the value of `--task_name`, in lower case
-    # those of the parts "train", "eval" and "predict", of which the last has no label column
+    # the tables of the parts "train", "eval" and "predict"; the table of "predict" has no label column
     tables: Mapping[str, Table]
     # in the order of the outputs; None if they are collected from the training file; empty for a regression
     labels: tuple[str, ...] | None
     measures: tuple[str, ...] = ("accuracy",)  # the scores (see `scores`) that belong to the task, the main one first
     other_names_of_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)  # spelling in the files -> label
-    # what separates the labels of a cell if a text may have several of them, or none; else None
+    # the separator between the labels of a cell; None if a text has exactly one label
     separator: str | None = None
-    # makes the DataProcessor that reads its examples instead of tables, if `examples.register` gave one
+    # makes the DataProcessor that reads the examples; None if they are read from `tables` (see `examples.register`)
     processor: Callable[[], Any] | None = None
 
     @property
@@ -41,7 +41,7 @@ class Task:
 
     @property
     def pairs(self) -> bool | None:
-        """Whether its examples are pairs of texts; None if only they can tell."""
+        """Whether its examples are pairs of texts; None if only the examples show whether they are pairs."""
         return None if self.processor else self.tables["train"].text_b is not None
 
     @property
@@ -59,7 +59,7 @@ _ENTAILED = ("entailment", "not_entailment")
 
 
 def _tables(train: Table, dev: dict[str, Any] | None = None, test: dict[str, Any] | None = None) -> dict[str, Table]:
-    """The tables of a task: that of the training, and how each of the others differs from the one before."""
+    """The tables of a task; `dev`: the changes from `train` to the eval table, `test`: from there to predict."""
     dev_table = dataclasses.replace(train, **{"file": "dev.tsv", "guid": "dev-{}", **(dev or {})})
     test_table = dataclasses.replace(
         dev_table, **{"file": "test.tsv", "guid": "test-{}", "label": None, **(test or {})}
@@ -130,5 +130,5 @@ def find_task(task_name: str, tsv: TsvLayout | None = None) -> Task:
         measures = ("accuracy",) if tsv.separator is None else ("micro_f1", "macro_f1", "exact_match")
         return Task("tsv", tables, None, measures, separator=tsv.separator)
     if name not in TASKS:
-        raise UserError(f"there is no task {task_name!r}; the known ones are {', '.join([*TASKS, 'tsv'])}")
+        raise UserError(f"there is no task {task_name!r}; the known tasks are {', '.join([*TASKS, 'tsv'])}")
     return TASKS[name]

@@ -1,7 +1,7 @@
 """Sentences for token classification: files of one word per line, in CoNLL columns, read and written.
 
-Tags are those of entities (O, B-PER, ...), or plain tags, such as parts of speech; see `is_plain`. At the end, entities
-and scores. The reference has no such task. Columns are counted from 0 and lines from 1.
+Tags are entity tags (O, B-PER, ...) or plain tags, such as parts of speech; see `is_plain`. The end of the module has
+entities and scores. The reference has no such task. Columns are counted from 0 and lines from 1.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 
 OUTSIDE = "O"
-# The letters of other schemes -> those of BIOES: BILOU has L(ast) and U(nit), BMES M(iddle), BMEWO W(hole).
+# The letters of other schemes -> the letters of BIOES: BILOU has L(ast) and U(nit), BMES M(iddle), BMEWO W(hole).
 _SAME_LETTER = {"L": "E", "U": "S", "M": "I", "W": "S"}
 TAG = re.compile(r"O|[BIESLUMW]-\S+")
-# Tags of entities in another spelling: B_PER, b-per, PER-B.
+# Entity tags in another spelling: B_PER, b-per, PER-B.
 _MISSPELT = re.compile(r"[BIESLUMWbieslumw][-_.:/|]\S*|\S+[-_/][BIESLU]")
 _TAKEN = (
     "a tag of an entity is O, or B-, I-, E- or S- (also L-, U-, M- or W-) and a type, for example B-PER; plain tags,"
@@ -108,9 +108,9 @@ def read_conll(
 
 
 def _rows(lines: Iterable[str]) -> tuple[list[list[str]], int]:
-    """The columns of each line, none of a blank line; and the index of the line whose columns the words must have.
+    """The columns of each line ([] for a blank line), and the index of the line whose columns the words must have.
 
-    That is the first line that does not start with `#`, or the first line if all start with `#`.
+    That line is the first line that does not start with `#`, or the first line if all lines start with `#`.
     """
     lines = [line.rstrip(_BLANKS) for line in lines]
     candidates = [index for index, line in enumerate(lines) if line and not line.startswith(_MARK)]
@@ -146,7 +146,7 @@ def _places(
 
 
 def _check_tags(sentences: Sequence[NerSentence], column: int | None, sure: Collection[str]) -> None:
-    """Raises UserError for the first tag that is empty, or no tag of an entity where the tags `sure` are not plain."""
+    """Raises UserError for the first tag that is empty, or is no entity tag although the tags `sure` are not plain."""
     plain = is_plain(sure)
     tags = {tag for sentence in sentences for tag in sentence.tags or ()}
     bad = {tag for tag in tags if not tag or not (plain or TAG.fullmatch(tag))}
@@ -157,16 +157,16 @@ def _check_tags(sentences: Sequence[NerSentence], column: int | None, sure: Coll
 
 
 def tags_of(sentences: Iterable[NerSentence]) -> list[str]:
-    """The labels of a training set: O, if tags are those of entities even if it does not occur; the others, sorted."""
+    """The labels of a training set: O (for entity tags even if O does not occur), then the other tags, sorted."""
     tags = {tag for sentence in sentences for tag in sentence.tags or ()}
     first = [] if is_plain(tags) and OUTSIDE not in tags else [OUTSIDE]
     return [*first, *sorted(tags - {OUTSIDE})]
 
 
 def is_plain(tags: Iterable[str]) -> bool:
-    """Whether the tags of a file, or the labels of a model, are no tags of entities, but parts of speech and the like.
+    """Whether the tags of a file, or the labels of a model, are not entity tags, but parts of speech and the like.
 
-    Misspelt tags of entities are not plain: they would train a model, and be scored as what they do not mean.
+    Misspelt entity tags are not plain, because a model would be trained and scored on a wrong meaning.
     """
     tags = {*tags}
     others, has_outside = tags - {OUTSIDE}, not tags.isdisjoint("Oo")
@@ -186,7 +186,8 @@ def write_predictions(
 ) -> None:
     """Writes a copy of the input with the predicted tag as an additional last column; complete or not at all.
 
-    A `-DOCSTART-` line with as many columns as the words gets an O, because `conlleval` wants equally many everywhere.
+    A `-DOCSTART-` line with as many columns as the words gets an O, because `conlleval` needs the same number of
+    columns in all lines.
 
     Args:
       input_file: the file from which `read_conll` read `sentences`; `output_file` may be the same.
@@ -230,15 +231,18 @@ def split_tag(tag: str) -> tuple[str, str]:
 def begins(tag: str, before: str = OUTSIDE) -> bool:
     """Whether an entity begins at a word with `tag`; `before` is the tag of the word before it.
 
-    That is at a tag other than O if it is B or S, as in IOB2 and IOBES; or the tag before it is O, so that I alone is
-    an entity, as in IOB1; or that is E or S, or has another type. Predicted tags are often not well-formed.
+    An entity begins at a tag other than O if
+      - the tag is B or S, as in IOB2 and IOBES, or
+      - the tag before it is O, so that I alone is an entity, as in IOB1, or
+      - the tag before it is E or S, or has another type.
+    Predicted tags are often not well-formed.
     """
     (letter, kind), (letter_before, kind_before) = split_tag(tag), split_tag(before)
     return letter != "O" and (letter in "BS" or letter_before in "OES" or kind != kind_before)
 
 
 def entities(tags: Iterable[str]) -> list[Entity]:
-    """The entities of one sentence, in order; each ends before O, before the next one, or with the sentence."""
+    """The entities of one sentence, in order; an entity ends before O, before the next entity, or with the sentence."""
     found: list[Entity] = []
     before = OUTSIDE
     for index, tag in enumerate(tags):
@@ -261,7 +265,7 @@ def score(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[
 
 
 def score_plain(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """Precision, recall and F1 of words with the same plain tag, overall without O; from tags of sentences.
+    """Precision, recall and F1 of words by plain tag; the overall scores leave out the tag O.
 
     Returns:
       The dictionary of `score` with `words` in place of `entities`: `true_words`, ..., and `tags` in place of `types`.
@@ -280,7 +284,7 @@ def _score(
     found_in: Callable[[Sequence[str]], set[tuple[str, Any]]],
     outside: str | None = None,
 ) -> dict[str, Any]:
-    """See `score`; `found_in` makes (kind, place) of the tags of a sentence; `outside`: a kind that counts alone."""
+    """See `score`; `found_in`: tags of a sentence -> {(kind, place)}; the overall scores leave out `outside`."""
     each, what = names
     # by kind; the names are in the order of the arguments of _measures
     counts = {name: collections.Counter() for name in ("true", "predicted", "correct")}

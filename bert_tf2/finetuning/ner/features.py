@@ -1,4 +1,4 @@
-"""Features for token classification: sentences as windows for the model, and its answers for windows as tags of words.
+"""Features for token classification: turns sentences into windows for the model, and its answers into tags of words.
 
 The design follows section 5.3 of the paper. The first piece of a word carries the label of the word and gives its
 prediction, there is no CRF, and the model may see as much of the document as fits.
@@ -45,10 +45,10 @@ def convert_sentences_to_features(
 
     A sentence of more than C pieces has overlapping windows of whole words. Each word is labeled only in the window
     where it has the most context on its shorter side, so that it is trained once, in the same context in which it is
-    predicted. A word of more than C pieces keeps its first C pieces; one without pieces becomes [UNK].
+    predicted. A word of more than C pieces keeps its first C pieces; a word without pieces becomes [UNK].
 
-    `doc_stride` are the pieces between the starts of two windows, half of C if None. `document_context` fills windows
-    with the words around the sentence in its document, without labels (the paper's "maximal document context").
+    `doc_stride` is the number of pieces between the starts of two windows, half of C if None. `document_context` fills
+    windows with the words around the sentence in its document, without labels (the paper's "maximal document context").
     """
     capacity = max_seq_length - 2
     stride = max(1, capacity // 2) if doc_stride is None else doc_stride
@@ -136,9 +136,9 @@ def tag_ids(sentence: NerSentence, label_list: Sequence[str]) -> list[int]:
 def _windows(
     offsets: Sequence[int], own: range, reach: range, capacity: int, stride: int
 ) -> list[tuple[range, list[int]]]:
-    """For each window that labels a word: (its words, those of them that it labels).
+    """(the words of the window, the words that it labels) for each window that labels a word.
 
-    `own` are the words of the sentence, and `reach` those that windows may contain; `offsets` are those of `_Text`.
+    `own`: the words of the sentence; `reach`: the words that windows may contain; `offsets`: `offsets` of `_Text`.
     """
     length = offsets[own.stop] - offsets[own.start]
     spare = capacity - length if length <= capacity else capacity - stride
@@ -158,7 +158,7 @@ def _windows(
 
 
 def _widen(offsets: Sequence[int], own: range, reach: range, spare: int) -> range:
-    """Adds whole words of `reach` around `own`, at most `spare` pieces."""
+    """Returns `own` and whole words of `reach` around it, which have at most `spare` pieces."""
     left = max(spare // 2, spare - (offsets[reach.stop] - offsets[own.stop]))
     start = bisect.bisect_left(offsets, offsets[own.start] - left, reach.start, own.start)
     right = spare - (offsets[own.start] - offsets[start])
@@ -167,7 +167,7 @@ def _widen(offsets: Sequence[int], own: range, reach: range, spare: int) -> rang
 
 
 def _slide(offsets: Sequence[int], words: range, capacity: int, stride: int) -> Iterator[range]:
-    """Yields overlapping windows of whole words, as long as possible; the last one starts earlier to be full."""
+    """Yields overlapping windows of whole words, as long as possible; the last window starts earlier to be full."""
     start = words.start
     while True:
         stop = bisect.bisect_right(offsets, offsets[start] + capacity, start, words.stop + 1) - 1
@@ -175,5 +175,5 @@ def _slide(offsets: Sequence[int], words: range, capacity: int, stride: int) -> 
             yield range(bisect.bisect_left(offsets, offsets[stop] - capacity, words.start, start), stop)
             return
         yield range(start, stop)
-        # at most `stop`: next to a long word, which did not fit, the stride may point past the window
+        # At most `stop`, because the stride may point past the window next to a long word that did not fit.
         start = bisect.bisect_left(offsets, offsets[start] + stride, start + 1, stop)

@@ -52,7 +52,7 @@ class NerTask(Task):
 
     def find_labels(self) -> LabelMap:
         found = self.known_labels(tagging=True) or self._labels_to_learn()
-        for part in self.examples.keys() - {"predict"}:  # before a training, not after it
+        for part in self.examples.keys() - {"predict"}:  # checks all tags before the training starts
             for sentence in self.examples[part]:
                 ner.tag_ids(sentence, found.labels)
         return found

@@ -1,7 +1,7 @@
-"""SQuAD answers: from the logits of all windows of a question to the text of the paragraph, and to the answer files.
+"""SQuAD answers: turns the logits of all windows of a question into a text of the paragraph; writes the answer files.
 
-The model gives each position a score for being the first piece of the answer and one for being the last. Answers, their
-order, their probabilities and the files are those of google-research/bert's run_squad.py.
+The model gives each position a score for being the first piece of the answer and a score for being the last. Answers,
+their order, their probabilities and the files are the same as in google-research/bert's run_squad.py.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Answers(NamedTuple):
     null_odds: dict[str, float] | None  # id -> score of "no answer" minus score of the best answer; None for version 1
     # the questions whose answer is longer than the span that the model chose; see `get_final_text`
     longer: Sequence[str] = ()
-    empty: Sequence[str] = ()  # those that have no span, so that the answer is "empty"
+    empty: Sequence[str] = ()  # the questions that have no span, so that the answer is "empty"
 
 
 # A span of the input of the model; `feature` is the index of the window of the question.
@@ -81,14 +81,15 @@ def compute_predictions(
     """Finds the answer to each question; `write_predictions` also writes the files.
 
     In each window, the `n_best_size` best first and last positions are combined to spans of at most `max_answer_length`
-    pieces within the paragraph. The best spans of all windows with distinct texts are the n-best list; without any, the
-    answer of version 1 is "empty". In version 2 the list also has the span from [CLS] to [CLS], "no answer", which is
-    the answer if its score exceeds that of the best other span by more than the threshold. Where there is no other
-    span, the reference fails, and here the null odds are `NO_SPAN_ODDS`.
+    pieces within the paragraph. The best spans of all windows with distinct texts are the n-best list; if there is no
+    span, the answer of version 1 is "empty". In version 2 the list also has the span from [CLS] to [CLS], "no answer",
+    which is the answer if its score exceeds the score of the best other span by more than the threshold. If there is no
+    other span, the null odds are `NO_SPAN_ODDS` (the reference fails).
 
     Args:
-      results: one for each feature, in any order; logits [L], or as many as the feature has tokens.
-      answer_offsets: whether an answer is cut out of its paragraph where its pieces stand, and "" in place of "empty".
+      results: a RawResult for each feature, in any order; logits [L], or as many as the feature has tokens.
+      answer_offsets: whether an answer is the part of the paragraph from its first to its last piece. The answer is
+        then "" in place of "empty".
     """
     windows: dict[int, list[InputFeatures]] = {}
     for feature in features:
@@ -100,7 +101,7 @@ def compute_predictions(
         mine = windows.get(index, [])
         logits = _logits(example, mine, result_of)
         spans = [_spans(*window, n_best_size, max_answer_length) for window in zip(itertools.count(), mine, logits)]
-        # [CLS] to [CLS], with the lowest score of all windows, the first of equals
+        # [CLS] to [CLS] in the window where the score is lowest, the first such window
         null = min(((values[0, 0], values[1, 0]) for values in logits), key=sum, default=(0.0, 0.0))
         no_answer = _Candidate("", *map(float, null))
         if version_2_with_negative:
@@ -130,7 +131,7 @@ def compute_predictions(
 def _logits(
     example: SquadExample, features: Sequence[InputFeatures], result_of: Mapping[int, RawResult]
 ) -> list[np.ndarray]:
-    """For each window [2, L], in float64, the precision in which the reference adds logits."""
+    """The logits [2, L] of each window, in float64, the precision in which the reference adds logits."""
     found = [np.array(result_of[feature.unique_id][1:], np.float64) for feature in features]
     if not all(np.isfinite(values).all() for values in found):
         raise UserError(
@@ -144,7 +145,7 @@ def _spans(
     index: int, feature: InputFeatures, logits: np.ndarray, n_best_size: int, max_answer_length: int
 ) -> np.ndarray:
     """The possible answers in window number `index` of a question as an array of _SPAN; logits: [2, L]."""
-    # The best positions of the whole input, sorted, and of these the ones in the paragraph.
+    # The best positions of the whole input, sorted, without the positions outside of the paragraph.
     best = np.argsort(-logits, axis=1, kind="stable")[:, :n_best_size]
     last = feature.doc_start + len(feature.word_indexes) - 1
     starts, ends = (row[(row >= feature.doc_start) & (row <= last)] for row in best)
@@ -210,7 +211,7 @@ def _basic_tokenizer(do_lower_case: bool) -> tokenization.BasicTokenizer:
 
 
 def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool, verbose_logging: bool = False) -> str:
-    """The part of `orig_text` that corresponds to `pred_text` (the function of this name of the reference).
+    """The part of `orig_text` that corresponds to `pred_text`; the reference's function of the same name.
 
     `pred_text` is a span in the tokens of the basic tokenizer ("jose ' s"), and `orig_text` has the words that it
     touches ("(José's"). If tokenization has only changed letters and added blanks, the n-th non-blank character is the
@@ -240,7 +241,7 @@ def write_answers(
     answers: Answers,
     names: Sequence[str] = ("predictions.json", "nbest_predictions.json", "null_odds.json"),
 ) -> None:
-    """Writes predictions.json, nbest_predictions.json and, for version 2, null_odds.json; all of them or none."""
+    """Writes predictions.json, nbest_predictions.json and, for version 2, null_odds.json: all files or no file."""
     contents = {os.path.join(output_dir, name): content for name, content in zip(names, answers[:3], strict=True)}
     contents = {path: content for path, content in contents.items() if content is not None}
     with files.complete_or_absent(*contents) as beside:
@@ -261,7 +262,7 @@ def write_predictions(
     output_null_log_odds_file: str,
     **flags: Any,
 ) -> None:
-    """Writes the result of `compute_predictions`, whose last arguments are `flags` of run_squad.py, to files."""
+    """Writes the result of `compute_predictions` to files; `flags` are the last arguments of `compute_predictions`."""
     given = (all_examples, all_features, all_results, n_best_size, max_answer_length, do_lower_case)
     answers = compute_predictions(*given, **flags)
     write_answers("", answers, (output_prediction_file, output_nbest_file, output_null_log_odds_file))

@@ -1,6 +1,6 @@
-"""SQuAD files: questions as words and ranges of words, as the reference's run_squad.py, and the scores of answers.
+"""SQuAD files: questions as words and ranges of words, like the reference's run_squad.py, and the scores of answers.
 
-The scores equal those of the official evaluate-v1.1.py and evaluate-v2.0.py to the last digit.
+The scores equal the scores of the official evaluate-v1.1.py and evaluate-v2.0.py to the last digit.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ def split_words(context: str) -> list[str]:
 def read_squad_examples(
     input_file: str, is_training: bool, version_2_with_negative: bool = False
 ) -> list[SquadExample]:
-    """Reads the questions of a SQuAD file (the function of this name of the reference).
+    """Reads the questions of a SQuAD file; the reference's function of the same name.
 
-    Answers are read only for training. A question is skipped, with one warning, if its answer is not found in the words
-    at its position, mostly because of unusual blanks. An answer without a word is skipped as well, whereas the
-    reference trains on the words at its position.
+    Answers are read only for training. A question is skipped if its answer is not found in the words at its position,
+    mostly because of unusual blanks; one warning counts the skipped questions. A question whose answer has no word is
+    skipped as well, whereas the reference trains on the words at its position.
     """
     return examples_of(files.read_json(input_file, kind=None), input_file, is_training, version_2_with_negative)
 
@@ -115,8 +115,8 @@ def examples_of(
                     impossible.append(qas_id)
     if unaligned:
         what = (
-            f"{input_file}: {len(unaligned)} of {len(unaligned) + len(examples)} answers do not stand in the words of"
-            f" their context, the first is that of question {unaligned[0]}"
+            f"{input_file}: {len(unaligned)} of {len(unaligned) + len(examples)} answers are not in the words of"
+            f" their context, the first is the answer to question {unaligned[0]}"
         )
         if not examples:
             raise UserError(f"{what}; nothing is left to train on (is answer_start right?)")
@@ -148,11 +148,11 @@ def _add_answer(
     start = field(answers[0], "answer_start", int, where)
     if start < 0 or start + len(text) > len(context):
         raise UserError(
-            f"{where}: the answer lies outside of its context: characters {start} to {start + len(text)} of"
+            f"{where}: the answer is outside of its context: characters {start} to {start + len(text)} of"
             f" {len(context)}; correct its answer_start"
         )
     example.orig_answer_text = text
-    # The words that contain its ends or precede them; -1 in blanks at the start.
+    # The words that contain the ends of the answer or precede them; -1 for an end in blanks before the first word.
     example.start_position = bisect.bisect_right(starts, start) - 1
     example.end_position = bisect.bisect_right(starts, start + len(text) - 1) - 1
     words = " ".join(example.doc_tokens[example.start_position : example.end_position + 1])
@@ -218,7 +218,7 @@ def _annotated_answers(dataset: Any, name: str, may_be_missing: bool) -> Iterato
 
 
 def normalize_answer(text: str) -> str:
-    """Lower case; ASCII punctuation removed, which may join words; then articles; single blanks."""
+    """The text in lower case, without ASCII punctuation (which may join words) and articles, with single blanks."""
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
@@ -259,7 +259,7 @@ def _evaluate_v1(gold: Iterable[tuple[str, list[str]]], predictions: Mapping[str
 
 
 def _best(prediction: str, answers: Iterable[str]) -> tuple[float, float]:
-    """Exact match and F1 with those annotated answers for which each is highest."""
+    """The highest exact match and the highest F1 over the annotated answers."""
     return tuple(max(score(prediction, answer) for answer in answers) for score in (exact_score, f1_score))
 
 
@@ -291,7 +291,7 @@ def _evaluate_v2(
 
 
 def _score_v2(prediction: str, answers: Iterable[str]) -> tuple[float, float]:
-    """Exact match and F1 of one question, where an empty answer is right if and only if there is no annotated one."""
+    """Exact match and F1 of one question; an empty answer is right only if there is no annotated answer."""
     annotated = [answer for answer in answers if normalize_answer(answer)]
     return _best(prediction, annotated) if annotated else (exact_score(prediction, ""),) * 2
 
@@ -307,9 +307,10 @@ def _summary(prefix: str, scores: Iterable[tuple[float, float]]) -> dict[str, fl
 def _best_threshold(
     scores: Mapping[str, float], predictions: Mapping[str, str], null_odds: Mapping[str, float], answerable: set[str]
 ) -> tuple[float, float]:
-    """The best score in percent that a threshold on the null odds can reach, and that threshold, as officially.
+    """The best score in percent that a threshold on the null odds can reach, and that threshold.
 
-    At first every question counts as "no answer"; then they get their predicted answer, the most certain first.
+    As in the official script, every question counts as "no answer" at first; then questions get their predicted
+    answer, the most certain question first.
     """
     score = best = len(scores) - len(answerable)
     threshold = 0.0

@@ -2,7 +2,7 @@
 
 The input of the model is `[CLS] question [SEP] window [SEP]`. Words become word pieces. A paragraph that is too long
 becomes several windows, each `doc_stride` pieces after the previous one. A piece in several windows is scored only in
-the window where it has the most context on its shorter side. The features are those of google-research/bert's
+the window where it has the most context on its shorter side. The features are the same as in google-research/bert's
 run_squad.py.
 """
 
@@ -49,7 +49,7 @@ class InputFeatures:
     first_piece: int = dataclasses.field(default=0, repr=False, compare=False)
 
     def text(self, start: int, end: int) -> str:
-        """What the paragraph says from the piece at position `start` to the one at `end`, as it is written there."""
+        """The part of the paragraph from the piece at position `start` to the piece at position `end`."""
         shift = self.first_piece - self.doc_start
         return self.document.text(start + shift, end + shift)
 
@@ -95,7 +95,7 @@ def check_lengths(max_seq_length: int, max_query_length: int, doc_stride: int) -
 
 
 class _Document:
-    """The word pieces of a paragraph, the word of each, and the first piece of each word, which may have none."""
+    """The word pieces of a paragraph, the word of each piece, and the first piece of each word (if it has pieces)."""
 
     def __init__(self, example: SquadExample, tokenizer: tokenization.FullTokenizer):
         words = example.doc_tokens
@@ -108,7 +108,7 @@ class _Document:
         self.first_piece = [0, *itertools.accumulate(lengths)]
 
     def text(self, first: int, last: int) -> str:
-        """The part of the context that the pieces from `first` to `last` stand for."""
+        """The part of the context that the pieces from `first` to `last` represent."""
         return self._context[self._span(first)[0] : self._span(last)[1]]
 
     def _span(self, piece: int) -> tuple[int, int]:
@@ -122,12 +122,13 @@ class _Document:
 
 
 def piece_spans(word: str, tokenizer: tokenization.FullTokenizer) -> list[tuple[int, int]]:
-    """For each piece of a word its first character in it, and the one behind its last.
+    """The range of characters of the word, (first, last + 1), for each of its pieces.
 
-    An accent belongs to its letter. Pieces that are not found, of other rules, stand for the whole word.
+    An accent belongs to its letter. If a tokenizer with other rules made pieces that cannot be located, each piece has
+    the range of the whole word.
     """
     basic = tokenizer.basic_tokenizer
-    # Where each letter comes from: cleaning, lower case and accents change how many there are, character by character.
+    # The origin of each letter: cleaning, lower case and accents change the number of letters of each character.
     letters = [len("".join(basic.tokenize(char))) for char in word]
     sources = [place for place, count in enumerate(letters) for _ in range(count)]
     pieces: list[str] = []
@@ -157,9 +158,9 @@ def convert_examples_to_features(
     is_training: bool,
     output_fn: Callable[[InputFeatures], Any] | None = None,
 ) -> Iterator[InputFeatures] | None:
-    """An iterator over the windows of all examples, in order; with `output_fn`, calls it with each, as the reference.
+    """Returns an iterator over the windows of all examples, in order; a paragraph without pieces has no window.
 
-    A paragraph without pieces has no window.
+    With `output_fn`, calls `output_fn` with each window and returns None, as the reference does.
     """
     features = _convert_examples(examples, tokenizer, max_seq_length, doc_stride, max_query_length, is_training)
     if output_fn is None:
@@ -214,7 +215,7 @@ def _convert_examples(
 
 
 def _max_context_windows(windows: Sequence[range], total: int) -> np.ndarray:
-    """For each of `total` pieces, the index of the window that scores it, as in the reference; the first of equals."""
+    """The index of the window that scores each of `total` pieces, as in the reference; of equal windows the first."""
     best = np.zeros(total, np.int32)
     best_score = np.full(total, -1.0)
     for index, window in enumerate(windows):
@@ -229,7 +230,7 @@ def _max_context_windows(windows: Sequence[range], total: int) -> np.ndarray:
 def _answer_pieces(
     example: SquadExample, document: _Document, tokenizer: tokenization.FullTokenizer
 ) -> tuple[int, int] | None:
-    """First and last piece of the answer, None if impossible: those of its words, or "1895" of "(1895-1943)."."""
+    """First and last piece of the answer, such as "1895" in "(1895-1943).", else of its words; None if impossible."""
     if example.is_impossible:
         return None
     start = document.first_piece[example.start_position]

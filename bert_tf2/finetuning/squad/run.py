@@ -20,13 +20,13 @@ from bert_tf2.training.driver import Export
 def run(options: SquadOptions, export: Export | None = None) -> dict[str, Any] | None:
     """Trains, predicts, scores the predictions, exports; see driver.run.
 
-    Writes into output_dir what the reference writes, and `eval_metrics.json`.
+    Writes the files of the reference and `eval_metrics.json` into output_dir.
     """
     return driver.run(SquadTask(options), export)
 
 
 class SquadTask(Task):
-    """Windows over paragraphs, and the best span in them. An evaluation scores the answers that it writes."""
+    """Finds the best span in windows of paragraphs. An evaluation scores the answers that it writes."""
 
     export_as = "squad"
     predicted_part = "eval"
@@ -34,7 +34,7 @@ class SquadTask(Task):
 
     def __init__(self, options: SquadOptions):
         super().__init__(options)
-        self._windows: list[squad.InputFeatures] = []  # those of the questions to answer
+        self._windows: list[squad.InputFeatures] = []  # the windows of the questions to answer
 
     @property
     def predicts(self) -> bool:
@@ -59,7 +59,7 @@ class SquadTask(Task):
         return self.model.record_kind if part == "train" else records.SQUAD_PREDICT
 
     def features(self, part: str) -> Iterable[Mapping[str, Sequence]]:
-        """The windows; those for prediction are also needed to find the answers."""
+        """Yields the windows; windows for prediction are kept, because `answers` needs them."""
         options, training = self.options, part == "train"
         count = 0
         examples = progress.track(self.examples[part], "Writing features", unit="questions")
@@ -92,12 +92,12 @@ class SquadTask(Task):
     def write(self, answers: squad.Answers) -> Sequence[str]:
         squad.write_answers(self.options.output_dir, answers)
         for found, what in (
-            (answers.longer, "are longer than what the model chose, as in the reference; --answer_offsets cuts them"),
-            (answers.empty, 'are "empty" for want of a possible span, as in the reference; "" with --answer_offsets'),
+            (answers.longer, "are longer than the model's span, as in the reference; --answer_offsets cuts them"),
+            (answers.empty, 'are "empty" because no span is possible, as in the reference; "" with --answer_offsets'),
         ):
             if found:
                 counts = (len(found), len(answers.predictions))
-                logging.warning("%d of %d answers %s. The first is that of question %s", *counts, what, found[0])
+                logging.warning("%d of %d answers %s. The first is the answer to question %s", *counts, what, found[0])
         odds = ["null_odds.json"] if self.options.version_2_with_negative else []
         return ["predictions.json", "nbest_predictions.json", *odds]
 
