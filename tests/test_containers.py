@@ -253,7 +253,7 @@ WRONG = {
         ("fit", {"x": endless(TEXTS, LABELS)}, "y: x has batches"),
         ("fit", alone(endless(TEXTS, LABELS)), "steps_per_epoch"),
         ("fit", {**alone(iter([])), "steps_per_epoch": 1}, "without batches"),
-        ("fit", {**alone(iter([("a", "good")])), "steps_per_epoch": 1}, "each element is a batch"),
+        ("fit", {**alone(iter([("a", "good")])), "steps_per_epoch": 1}, "give batches"),
         ("fit", {"y": None}, "y: is missing"),
         ("fit", {"x": [], "y": []}, "x: has no texts"),
         ("evaluate", alone(data({"id": TEXTS, "text": TEXTS}, LABELS).map(lambda x, y: ({**x, "id": 1}, y))), "'text'"),
@@ -273,7 +273,7 @@ WRONG = {
         ("dataset", {"x": (TEXTS, TEXTS[:2])}, "3 first texts of pairs, but 2"),
         ("dataset", {"y": LABELS[:2]}, "y: 2 rows for 3 texts"),
         ("dataset", {"y": ["good", "", None]}, "labels are empty (rows 2, 3)"),
-        *(("dataset", {"y": [wrong] * 3}, f"'{wrong}' is none of the labels bad, good") for wrong in ("maybe", 2)),
+        *(("dataset", {"y": [wrong] * 3}, f"'{wrong}' is not one of the labels bad, good") for wrong in ("maybe", 2)),
         ("dataset", {"y": [["bad", "good"]] * 3}, "multi_label=True"),
         ("dataset", {"y": [[0.45, 0.55]] * 3}, "kl_divergence"),
         ("dataset", alone(data(TEXTS, LABELS).unbatch()), "dataset.batch(32)"),
@@ -294,7 +294,7 @@ WRONG = {
         ("compile", {"metrics": [keras.metrics.F1Score()]}, "F1Score"),
         ("dataset", {"x": ["ann", "", " "]}, "empty (rows 2, 3)"),
         ("dataset", {"x": [["a", 1]] * 3}, "sentence 1"),
-        ("dataset", {"y": [["X"]] * 3}, "'X' is none of the labels O, NAME"),
+        ("dataset", {"y": [["X"]] * 3}, "'X' is not one of the labels O, NAME"),
         ("dataset", {"y": ["O"] * 3}, "4 words, but 1 tags"),
         ("dataset", {"y": [[[0.5, 0.5]]] * 3}, "one-hot"),
         ("dataset", {"y": [NAN] * 3}, "sentence 1"),
@@ -314,7 +314,7 @@ WRONG = {
 }
 # model -> labels, and weights, that the graph finds to be wrong, and a word of the message
 WRONG_BATCHES = {
-    "films": [(["schön"] * 3, "'schön' is none of the labels"), (LABELS, [1.0, NAN, 1.0], "sample_weight")],
+    "films": [(["schön"] * 3, "'schön' is not one of the labels"), (LABELS, [1.0, NAN, 1.0], "sample_weight")],
     "topics": [([[2, 0, 0]] * 3, "1 or 0")],
     "scores": [(np.ones([3, 2]), "one number"), ([1.0, NAN, 2.0], "nan")],
 }

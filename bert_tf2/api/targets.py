@@ -1,4 +1,4 @@
-"""What users give for `y`: labels, numbers, rows of numbers for each label; of any container, checked, as arrays."""
+"""Reads and checks `y` from any container: labels, numbers, or rows of numbers for each label; returns arrays."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from bert_tf2.weights.task_file import LabelMap
 
 
 def read(y: Any, name: str = "y") -> tuple[list, list[str] | None]:
-    """The rows of `y` as values of Python, and the names of its columns if it is a table with several.
+    """The rows of `y` as values of Python, and the names of its columns if `y` is a table with several columns.
 
-    A text alone is one row. The rows of a table with several columns are lists.
+    A single text is one row. The rows of a table with several columns are lists.
     """
     if isinstance(y, str | bytes):
         y = [y]
@@ -37,7 +37,7 @@ def read(y: Any, name: str = "y") -> tuple[list, list[str] | None]:
 
 
 def _plain(row: Any) -> Any:
-    """A row of numpy or TensorFlow as one of Python, and bytes as texts."""
+    """Converts a row of numpy or TensorFlow to values of Python, and bytes to texts."""
     row = row.numpy() if hasattr(row, "numpy") else row
     row = row.tolist() if hasattr(row, "tolist") else row
     if isinstance(row, list):
@@ -47,11 +47,11 @@ def _plain(row: Any) -> Any:
 
 def check_labels(unknown: set, known: Sequence[str], where: str = "y") -> None:
     if unknown:
-        raise UserError(f"{where}: {sorted(map(str, unknown))[0]!r} is none of the labels {and_more(known)}")
+        raise UserError(f"{where}: {sorted(map(str, unknown))[0]!r} is not one of the labels {and_more(known)}")
 
 
 def numbers_of(labels: Sequence[str]) -> dict[str | int, int]:
-    """The index of each label, by its name and by itself."""
+    """The index of each label, by the name of the label and by the index itself."""
     return {key: number for number, label in enumerate(labels) for key in (label, number)}
 
 
@@ -67,10 +67,10 @@ def _finite(values: list, name: str) -> np.ndarray:
     try:
         found = np.array(values, np.float32, ndmin=1)
     except (TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"{name}: has something else than numbers: {error}") from error
+        raise UserError(f"{name}: has values that are not numbers: {error}") from error
     if not (good := np.isfinite(found)).all():
         raise UserError(
-            f"{name}: row {np.argwhere(~good)[0, 0] + 1} is {found[~good][0]}; give a number, or no such row"
+            f"{name}: row {np.argwhere(~good)[0, 0] + 1} is {found[~good][0]}; give a number, or remove the row"
         )
     return found
 
@@ -85,7 +85,7 @@ def weights_of_rows(values: Any) -> np.ndarray:
 
 
 def weights_of(class_weight: Mapping[str | int, float], label_map: LabelMap | None) -> np.ndarray:
-    """The weights of labels, float32 [L], by names or indexes; 1 for a label that is not named."""
+    """The weights of labels, float32 [L]; `class_weight` has names or indexes. A label that is not named has 1."""
     if label_map is None or label_map.regression or label_map.multi_label:
         raise UserError("class_weight: is for models that give one of several labels; here, give sample_weight")
     labels = label_map.labels
@@ -100,10 +100,10 @@ def weights_of(class_weight: Mapping[str | int, float], label_map: LabelMap | No
 
 
 def balanced(data: tf.data.Dataset, labels: Sequence[str]) -> np.ndarray:
-    """The weights of labels, float32 [L], with which each counts alike: all rows / (L * rows of the label).
+    """The weights of labels, float32 [L], with which each label counts alike: all rows / (L * rows of the label).
 
-    `data` has batches (x, y, ...); in tags [B, F], those with the weight 0 are not counted. Raises UserError if the
-    number of batches is not known.
+    `data` has batches (x, y, ...); tags [B, F] with the weight 0 are not counted. Raises UserError if the number of
+    batches is not known.
     """
     if data.cardinality() < 0:
         given = f"class_weight={{{labels[0]!r}: 1.0, ...}}"
@@ -125,9 +125,10 @@ class Targets:
 
     Attributes:
       labels: the names of the outputs.
-      kind: "regression", "several" or "one", of the labels of a text.
-      takes_vectors: whether the loss compares numbers for each label, [N, L], and not the index of a label.
-      only_0_and_1: whether the numbers for each label of several must be 0 or 1.
+      kind: "regression", or "several" or "one" for the number of labels of a text.
+      takes_vectors: whether the loss compares numbers for each label, [N, L], and not the index of a label; None if
+        that is not known.
+      only_0_and_1: whether the numbers must be 0 or 1 if a text may have several labels.
     """
 
     labels: Sequence[str]
@@ -137,7 +138,7 @@ class Targets:
 
     @classmethod
     def of(cls, label_map: LabelMap, loss: Any) -> Targets:
-        """The reader for what a loss of Keras compares; for a function of the user, `takes_vectors` is None."""
+        """The reader for a loss of Keras; `takes_vectors` is None for a user's function."""
         name = str(getattr(loss, "name", None) or getattr(loss, "__name__", None) or loss)
         takes_vectors: bool | None = "sparse" not in name
         if callable(loss) and not type(loss).__module__.startswith("keras"):
@@ -160,13 +161,13 @@ class Targets:
             if not is_one_hot.all():
                 row = int(np.argmin(is_one_hot))
                 raise UserError(
-                    f"y: row {row + 1} has {found[row]!r:.60}, and not one 1 among 0; shares of labels need another"
-                    " loss, such as kl_divergence"
+                    f"y: row {row + 1} has {found[row]!r:.60}, which is not a single 1 among 0; shares of labels need"
+                    " another loss, such as kl_divergence"
                 )
             return matrix.argmax(1).astype(np.int32)
         values = [row[0] if isinstance(row, list | tuple) and len(row) == 1 else row for row in found]
         if lists := [row for row in values if isinstance(row, list | tuple | dict | set | frozenset)]:
-            raise UserError(f"y: {lists[0]!r:.60} is no label; several labels of a text need multi_label=True")
+            raise UserError(f"y: {lists[0]!r:.60} is not a label; several labels of a text need multi_label=True")
         empty = [n for n, value in enumerate(values) if rows.is_missing(value) or not str(value).strip()]
         rows.refuse(empty, "y", f"of {len(values)} labels are empty", "leave these rows out")
         named = numbers_of(self.labels)
@@ -178,7 +179,7 @@ class Targets:
         lists = []
         for number, row in enumerate(found, 1):
             if not isinstance(row, str | list | tuple | set | frozenset):
-                raise UserError(f"y: row {number} is {row!r:.60}, and not a list of labels")
+                raise UserError(f"y: row {number} is {row!r:.60}, which is not a list of labels")
             lists.append([row] if isinstance(row, str) else [*row])
         if not lists or (matrix := self._matrix(lists, names)) is None:
             check_labels({str(label) for row in lists for label in row if label not in self.labels}, self.labels)
@@ -208,7 +209,7 @@ class Targets:
     # In graphs
 
     def tensor(self, y: tf.Tensor) -> tf.Tensor:
-        """A batch of a dataset as `array` returns it; what is wrong is an InvalidArgumentError, or a UserError."""
+        """`array` for a batch of a dataset; errors are an InvalidArgumentError (in the graph) or a UserError."""
         if isinstance(y, tf.RaggedTensor) or not isinstance(y, tf.Tensor):
             raise UserError(
                 f"y: the dataset has a {type(y).__name__}; a tensor [B] is needed, or one [B, L] of numbers"
@@ -242,7 +243,8 @@ class Targets:
             return y
         good = tf.reduce_all((y == 0) | (y == 1), 1) & (tf.reduce_sum(y, 1) == 1)
         wanted = (
-            " is the largest of a row that is not one 1 among 0; shares of labels need a loss such as kl_divergence"
+            " is the largest of a row that is not a single 1 among 0; shares of labels need a loss such as"
+            " kl_divergence"
         )
         return checked(tf.argmax(y, 1, tf.int32), good, "y: ", tf.reduce_max(y, 1), wanted)
 
@@ -253,13 +255,13 @@ class Targets:
         else:
             found = tf.cast(y, tf.int32) if y.dtype.is_floating else y
             good = (found >= 0) & (found < len(self.labels)) & (tf.cast(found, y.dtype) == y)
-        return checked(found, good, "y: '", y, f"' is none of the labels {and_more(self.labels)}")
+        return checked(found, good, "y: '", y, f"' is not one of the labels {and_more(self.labels)}")
 
 
 def checked(found: tf.Tensor, good: tf.Tensor, before: str, values: tf.Tensor, after: str) -> tf.Tensor:
-    """`found`, if all rows are `good`; else an InvalidArgumentError, with the first of `values` that is not.
+    """Returns `found` if all rows are `good`; else InvalidArgumentError with the first of `values` that is not good.
 
-    `text_rows.in_one_line` makes a UserError of the InvalidArgumentError.
+    `text_rows.in_one_line` converts the InvalidArgumentError to a UserError.
     """
     wrong = tf.boolean_mask(values, ~good)[:1]
     if wrong.dtype != tf.string:
@@ -285,13 +287,13 @@ def vector_metrics(metrics: Any) -> list[str]:
     )  # fmt: skip
     given = []
     for metric in keras.tree.flatten(metrics):
-        with contextlib.suppress(ValueError):  # "acc", and what Keras will refuse
+        with contextlib.suppress(ValueError):  # "acc", and names that Keras will refuse
             given.append(kinds.get(metric) if isinstance(metric, str) else metric)
     return [type(metric).__name__ for metric in given if isinstance(metric, vectors)]
 
 
 def weigh(weights: np.ndarray, x: Any, y: tf.Tensor, *sample_weight: tf.Tensor) -> tuple:
-    """A batch with the weight of the label, float32 [L], for each index in `y`, or one-hot vector."""
+    """Adds to a batch the weight of the label of each row; `weights`: float32 [L], `y`: indexes or one-hot vectors."""
     has_vectors = y.dtype.is_floating and y.shape.rank == 2 and y.shape[1] == len(weights)
     found = tf.gather(weights, tf.argmax(y, -1) if has_vectors else tf.cast(y, tf.int32))
     for given in sample_weight:

@@ -4,7 +4,7 @@
     films.fit(texts, labels, epochs=3, validation_split=0.1)
     films.predict(["a sad film"])       # probabilities, [1, 2]
 
-It is a model of `heads` with `Tokenize` before it. Texts become ids in the pipeline of tf.data, beside the training.
+The model is a model of `heads` after `Tokenize`. The pipeline of tf.data converts texts to ids while the model trains.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from bert_tf2.training.keras_optimizer import AdamWeightDecay, WarmupAndDecay
 from bert_tf2.weights import sources, task_file
 from bert_tf2.weights.task_file import LabelMap
 
-_RATE = 2e-5  # which the reference's README recommends
+_RATE = 2e-5  # the rate that the reference's README recommends
 
 
 # Before, Keras fetched batches within the function that it traced, and its shapes did not depend on the batch.
@@ -54,18 +54,22 @@ def _check_optimizer(optimizer: Any) -> None:
         keras.optimizers.get(optimizer)
     except ValueError as error:
         known = 'a learning rate, "adam", or an optimizer, for a schedule bert_tf2.AdamWeightDecay(schedule)'
-        raise UserError(f"optimizer={optimizer!r:.60}: is no optimizer of Keras; give {known}") from error
+        raise UserError(f"optimizer={optimizer!r:.60}: is not an optimizer of Keras; give {known}") from error
 
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
 class TextModel(keras.Model):
     """A classifier that takes texts, made by `bert_tf2.classifier`.
 
-    Everywhere, `x` has texts, or pairs as tuples, in a list, an array, a column or table of pandas, polars or pyarrow;
-    or two columns as a tuple or a dict; or batches `(x, y)` or `(x, y, sample_weight)` in a `tf.data.Dataset`, a
-    `keras.utils.PyDataset` or a generator; or the arrays of `Bert.tokenize`. `y` has the names of labels or their
-    indexes, or a number for each label if the loss compares these (of a regression numbers; with several labels, a list
-    of names for each text, or 1 and 0 for each label). With `y`, no text may be empty.
+    `x` of all methods is one of
+      - texts, or pairs as tuples, in a list, an array, a column or table of pandas, polars or pyarrow;
+      - two columns as a tuple or a dict;
+      - batches `(x, y)` or `(x, y, sample_weight)` in a `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator;
+      - the arrays of `Bert.tokenize`.
+
+    `y` has the names or the indexes of labels, or a number for each label if the loss compares vectors. In a
+    regression, `y` has numbers; with multi_label, a list of names for each text, or 1 or 0 for each label. With `y`, no
+    text may be empty.
 
     Attributes:
       model: the model of `heads`.
@@ -109,21 +113,21 @@ class TextModel(keras.Model):
         return tf.sigmoid(logits) if self.multi_label else tf.nn.softmax(logits)
 
     def compile(self, optimizer: Any = None, loss: Any = None, metrics: Any = None, **kwargs) -> None:
-        """As in Keras; what is not given is the recipe of run_classifier.py.
+        """As in Keras; arguments that are left out follow the recipe of run_classifier.py.
 
         Args:
-          optimizer: one of Keras; or the learning rate of AdamWeightDecay (2e-5), which each `fit` warms up over a
-            tenth of its steps and lets fall to 0 at its end.
-          loss: of probabilities. By default the cross-entropy, of a regression the squared error.
-          metrics: by default the accuracy; of a regression none. Those of vectors, such as keras.metrics.F1Score, make
-            the loss categorical_crossentropy, the same number for vectors.
+          optimizer: an optimizer of Keras, or the learning rate of AdamWeightDecay (default 2e-5), which each `fit`
+            warms up over a tenth of its steps and decreases to 0 at its end.
+          loss: a loss of probabilities; defaults to the cross-entropy, for a regression to the squared error.
+          metrics: default to the accuracy, for a regression to no metrics. With metrics that compare vectors, such as
+            keras.metrics.F1Score, the default loss is categorical_crossentropy, the same number for vectors.
           **kwargs: with `jit_compile`, all rows have max_seq_length tokens.
         """
         of_one_label = self.model.labeled == "texts" and not (self.regression or self.multi_label)
         if of_one_label and (found := targets.vector_metrics([metrics, kwargs.get("weighted_metrics")])):
             loss = loss or "categorical_crossentropy"
             if "sparse" in _name_of(loss):
-                raise UserError(f'metrics: {found[0]} compares vectors; give loss="categorical_crossentropy", or none')
+                raise UserError(f'metrics: {found[0]} compares vectors; give loss="categorical_crossentropy" or None')
         if loss is None or metrics is None:
             kind = 0 if self.regression else 2 if self.multi_label else 1
             loss = loss or ("mean_squared_error", "sparse_categorical_crossentropy", "binary_crossentropy")[kind]
@@ -136,10 +140,10 @@ class TextModel(keras.Model):
         else:
             _check_optimizer(optimizer)
         self._rate = float(optimizer) if is_rate else None
-        self._is_planned = is_rate  # whether the rate falls to 0, at the end of `fit`
+        self._is_planned = is_rate  # whether the rate decreases to 0 at the end of `fit`
         if self._rate is not None:
             optimizer = AdamWeightDecay(WarmupAndDecay(self._rate, 1, 0))  # until `fit` knows its steps
-        # No dict, in which Keras would find the metrics, and keep them when others are compiled.
+        # Not a dict, because Keras would track the metrics in it and keep them when other metrics are compiled.
         self._compiled_with = types.MappingProxyType({"loss": loss, "metrics": metrics, **kwargs})
         super().compile(optimizer, **self._compiled_with)
         fixed = kwargs.get("jit_compile") is True
@@ -159,18 +163,18 @@ class TextModel(keras.Model):
     def dataset(
         self, x: Any, y: Any = None, sample_weight: Any = None, batch_size: int = 32, shuffle: bool = False
     ) -> tf.data.Dataset:
-        """The batches that `fit`, `evaluate` and `predict` make; raises UserError as they do."""
+        """The batches that `fit`, `evaluate` and `predict` read; raises UserError as these methods do."""
         return self._tokenized(self._batches(x, y, sample_weight, batch_size, shuffle).data)
 
     def _batches(
         self, x: Any, y: Any, sample_weight: Any, batch_size: int, shuffle: bool, most: int | None = None
     ) -> text_rows.Batches:
-        """What is given, as strings or ids; `most` batches of a generator."""
+        """The given data as batches of strings or ids; a generator is read for `most` batches."""
         check_type("batch_size", batch_size, int, low=1)
         if isinstance(x, tf.data.Dataset) or text_rows.has_batches(x):
             if y is not None or sample_weight is not None:
                 name = "sample_weight" if y is None else "y"
-                raise UserError(f"{name}: x has batches, and their own {name} is in each: (x, y, sample_weight)")
+                raise UserError(f"{name}: x has batches, so put {name} into each batch: (x, y, sample_weight)")
             if not isinstance(x, tf.data.Dataset):
                 return text_rows.read_batches(x, functools.partial(self._arrays, of_batch=True), shuffle, most)
             return text_rows.Batches(x, x.take(1))
@@ -181,12 +185,12 @@ class TextModel(keras.Model):
         return text_rows.Batches(data, data.take(1))
 
     def _arrays(self, x: Any, y: Any = None, sample_weight: Any = None, *, of_batch: bool = False) -> tuple:
-        """(x, y, sample_weight) of all rows, as far as they are given; of a batch, x has two columns."""
+        """(x, y, sample_weight) of all rows, without parts that are not given; with `of_batch`, x has two columns."""
         if text_rows.has_ids(x):
             given = dict(x)
         else:
             texts = rows.texts(x)[0]
-            if y is not None and not of_batch:  # of a batch, the graph looks
+            if y is not None and not of_batch:  # the graph checks the texts of a batch
                 text_rows.refuse_blank(texts)
             given = columns(texts)
             given = (*given, tf.fill([len(texts)], "")) if of_batch and len(given) == 1 else given
@@ -196,7 +200,7 @@ class TextModel(keras.Model):
         text_rows.check_counts(given, **others)
         return (given, *others.values())
 
-    @tf.autograph.experimental.do_not_convert  # has no loops over tensors, and the conversion takes seconds
+    @tf.autograph.experimental.do_not_convert  # not needed without loops over tensors, and it takes seconds
     def _tokenized(
         self, data: tf.data.Dataset, cut: CutTexts | None = None, may_be_blank: bool = False
     ) -> tf.data.Dataset:
@@ -210,7 +214,7 @@ class TextModel(keras.Model):
         return data.map(element, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
     def _element(self, x: Any, *others: tf.Tensor, count: Callable | None = None, may_be_blank: bool = False) -> tuple:
-        """A batch of strings or ids as the model takes it."""
+        """Converts a batch of strings or ids to the input of the model."""
         if text_rows.has_ids(x):
             x = text_rows.ids_in_range(x, self.model.config.vocab_size)
         else:
@@ -227,14 +231,14 @@ class TextModel(keras.Model):
 
     @staticmethod
     def _inputs(x: Any) -> Any:
-        """Tensors of what a call takes."""
+        """The input of a call as tensors."""
         if isinstance(x, Mapping) and "input_ids" in x:
             return x
         found = columns(x)
         return found if len(found) > 1 else found[0]
 
     def _one_batch(self, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None) -> tuple:
-        """All rows as one batch (x, y, sample_weight), as far as they are given."""
+        """All rows as one batch (x, y, sample_weight), without the parts that are not given."""
         data = self._tokenized(tf.data.Dataset.from_tensors(self._arrays(x, y, sample_weight)))
         if class_weight is not None:
             data = data.map(functools.partial(targets.weigh, targets.weights_of(class_weight, self._label_map)))
@@ -244,7 +248,7 @@ class TextModel(keras.Model):
     def train_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None, return_dict: bool = False
     ) -> Any:
-        """As in Keras, with texts; see the class. The learning rate of the recipe is constant here."""
+        """As in Keras, with texts; see the class. The learning rate is constant."""
         batch = self._one_batch(x, self._needed(y), sample_weight, class_weight)
         if self._rate is not None and self._is_planned:
             with self.distribute_strategy.scope():
@@ -257,13 +261,13 @@ class TextModel(keras.Model):
         return super().test_on_batch(*self._one_batch(x, self._needed(y), sample_weight), return_dict=return_dict)
 
     def predict_on_batch(self, x: Any) -> np.ndarray:
-        """As in Keras, with texts: what `predict` returns for the rows of one batch."""
+        """As in Keras, with texts: `predict` for the rows of one batch."""
         return super().predict_on_batch(self._one_batch(x)[0])
 
     @staticmethod
     def _needed(y: Any) -> Any:
         if y is None:
-            raise UserError("y: is missing; it has an answer to each row of x")
+            raise UserError("y: is missing; give an answer for each row of x")
         return y
 
     def fit(
@@ -283,9 +287,9 @@ class TextModel(keras.Model):
     ) -> keras.callbacks.History:
         """As in Keras, with texts; see the class for `x` and `y`, and `compile` for the recipe.
 
-        The keys of `class_weight` are labels or their indexes; weights of rows are multiplied with it. "balanced" makes
-        each label count alike, as in scikit-learn. `cut_texts` in the History has for each epoch how many texts of `x`
-        have more than max_seq_length tokens, `val_cut_texts` the same of `validation_data`.
+        The keys of `class_weight` are labels or their indexes. The weight of a row is multiplied by the weight of its
+        label. "balanced" makes each label count alike, as in scikit-learn. In the History, `cut_texts` is the number of
+        texts of `x` with more than max_seq_length tokens, by epoch; `val_cut_texts` is the same for `validation_data`.
         Raises UserError if a text or label is wrong, or the recipe cannot know the steps of an epoch.
         """
         batch_size = 32 if batch_size is None else batch_size
@@ -326,7 +330,7 @@ class TextModel(keras.Model):
 
     @contextlib.contextmanager
     def _traced_once(self, data: tf.data.Dataset) -> Iterator[None]:
-        """In its block, a step of the training is a graph for batches of all sizes."""
+        """In its block, the training step is traced once, as a graph for batches of all sizes."""
         alone = self.distribute_strategy.num_replicas_in_sync == 1 and not self.run_eagerly
         if _FETCHES_BATCHES_OUTSIDE and alone:
             self._step = tf.function(super().train_step, input_signature=[data.element_spec], autograph=False)
@@ -352,7 +356,7 @@ class TextModel(keras.Model):
             raise UserError("validation_data: must be (x, y), (x, y, sample_weight) or a dataset of these")
         text_rows.check_end(given, steps, "validation_steps")
         if hasattr(given, "__next__") and steps is None:
-            raise UserError("validation_data: a generator is read in each epoch; give validation_steps=N, or a list")
+            raise UserError("validation_data: is a generator, read in each epoch; give validation_steps=N, or a list")
         x, y, sample_weight = (given, None, None) if is_dataset else (*given, None)[:3]
         data = self._tokenized(self._batches(x, y, sample_weight, batch_size, False, steps).data, cut)
         text_rows.check_given(data, needs_y=True)
@@ -365,7 +369,7 @@ class TextModel(keras.Model):
             raise UserError(f"callbacks: the recipe has its own schedule of the rate; {instead} has none")
         if steps <= 0:
             raise UserError(
-                "x: a dataset that does not say its number of batches; give steps_per_epoch, or apply"
+                "x: the dataset has an unknown number of batches; give steps_per_epoch, or apply"
                 " tf.data.experimental.assert_cardinality"
             )
         rate = WarmupAndDecay(self._rate, steps * epochs, steps * epochs // 10)
@@ -374,7 +378,10 @@ class TextModel(keras.Model):
         self._is_planned = True
 
     def _make_variables(self, data: tf.data.Dataset) -> None:
-        """Those of the optimizer and the metrics. Within the training step, Keras would trace it twice, for seconds."""
+        """Makes the variables of the optimizer and the metrics.
+
+        If the training step made the variables, Keras would trace it twice, which takes seconds.
+        """
         strategy = self.distribute_strategy
         with strategy.scope():
             self.optimizer.build(self.trainable_variables)
@@ -397,7 +404,7 @@ class TextModel(keras.Model):
         **kwargs,
     ):
         """As in Keras, with texts; see the class."""
-        if not kwargs.get("_use_cached_eval_dataset"):  # Keras' own call, within `fit`
+        if not kwargs.get("_use_cached_eval_dataset"):  # Keras gives this argument when `fit` evaluates
             text_rows.check_end(x, steps, "steps")
             size = 32 if batch_size is None else batch_size
             x = self._tokenized(self._batches(x, y, sample_weight, size, False, steps).data)
@@ -415,17 +422,17 @@ class TextModel(keras.Model):
         *args,
         **kwargs,
     ) -> np.ndarray:
-        """As in Keras, with texts: probabilities float32 [N, L], of a regression [N, 1]."""
+        """As in Keras, with texts: probabilities float32 [N, L]; for a regression, numbers [N, 1]."""
         text_rows.check_end(x, steps, "steps")
         size = 32 if batch_size is None else batch_size
         data = self._tokenized(self._batches(x, None, None, size, False, steps).data, may_be_blank=True)
-        if data.cardinality() == 0:  # which Keras does not expect
+        if data.cardinality() == 0:  # Keras fails without batches
             return np.zeros([0, self.model.num_labels], np.float32)
         with text_rows.in_one_line():
             return super().predict(data, None, verbose, steps, *args, **kwargs)
 
     def _kept(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What task.json says of the task, and of the settings that decide the answers."""
+        """The content of task.json: the task, and the settings that decide the answers."""
         return {"task": self._label_map.task}, {"max_seq_length": self.tokenize.max_seq_length}
 
     def save(self, filepath: str | os.PathLike[str], *args, **kwargs) -> None:
@@ -435,7 +442,7 @@ class TextModel(keras.Model):
         super().save(filepath, *args, **kwargs)
 
     def save_folder(self, output_dir: str | os.PathLike[str]) -> None:
-        """Writes what the script of the task writes; it, export_saved_model.py and `load` go on from there.
+        """Writes the files that the script of the task writes; the script, export_saved_model.py and `load` read them.
 
         Raises UserError if the folder holds another model, or is not writable.
         """
@@ -449,11 +456,11 @@ class TextModel(keras.Model):
         """Writes a SavedModel with export_saved_model.py's signatures, or its ONNX file, into a new folder.
 
         `filepath` is "served/films/1" for a server, `format` "tf_saved_model" or "onnx"; `kwargs` are the script's
-        settings, such as `quantize`. Raises UserError if the folder is there already, or is not writable.
+        settings, such as `quantize`. Raises UserError if the folder exists, or is not writable.
         """
         path = os.path.abspath(path_of("filepath", filepath))
         if os.path.exists(path):
-            raise UserError(f"{path}: is there already; give another folder, or remove it")
+            raise UserError(f"{path}: exists already; give another folder, or remove it")
         files.make_directory(os.path.dirname(path))
         with tempfile.TemporaryDirectory(dir=os.path.dirname(path)) as folder:
             self.save_folder(os.path.join(folder, "model"))
@@ -483,14 +490,15 @@ def classifier(
 
     Args:
       weights, bert_config_file, vocab_file, do_lower_case: see `load`.
-      labels: their names, in the order of the outputs; by default those of the weights.
+      labels: the names of the labels, in the order of the outputs; default to the labels of the weights.
       regression: whether a text has a number in place of a label.
       multi_label: whether a text may have several labels, or none.
-      max_seq_length: texts are cut to this number of tokens; by default as in the training of the weights, else 128.
+      max_seq_length: texts are cut to this number of tokens; defaults to the setting of the weights' training, else
+        to 128.
       random_seed: determines the new weights of the output layer.
 
     Raises:
-      UserError: as `load`; or the labels are missing, wrong, or not those of the weights.
+      UserError: as `load`; or the labels are missing, wrong, or differ from the labels of the weights.
     """
     found = Parts(weights, bert_config_file, vocab_file, do_lower_case, max_seq_length)
     label_map = find_labels(found.source, labels, regression, multi_label)

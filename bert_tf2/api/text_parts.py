@@ -1,4 +1,4 @@
-"""What the models that take texts are made of: weights, a tokenizer, and the meaning of the outputs."""
+"""The parts of the models that take texts: weights, a tokenizer, and the meaning of the outputs."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from bert_tf2.weights.task_file import LabelMap
 _STATED = settings_of(ClassifierOptions)
 RANDOM_SEED: int = _STATED["random_seed"][2]
 _USUAL_LENGTH = _STATED["max_seq_length"][0].flag_default
-_TASK = "tsv"  # of run_classifier.py: one's own tables
+_TASK = "tsv"  # the task of run_classifier.py for the user's own tables
 
 
 def path_of(name: str, given: Any) -> str:
-    """The path that an argument states; raises UserError for none."""
+    """The path in an argument; raises UserError if it is empty."""
     check_type(name, given, os.PathLike)
     if not os.fspath(given).strip():
         raise UserError(f"{name}={given!r}: is empty; give a path")
@@ -43,7 +43,7 @@ def path_of(name: str, given: Any) -> str:
 
 
 def path_of_weights(name: str, weights: Any, bert_config_file: Any, vocab_file: Any, do_lower_case: Any) -> str:
-    """The path of weights, fetched where it is a name at a hub; raises UserError for arguments of other types."""
+    """The path of weights (fetched if it is a name at a hub); raises UserError for arguments of other types."""
     path = path_of(name, weights)
     for other, given in (("bert_config_file", bert_config_file), ("vocab_file", vocab_file)):
         check_type(other, given, os.PathLike, optional=True)
@@ -52,7 +52,7 @@ def path_of_weights(name: str, weights: Any, bert_config_file: Any, vocab_file: 
 
 
 class Parts:
-    """What a model of texts is made of; the arguments are those of `classifier`."""
+    """The parts of a model that takes texts; see `classifier` for the arguments."""
 
     def __init__(self, weights, bert_config_file, vocab_file, do_lower_case, max_seq_length, usual=_USUAL_LENGTH):
         check_process()
@@ -78,23 +78,23 @@ class CutTexts:
     """Counts the texts that are cut, as the pipeline tokenizes them."""
 
     def __init__(self, max_seq_length: int, steps: int | None = None, *, is_logged: bool = True):
-        """`steps`: the batches of an epoch; None if that is not known before its end. The first epoch may be logged."""
-        self.none_are_cut = False  # for pipelines that read long texts in windows
+        """`steps`: the batches of an epoch, None if not known before its end; `is_logged`: logs the first epoch."""
+        self.none_are_cut = False  # True for pipelines that read long texts in windows
         self._max_seq_length = max_seq_length
         self._steps = steps
         self._is_logged = is_logged
         self._lock = threading.Lock()
-        self._batches: dict[int, list[int]] = {}  # how many texts of each were cut, in each pass over the data
-        self._first = [0, 0, 0]  # of the first epoch: the batches, the texts that were cut, all texts
+        self._batches: dict[int, list[int]] = {}  # batch -> the number of cut texts, in each pass over the data
+        self._first = [0, 0, 0]  # counts of the first epoch: batches, cut texts, all texts
 
     def add(self, number: tf.Tensor, cut: tf.Tensor) -> tf.Operation:
-        """Counts the batch with this number, bool [B], in a graph. The batches of a pass may come in any order."""
+        """Counts the cut texts of batch `number` in a graph; `cut`: bool [B]. Batches may come in any order."""
 
         def note(number: np.int64, cut: np.ndarray) -> None:
             with self._lock:
                 passes = self._batches.setdefault(int(number), [])
                 passes.append(int(cut.sum()))
-                if len(passes) == 1 and number < (self._steps or np.inf):  # others are fetched ahead
+                if len(passes) == 1 and number < (self._steps or np.inf):  # further batches are prefetched
                     self._first = [
                         have + more for have, more in zip(self._first, (1, passes[0], len(cut)), strict=True)
                     ]
@@ -104,9 +104,10 @@ class CutTexts:
         return tf.numpy_function(note, [number, cut], [])
 
     def of_epochs(self, epochs: int, batches: int | None = None) -> list[int] | None:
-        """The number for each epoch; None if the pipeline has ids, not texts.
+        """The number of cut texts for each epoch; None if the pipeline has ids, not texts.
 
-        `batches`: those of the data, of which an epoch takes the next `steps`; None if each begins with the first.
+        `batches`: the number of batches of the data if each epoch reads the next `steps` batches; None if each epoch
+        begins with the first batch.
         """
         if self.none_are_cut:
             return [0] * epochs
@@ -131,7 +132,7 @@ def write_folder(
     content: Mapping[str, Any] | None,
     step: int,
 ) -> None:
-    """Writes a checkpoint with what the scripts keep beside it; `content` is that of task.json."""
+    """Writes a checkpoint with the files that the scripts keep beside it; `content` is the content of task.json."""
     output_dir = path_of("output_dir", output_dir)
     variables = checkpoint.tf1_variables(model)
     model_folder.save(output_dir, variables, step, model.config, tokenizer, label_map, content)
@@ -140,14 +141,14 @@ def write_folder(
 def span_settings(
     method: str, folder: str, given: Mapping[str, Any], may_be_missing: bool | None, **usual: int
 ) -> dict[str, Any]:
-    """The settings of SQUAD as given, as kept by the training in `folder`, as usual, or as in the script.
+    """The settings of SQUAD: as given, else as kept by the training in `folder`, else `usual`, else the script's.
 
-    And `version_2_with_negative`, which is `may_be_missing`, or as in the training. Raises UserError.
+    The result also has `version_2_with_negative`: `may_be_missing`, else as in the training. Raises UserError.
     """
     check_type("may_be_missing", may_be_missing, bool, optional=True)
     kept = task_file.settings(folder, {name: type(usual) for name, usual in SQUAD.items()})
     if unknown := sorted(given.keys() - SQUAD.keys()):
-        raise UserError(f"{method}() has no setting {unknown[0]}; there are {', '.join(SQUAD)}")
+        raise UserError(f"{method}() has no setting {unknown[0]}; the settings are {', '.join(SQUAD)}")
     stated = {**SQUAD, **usual, **kept, **given}
     for name, default in SQUAD.items():
         check_type(name, stated[name], type(default), low=1 if type(default) is int else None)
@@ -163,13 +164,13 @@ def find_labels(
     multi_label: bool = False,
     tags: bool = False,
 ) -> LabelMap:
-    """The meaning of the outputs: as given, else as the weights have it; `tags`: of words."""
+    """The meaning of the outputs: as given, else as the weights have it; `tags`: whether words have the labels."""
     found = task_file.label_map_of(source)
     for name, value in (("regression", regression), ("multi_label", multi_label)):
         check_type(name, value, bool)
     if regression and (multi_label or given is not None):
         other = "multi_label=True" if multi_label else f"labels={given!r:.60}"
-        raise UserError(f"regression=True, {other}: a text has a number in place of labels; leave one of the two out")
+        raise UserError(f"regression=True, {other}: a text has a number in place of labels; give only one of both")
     if isinstance(given, str | set | frozenset | Mapping) or (given is not None and not isinstance(given, Iterable)):
         raise UserError(f"labels={given!r:.60}: must be a list of names, in the order of the outputs")
     if given is None and not regression:
@@ -181,7 +182,7 @@ def find_labels(
     if [*range(len(names))] == [*names]:  # `y` has the same numbers, as the indexes of the labels
         names = tuple(map(str, names))
     if any(isinstance(name, str) and not name.strip() for name in names):
-        raise UserError(f"labels={given!r:.60}: one is empty; leave the rows of the table out that have no label")
+        raise UserError(f"labels={given!r:.60}: a label is empty; leave out the rows of the table without a label")
     if not all(isinstance(name, str) for name in names) or (len(names) < 2 and not regression):
         raise UserError(
             f"labels={given!r:.60}: must be two names or more, as texts (or 0, 1, 2, ...); y may have the names or"

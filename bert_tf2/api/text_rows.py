@@ -1,4 +1,4 @@
-"""What users give for `x`, with what belongs to each row: counted, divided, and as batches of tf.data."""
+"""Reads `x`, with the labels and weights of its rows: counts them, divides them, and makes batches of tf.data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def has_batches(x: Any) -> bool:
 
 
 def check_counts(texts: Any, **others: Any) -> int:
-    """Returns the number of texts; raises UserError, which names it, if something else has not as many rows."""
+    """Returns the number of texts; raises UserError for an argument with another number of rows, by its name."""
     named = {"x": texts} if not isinstance(texts, tuple) else {f"x[{n}]": part for n, part in enumerate(texts)}
     named = {f"x[{name!r}]": part for name, part in texts.items()} if isinstance(texts, Mapping) else named
     count = len(next(iter(named.values())))
@@ -41,25 +41,25 @@ def check_counts(texts: Any, **others: Any) -> int:
 
 
 def check_given(data: tf.data.Dataset, needs_y: bool) -> None:
-    """Raises UserError if batches (x, y, ...) are none at all, or have no y."""
+    """Raises UserError if there are no batches (x, y, ...), or they have no y."""
     if data.cardinality() == 0:
         raise UserError("x: has no texts")
     if needs_y and not (isinstance(data.element_spec, tuple) and len(data.element_spec) > 1):
-        raise UserError("y: is missing; it has an answer to each row of x, and stands behind it in a batch: (x, y)")
+        raise UserError("y: is missing; give an answer for each row of x, in a batch as (x, y)")
 
 
 def check_end(x: Any, steps: int | None, name: str) -> None:
-    """Raises UserError for a wrong `steps`, an argument with this name, or none for batches without an end."""
+    """Raises UserError if `steps`, the argument `name`, is wrong, or is None for batches without an end."""
     check_type(name, steps, int, low=1, optional=True)
     endless = isinstance(x, keras.utils.PyDataset) and x.num_batches is None
     if isinstance(x, tf.data.Dataset):
         endless = x.cardinality() == tf.data.INFINITE_CARDINALITY
     if endless and steps is None:
-        raise UserError(f"x: an endless dataset; give {name}=N, the number of batches to read")
+        raise UserError(f"x: is an endless dataset; give {name}=N, the number of batches to read")
 
 
 def check_epochs(epochs: Any, callbacks: Any, first_epoch: Any, validation_freq: Any) -> None:
-    """Raises UserError for arguments of `fit` that Keras would use later, in the midst of a training."""
+    """Raises UserError for wrong arguments of `fit` that Keras would use only in the middle of the training."""
     check_type("epochs", epochs, int, low=1)
     check_type("initial_epoch", first_epoch, int, low=0)
     if not isinstance(validation_freq, list | tuple | set | range):
@@ -67,15 +67,15 @@ def check_epochs(epochs: Any, callbacks: Any, first_epoch: Any, validation_freq:
     for callback in keras.tree.flatten(() if callbacks is None else callbacks):
         if isinstance(callback, type) or not hasattr(callback, "set_model"):
             raise UserError(
-                f"callbacks: {callback!r:.60} is no callback of Keras, such as keras.callbacks.CSVLogger(path)"
+                f"callbacks: {callback!r:.60} is not a callback of Keras, such as keras.callbacks.CSVLogger(path)"
             )
 
 
 def words_of(given: Any, name: str = "x") -> list[list[str]]:
-    """The words of sentences, or the tags, of which a text has blanks between them; a text alone is one sentence.
+    """The words (or tags) of sentences; a sentence may be a text with blanks between the words.
 
-    `given` is a list, tuple, array, column, tensor, or a table with one column; of an array, "" behind the words is
-    left out. Raises UserError.
+    `given` is a list, tuple, array, column, tensor, or a table with one column; or a single text, which is one
+    sentence. "" after the words of an array is left out. Raises UserError.
     """
     found, names = read(given, name)
     if names:
@@ -85,7 +85,7 @@ def words_of(given: Any, name: str = "x") -> list[list[str]]:
     rows.refuse(missing, name, f"of {len(found)} sentences are missing", "leave these rows out")
     for number, row in enumerate(found, 1):
         if not isinstance(row, str | list | tuple):
-            raise UserError(f"sentence {number}: {row!r:.60} is no list of words or tags, and no text of them")
+            raise UserError(f"sentence {number}: {row!r:.60} is neither a list nor a text of words or tags")
         is_text = (
             not isinstance(given, list | tuple) and len(row) == 1 and isinstance(row[0], str)
         )  # of an array [N, 1]
@@ -99,18 +99,18 @@ def words_of(given: Any, name: str = "x") -> list[list[str]]:
 
 
 def refuse_blank(texts: list[rows.Text]) -> None:
-    """Raises UserError for texts without a word, where each has a label."""
+    """Raises UserError for texts without a word, because each text has a label."""
     blank = [number for number, text in enumerate(texts) if not "".join(text).strip()]
     rows.refuse(blank, "x", f"of {len(texts)} texts are empty", "leave these rows out")
 
 
 def divide(share: float, *given: Any) -> tuple[list, list]:
-    """The first rows of each that is given, then the last ones, as Keras divides them; None remains."""
+    """Divides each of `given` into the first rows and the last rows, as Keras does; None remains None."""
     check_type("validation_split", share, float, low=0)
     count = check_counts(given[0])
     first = int(count * (1.0 - share))
     if not 0 < first < count:
-        raise UserError(f"validation_split={share}: of {count} texts, none remain for training or validation")
+        raise UserError(f"validation_split={share}: no text of {count} remains for training or for validation")
 
     def cut(part: Any, chosen: slice) -> Any:
         if isinstance(part, tuple):
@@ -126,7 +126,7 @@ def divide(share: float, *given: Any) -> tuple[list, list]:
 
 
 class Batches(NamedTuple):
-    """Batches as a dataset, and the first of them alone, because a generator yields each only once."""
+    """Batches as a dataset, and the first batch alone, because a generator yields each batch only once."""
 
     data: tf.data.Dataset
     first: tf.data.Dataset
@@ -139,26 +139,26 @@ def read_batches(
 
     Args:
       given: has batches x, (x, y) or (x, y, sample_weight).
-      arrays: makes a tuple of arrays, or of tuples or dicts of arrays, [rows, ...] each, of the parts of a batch.
+      arrays: converts the parts of a batch to a tuple of arrays [rows, ...], or of tuples or dicts of such arrays.
       shuffle: whether the batches of a PyDataset come in another order each time, as in Keras.
-      most: the number of batches to be read of a generator, if there is one.
-      same_length: whether the rows of ids of all batches have one length.
+      most: the maximum number of batches to read from a generator; None if there is no maximum.
+      same_length: whether the rows of ids of all batches have the same length.
     """
     is_indexed = isinstance(given, keras.utils.PyDataset)
 
     def read(batch: Any) -> tuple:
         parts = rows.parts_of(batch)
         if len(parts) > 1 and isinstance(parts[0], str):
-            raise UserError("x: a single text; each element is a batch, as in Keras: (list of texts, list of labels)")
+            raise UserError("x: is a single text; give batches, as in Keras: (list of texts, list of labels)")
         return arrays(*parts)
 
     count = given.num_batches if is_indexed else None
     if count == 0:
-        raise UserError("x: a PyDataset without batches")
+        raise UserError("x: is a PyDataset without batches")
     try:
         element = given[0] if is_indexed else next(given)
     except StopIteration:
-        raise UserError("x: a generator without batches, or which was read before; make another") from None
+        raise UserError("x: the generator has no batches, or was read before; make another generator") from None
     example = read(element)
 
     def elements() -> Iterator[tuple]:
@@ -191,20 +191,20 @@ def read_batches(
 
 
 def texts_in_graph(x: Any) -> tuple[tf.Tensor, ...]:
-    """The columns of texts, strings [B], of a batch of a dataset."""
+    """The columns of texts in a batch of a dataset, strings [B] each."""
     if isinstance(x, Mapping):
         wrong = [name for name, column in x.items() if getattr(column, "dtype", None) != tf.string]
         if wrong or len(x) > 2:
             names, first = and_more([*map(repr, x)], 6), next((name for name in x if name not in wrong), "text")
             raise UserError(
-                f"x: the dataset has the columns {names}, and texts are needed; choose theirs with"
+                f"x: the dataset has the columns {names}; choose the columns of texts with"
                 f" data.map(lambda x, y: (x[{first!r}], y))"
             )
     return columns(x)
 
 
 def refuse_blank_in_graph(x: tuple[tf.Tensor, ...], may_be_blank: bool) -> tuple[tf.Tensor, ...]:
-    """The columns, or an InvalidArgumentError if a row has no word in any of them, unless it may."""
+    """The columns; InvalidArgumentError if a row has no word in any column, unless `may_be_blank`."""
     if may_be_blank:
         return x
     lengths = tf.add_n([tf.strings.length(tf.strings.strip(tf.reshape(column, [-1]))) for column in x])
@@ -213,7 +213,7 @@ def refuse_blank_in_graph(x: tuple[tf.Tensor, ...], may_be_blank: bool) -> tuple
 
 
 def ids_in_range(x: Mapping[str, tf.Tensor], vocab_size: int) -> dict[str, tf.Tensor]:
-    """The features of a batch, or an InvalidArgumentError if an id has no entry in the vocabulary."""
+    """The features of a batch; InvalidArgumentError if an id has no entry in the vocabulary."""
     ids = tf.convert_to_tensor(x["input_ids"])
     after = f", and the ids of the vocabulary are 0 to {vocab_size - 1}"
     return {**x, "input_ids": checked(ids, (ids >= 0) & (ids < vocab_size), "x: input_ids has ", ids, after)}
@@ -225,10 +225,10 @@ def _is_no_retracing(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def in_one_line() -> Iterator[None]:
-    """Makes a UserError of what a graph found wrong in texts or labels, whose message is one sentence in many lines.
+    """Converts an error of a graph about texts or labels, which has many lines, to a UserError with its sentence.
 
-    In its block, TensorFlow does not warn of functions that were traced often: of several models, such as those of a
-    cross-validation, each has its own.
+    In its block, TensorFlow does not warn of functions that were traced often, because each of several models (in a
+    cross-validation, say) has its own functions.
     """
     logger = logging.getLogger("tensorflow")
     added = _is_no_retracing not in logger.filters

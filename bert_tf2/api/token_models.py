@@ -35,17 +35,17 @@ from bert_tf2.support.settings import check_type
 
 
 class _WindowModel(TextModel):
-    """A model whose `fit` and `evaluate` have a row for each window of a text, as the scripts make them.
+    """A model whose `fit` and `evaluate` have a row for each window of a text; windows are made as in the scripts.
 
-    A `tf.data.Dataset` has batches of x, (x, y) or (x, y, sample_weight). It is read to its end before the first step,
-    and is then like lists: `fit` shuffles the windows, and `batch_size` counts them. Each batch of a PyDataset or of a
-    generator makes one step, with all of its windows.
+    A `tf.data.Dataset` has batches of x, (x, y) or (x, y, sample_weight). The dataset is read to its end before the
+    first step and then treated like lists: `fit` shuffles the windows, and `batch_size` is a number of windows. Each
+    batch of a PyDataset or a generator makes one step with all of its windows.
     """
 
     def _batches(
         self, x: Any, y: Any, sample_weight: Any, batch_size: int, shuffle: bool, most: int | None = None
     ) -> text_rows.Batches:
-        """The windows, each with max_seq_length tokens; `most` batches of a generator."""
+        """The windows, each with max_seq_length tokens; a generator is read for `most` batches."""
         if isinstance(x, tf.data.Dataset) and y is None and sample_weight is None:
             x, y, sample_weight = self._read(x, most)
         if text_rows.has_batches(x):
@@ -72,15 +72,15 @@ class _WindowModel(TextModel):
     @staticmethod
     def _inputs(x: Any) -> Any:
         if not text_rows.has_ids(x):
-            raise UserError("a call of this model takes the windows of `dataset`; `predict` takes texts")
+            raise UserError("this model can only be called with the windows of `dataset`; use `predict` for texts")
         return x
 
     def predict_on_batch(self, x: Any) -> list:
-        """What `predict` returns."""
+        """The same as `predict`."""
         return self.predict(x)
 
     def _answers(self, x: Any, steps: int | None, answers: Callable[[Any], list]) -> list:
-        """The answers to all rows; `answers` makes those to rows that are no dataset."""
+        """The answers to all rows; `answers` computes the answers to rows in a container other than a dataset."""
         text_rows.check_end(x, steps, "steps")
         if isinstance(x, tf.data.Dataset):
             return answers(self._read(x, steps)[0])
@@ -99,17 +99,17 @@ class _WindowModel(TextModel):
         return data.prefetch(tf.data.AUTOTUNE)
 
     def _read(self, data: tf.data.Dataset, most: int | None = None) -> list[list | None]:
-        """The rows of x, y and sample_weight in `most` batches of a dataset; None for what it does not have."""
+        """The rows of x, y and sample_weight in `most` batches of a dataset; None for parts that it does not have."""
         data = data if most is None else data.take(most)
         if data.cardinality() == tf.data.INFINITE_CARDINALITY:
-            raise UserError("x: an endless dataset, and all of it is read before the first step; give data.take(N)")
+            raise UserError("x: is an endless dataset, which is read before the first step; give data.take(N)")
         batches = [[*map(_rows_of, self._parts(element))] for element in data]
         found = [[*itertools.chain.from_iterable(rows)] for rows in zip(*batches, strict=True)]
         return [*found, *[None] * (3 - len(found))] if found else [[], [], None]
 
     @staticmethod
     def _parts(element: Any) -> tuple:
-        """x and what follows it in an element of a dataset; of a dict, the column, or a tuple of columns."""
+        """x and the parts after it in an element of a dataset; x of a dict is its column or a tuple of its columns."""
         x, *others = element if isinstance(element, tuple) else (element,)
         if isinstance(x, Mapping):
             x = tuple(x.values()) if len(x) > 1 else next(iter(x.values()))
@@ -121,20 +121,20 @@ class _WindowModel(TextModel):
 
 
 def _rows_of(batch: Any) -> list:
-    """The rows of a batch: of a tensor [B, ...], or of a tuple of such tensors as tuples."""
+    """The rows of a tensor [B, ...]; tuples for a tuple of such tensors."""
     if isinstance(batch, tuple):
         return [*zip(*map(_rows_of, batch), strict=True)]
     if not isinstance(batch, tf.Tensor | tf.RaggedTensor):
-        raise UserError(f"x: the dataset has a {type(batch).__name__}, and tensors are needed, or tuples of them")
+        raise UserError(f"x: the dataset has a {type(batch).__name__}; tensors or tuples of tensors are needed")
     if not batch.shape.rank:
-        raise UserError("x: a dataset of single texts; it needs `dataset.batch(32)`")
+        raise UserError("x: is a dataset of single texts; give `dataset.batch(32)`")
     if isinstance(batch, tf.RaggedTensor):
         return _decoded(batch.to_list())
     return _decoded(batch.numpy().tolist())
 
 
 def _decoded(value: Any) -> Any:
-    """Strings in place of bytes, in lists of lists."""
+    """Decodes bytes to strings, in nested lists."""
     if isinstance(value, list):
         return [*map(_decoded, value)]
     try:
@@ -144,7 +144,7 @@ def _decoded(value: Any) -> Any:
 
 
 def _as_long_as_needed(features: dict[str, tf.Tensor], *others: tf.Tensor) -> tuple:
-    """A batch without the columns [B, F] that are padding in all of its rows."""
+    """Removes the last columns of a batch [B, F], which are padding in all rows."""
     whole, length = features["input_mask"].shape[1], tf.reduce_max(tf.reduce_sum(features["input_mask"], 1))
 
     def cut(values: tf.Tensor) -> tf.Tensor:
@@ -157,19 +157,19 @@ def _as_long_as_needed(features: dict[str, tf.Tensor], *others: tf.Tensor) -> tu
 class TagModel(_WindowModel):
     """A tagger of words, made by `bert_tf2.tagger`.
 
-    `x` has sentences, each a list of words, or a text with blanks between the words; `y` a list of tags for each, or a
-    text of tags; tags are names or indexes of labels, `sample_weight` is a number for each sentence. Long sentences are
-    read in windows.
+    `x` has sentences: lists of words, or texts with blanks between the words. `y` has a list (or a text) of tags for
+    each sentence; tags are names or indexes of labels. `sample_weight` is a number for each sentence. Long sentences
+    are read in windows.
 
-    In a dataset, a batch of each is strings [B] with blanks, a ragged tensor [B, words], or a tensor [B, most words]
-    with "" behind the words, and anything behind the tags.
+    In a dataset, a batch of sentences or tags is strings [B] with blanks, a ragged tensor [B, words], or a tensor
+    [B, most words], padded with "" after the words and with any value after the tags.
     """
 
     def compile(self, optimizer: Any = None, loss: Any = None, metrics: Any = None, **kwargs) -> None:
-        """See TextModel.compile; padding and all pieces of a word but the first have weight 0."""
+        """See TextModel.compile; only the first piece of each word has a weight other than 0."""
         if found := targets.vector_metrics([metrics, kwargs.get("weighted_metrics")]):
             raise UserError(
-                f"metrics: {found[0]} compares vectors, and here are tags of words; compute it of `predict`"
+                f"metrics: {found[0]} compares vectors, but `y` has tags of words; compute it from `predict`"
             )
         loss = loss or keras.losses.SparseCategoricalCrossentropy(reduction="mean_with_sample_weight")
         kwargs = {"weighted_metrics": ["accuracy"], **kwargs}
@@ -196,7 +196,7 @@ class TagModel(_WindowModel):
         rows.refuse(empty, "x", f"of {len(sentences)} sentences are empty", "leave these rows out")
         for number, words in enumerate(sentences, 1):
             if not all(isinstance(word, str) for word in words):
-                raise UserError(f"sentence {number}: {words!r:.60} is no list of words")
+                raise UserError(f"sentence {number}: {words!r:.60} is not a list of words")
         return sentences
 
     def _targets(self, y: Any) -> list[list[str]]:
@@ -206,7 +206,7 @@ class TagModel(_WindowModel):
         return [[self.labels[numbers[tag]] for tag in tags] for tags in found]
 
     def _tag(self, number: int, tag: Any) -> str | int:
-        """A tag by name or index, also of a one-hot vector."""
+        """The name or the index of a tag, which may be a one-hot vector."""
         if isinstance(tag, str | int | float):
             return tag
         is_one_hot = isinstance(tag, list | tuple) and all(isinstance(part, int | float) for part in tag)
@@ -220,13 +220,13 @@ class TagModel(_WindowModel):
         found = super()._read(data, most)
         if len(found[0]) > 1 and all(isinstance(row, str) and len(row.split()) < 2 for row in found[0]):
             raise UserError(
-                "x: each text of the dataset is a single word; single sentences need `dataset.ragged_batch(32)`"
+                "x: each text of the dataset is a single word; batch sentences with `dataset.ragged_batch(32)`"
             )
         return found
 
     @staticmethod
     def _parts(element: Any) -> tuple:
-        """Padded words and tags [B, most words] become ragged ones."""
+        """Converts padded words and tags [B, most words] to ragged tensors."""
         x, *others = parts = _WindowModel._parts(element)
         if isinstance(x, tf.RaggedTensor) or x.shape.rank != 2:
             return parts
@@ -236,7 +236,7 @@ class TagModel(_WindowModel):
         return (words, *others)
 
     def _rows(self, x: list[list[str]], y: list[list[str]], weights: np.ndarray) -> tuple:
-        """Features and label ids, int32 [windows, F] each, and float32 weights of these."""
+        """Features and label ids, int32 [windows, F] each, and the float32 weights of the label ids."""
         for number, (words, tags) in enumerate(zip(x, y, strict=True), 1):
             if len(words) != len(tags):
                 raise UserError(f"sentence {number}: {len(words)} words, but {len(tags)} tags")
@@ -275,8 +275,8 @@ def tagger(
 class SpanTextModel(_WindowModel):
     """A model that finds answers in paragraphs, made by `bert_tf2.answerer`.
 
-    `x` has pairs (question, paragraph), or is a tuple of both columns. `y` has for each question its answer, which is
-    where the paragraph has these words first; or (answer, start) as in SQuAD; "" if the paragraph does not say it.
+    `x` has pairs (question, paragraph), or is a tuple of both columns. `y` has for each question an answer, the first
+    place in the paragraph with these words; or (answer, start) as in SQuAD; or "" if the paragraph has no answer.
     `sample_weight` is a number for each question.
 
     In a dataset, elements are ((question, paragraph), answer) or ((question, paragraph), (answer, start)): strings [B],
@@ -301,12 +301,12 @@ class SpanTextModel(_WindowModel):
 
     @staticmethod
     def _parts(element: Any) -> tuple:
-        """A tuple of two columns alone is x."""
+        """Takes an element that is only a tuple of two columns as x."""
         is_pair = isinstance(element, tuple) and not isinstance(element[0], tuple)
         return (element,) if is_pair else _WindowModel._parts(element)
 
     def _targets(self, y: Any) -> list[tuple[str, int | None]]:
-        """(answer, its first character) for each question."""
+        """(answer, the index of its first character or None) for each question."""
         if isinstance(y, tuple) and len(y) == 2 and not any(isinstance(part, str | tuple) for part in y):
             y = [*zip(*(targets.read(part)[0] for part in y), strict=True)]
         found = []
@@ -329,14 +329,14 @@ class SpanTextModel(_WindowModel):
         return columns
 
     def _rows(self, x: Any, y: list[tuple[str, int | None]], weights: np.ndarray) -> tuple:
-        """Features, int32 [windows, F] each; first and last token of the answer, int32 [windows, 2]; weights."""
+        """Features, int32 [windows, F] each; the first and last token of the answer, int32 [windows, 2]; weights."""
         found, version_2 = [], self.settings["version_2_with_negative"]
         for number, (question, context, (text, start)) in enumerate(zip(*x, y, strict=True)):
             start = context.find(text) if start is None else start
             if text and start < 0:
                 raise UserError(f"y: the paragraph of question {number + 1} does not have the words {text!r:.60}")
             if not text and not version_2:
-                raise UserError(f'y: question {number + 1} has the answer ""; answerer(..., may_be_missing=True) may')
+                raise UserError(f'y: question {number + 1} has the answer ""; give answerer(..., may_be_missing=True)')
             answer = {"is_impossible": not text, "answers": [{"text": text, "answer_start": start}]}
             found.append({"context": context, "qas": [{"id": number, "question": question, **answer}]})
         examples = squad.examples_of({"data": [{"paragraphs": found}]}, "the questions", True, version_2)
@@ -354,7 +354,7 @@ class SpanTextModel(_WindowModel):
         steps: int | None = None,
         callbacks: Any = None,
     ) -> list[SpanAnswer]:
-        """The answer to each question, with its probability; "" if there is none."""
+        """The answer to each question, with its probability; "" if the paragraph has no answer."""
         size = 8 if batch_size is None else batch_size
         check_type("batch_size", size, int, low=1)
         how = (self.settings, self.model.config.max_position_embeddings, size)
@@ -369,7 +369,7 @@ def _strings(x: Any) -> tuple[list[str], list[str]]:
     """The columns of questions and paragraphs."""
     found, _ = rows.texts(x)
     if not all(isinstance(row, tuple) for row in found):
-        raise UserError("x: has single texts; each row is a tuple, (question, paragraph)")
+        raise UserError("x: has single texts; each row must be a tuple (question, paragraph)")
     return [question for question, _ in found], [paragraph for _, paragraph in found]
 
 
@@ -388,10 +388,10 @@ def answerer(
 
     Args:
       weights, max_seq_length, bert_config_file, vocab_file, do_lower_case, random_seed: see `classifier`.
-      may_be_missing: whether a paragraph may not have the answer, as in SQuAD 2.0; by default as in the training of the
-        weights, else False.
+      may_be_missing: whether a paragraph may have no answer, as in SQuAD 2.0; defaults to the setting of the weights'
+        training, else to False.
       **settings: run_squad.py's `doc_stride`, `max_query_length`, `n_best_size`, `max_answer_length`,
-        `null_score_diff_threshold`; by default those of the training of the weights, else those of the script.
+        `null_score_diff_threshold`; default to the settings of the weights' training, else to the script's defaults.
 
     Raises:
       UserError: as `classifier`, or a setting is unknown or wrong.
