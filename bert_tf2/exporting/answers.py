@@ -1,7 +1,7 @@
-"""The signatures of models whose answers are parts of a text: of questions (task squad), and taggers (task ner).
+"""The signatures of models whose answers are parts of a text: answers to questions (squad) and tagged words (ner).
 
 squad: a long paragraph is divided into windows, the model scores the spans of each window, and the best span over all
-windows is the answer, by the rules of run_squad.py as graph operations. ner: words with their labels.
+windows is the answer. The graph operations follow the rules of run_squad.py. ner: words with their labels.
 
 Dimensions: B questions or texts, W windows of all questions, F positions, N pieces of all paragraphs, L labels.
 """
@@ -19,14 +19,14 @@ from bert_tf2.exporting.request_checks import Rows, checked_texts
 from bert_tf2.exporting.signatures import Outputs, Setting, Task, fill_rows, windows
 from bert_tf2.finetuning import squad
 
-# Windows in the encoder at a time; a long paragraph has many more than the usual number of rows in a batch.
+# The number of windows that the encoder gets at a time; a long paragraph has many more windows than a usual batch.
 _WINDOWS_AT_A_TIME = 32
 
 
 def max_context(pieces: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Whether this window has the most context for a piece, bool [W, F]: see squad._max_context_windows.
+    """Whether a window has the most context for the piece at a position, bool [W, F]: see squad._max_context_windows.
 
-    `pieces`: int32 [W, F], which of all `count` pieces of the paragraphs stands at a position; -1 for none.
+    `pieces`: int32 [W, F], the index of the piece at each position, among all `count` pieces; -1 if there is no piece.
     """
     inside = tf.cast(pieces >= 0, tf.int32)
     within, length = tf.cumsum(inside, axis=1) - 1, tf.reduce_sum(inside, axis=1, keepdims=True)
@@ -44,10 +44,11 @@ def max_context(pieces: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 def best_spans(
     start_logits: tf.Tensor, end_logits: tf.Tensor, may_start: tf.Tensor, may_end: tf.Tensor, options: ExportOptions
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns the best span of each row, like squad.compute_predictions: among equal scores, the first one.
+    """Finds the best span of each row, like squad.compute_predictions: the first span among equal scores.
 
-    All are [B, F]; `may_start`, `may_end`: where a span may begin and end. Returns the positions of first and last
-    pieces, int32 [B], and the scores, float64 [B]: -infinity in a row without a span, whose positions are undefined.
+    All tensors are [B, F]; `may_start`, `may_end`: whether a span may begin or end at a position. Returns the positions
+    of first and last pieces, int32 [B], and the scores, float64 [B]. A row without a span has the score -infinity and
+    undefined positions.
     """
     count = tf.minimum(options.n_best_size, tf.shape(start_logits)[1])
     start_values, starts = tf.math.top_k(start_logits, count)  # [B, n]
@@ -66,10 +67,11 @@ def best_spans(
 
 
 class SpanFinder(Task):
-    """For ids start_logits, end_logits [B, F], which are modeling.MASKED_SCORE at padding.
+    """Outputs for ids: start_logits, end_logits [B, F], which are modeling.MASKED_SCORE at padding.
 
-    For texts answer, string [B], the part of the context from the character start to end (exclusive), score [B], and
-    null_odds [B]: the score of "no answer" minus that of the best span. Without an answer it is "", from -1 to -1.
+    Outputs for texts, [B]: answer (string), the part of the context from the character start to end (exclusive); score;
+    and null_odds, the score of "no answer" minus the score of the best span. If the context has no answer, answer is ""
+    and start and end are -1.
     """
 
     stated = ("doc_stride", "max_query_length", "n_best_size", "max_answer_length", "null_score_diff_threshold")
@@ -90,12 +92,12 @@ class SpanFinder(Task):
         options = self.setting.options
         of_windows, rows = windows(pieces, options.max_query_length, options.max_seq_length, options.doc_stride)
         inputs = self.combine(of_windows)
-        places = tf.maximum(inputs.words - tf.size(pieces["question"].ids), -1)  # of the paragraphs' pieces, [W, F]
+        places = tf.maximum(inputs.words - tf.size(pieces["question"].ids), -1)  # indexes of paragraph pieces, [W, F]
         start_logits, end_logits = self._logits_of_all(Rows(*inputs[:3]))
         may_start = max_context(places, tf.size(paragraph.ids))
         starts, ends, scores = best_spans(start_logits, end_logits, may_start, places >= 0, options)
         is_best, count = tf.equal(scores, tf.gather(tf.math.segment_max(scores, rows), rows)), tf.size(scores)
-        best = tf.math.segment_min(tf.where(is_best, tf.range(count), count), rows)  # windows [B], the first of equals
+        best = tf.math.segment_min(tf.where(is_best, tf.range(count), count), rows)  # the first best window, [B]
         score = tf.gather(scores, best)
         is_there = tf.math.is_finite(score)
         at_cls = tf.cast(start_logits[:, 0], tf.float64) + tf.cast(end_logits[:, 0], tf.float64)
@@ -137,10 +139,10 @@ class SpanFinder(Task):
 
 
 class Tagger(Task):
-    """For tokens label, string [B, F], and probability [B, F].
+    """Outputs for ids: label, string [B, F], and probability [B, F].
 
-    For texts words, labels, probabilities, starts, ends [B, W]; offsets are in characters of the text, the end
-    exclusive. The first piece of a word determines its label, as in ner.py. Words after max_seq_length pieces are
+    Outputs for texts: words, labels, probabilities, starts, ends [B, W]; starts and ends (exclusive) count characters
+    of the text. The first piece of a word determines its label, as in run_ner.py. Words after max_seq_length pieces are
     omitted.
     """
 
@@ -151,7 +153,7 @@ class Tagger(Task):
     def from_rows(self, rows: Rows) -> Outputs:
         probabilities = tf.nn.softmax(self.head(self.encode(rows)[0]))
         is_token = rows.input_mask > 0
-        # "" is looked up, too: OpenVINO cannot choose between strings.
+        # "" is a label in the table, because OpenVINO cannot choose between strings with tf.where.
         labels = tf.where(is_token, tf.argmax(probabilities, axis=-1), tf.size(self._labels, tf.int64) - 1)
         best = tf.reduce_max(probabilities, axis=-1)
         return {"label": tf.gather(self._labels, labels), "probability": tf.where(is_token, best, 0.0)}
@@ -161,7 +163,7 @@ class Tagger(Task):
         (text,) = texts.values()
         inputs = self.combine({"text_a": _to_ends_of_words(self.tokenize(texts)["text_a"])})
         before = tf.pad(inputs.words[:, :-1], [[0, 0], [1, 0]], constant_values=-1)
-        places = tf.where((inputs.words >= 0) & tf.not_equal(inputs.words, before))  # of first pieces: [words, 2]
+        places = tf.where((inputs.words >= 0) & tf.not_equal(inputs.words, before))  # first pieces of words, [words, 2]
         probabilities = tf.nn.softmax(self.head(tf.gather_nd(self.encode(inputs)[0], places)))  # [words, L]
         labels = tf.gather(self._labels, tf.argmax(probabilities, axis=-1))
         starts, ends = tf.gather_nd(inputs.starts, places), tf.gather_nd(inputs.ends, places)  # bytes
@@ -177,7 +179,7 @@ class Tagger(Task):
 
 
 def _to_ends_of_words(pieces: Pieces) -> Pieces:
-    """Lets each piece end where its word does, whose last pieces may be cut off."""
+    """Moves the end of each piece to the end of its word, because the last pieces of a word may be cut off later."""
     words, rows = pieces.words.values, pieces.words.value_rowids()
     begins = tf.not_equal(words[1:], words[:-1]) | tf.not_equal(rows[1:], rows[:-1])
     number = tf.cumsum(tf.cast(tf.concat([[False], begins], 0), tf.int32))

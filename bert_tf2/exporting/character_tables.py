@@ -23,20 +23,21 @@ KEPT = 0x110000
 CODES = KEPT + 64 * PAGE
 FILLER = CODES - 1
 
-# A letter in the table: its code point above its combining class (8 bits) and whether it is a separate word (1 bit).
+# A letter in the table: the lowest bit is 1 for a separate word, then 8 bits of combining class, then the code point.
 ALONE = 1
 CLASS_SHIFT, CLASS_MASK = 1, 0xFF
 LETTER_SHIFT = 9
-BLANK = ALONE  # no letter, separate
-NOTHING, MARK = -1, -2  # no letter either; a mark belongs to the character before it
+BLANK = ALONE  # no letter, and separate
+NOTHING, MARK = -1, -2  # no letter; a MARK belongs to the character before it
 
-# The effect of a code point on adjacent ones: bits, and its combining class above them.
-CASED, TRANSPARENT, STARTER = 1, 2, 4  # before a sigma: ends its word; ignored; marks do not move across it
+# The effect of a code point on adjacent code points: three bits, and its combining class above them.
+# CASED: a sigma after it is a final sigma; TRANSPARENT: ignored before a sigma; STARTER: marks do not move across it.
+CASED, TRANSPARENT, STARTER = 1, 2, 4
 CONTEXT_SHIFT = 3
 
-# Bytes in UTF-8, first and last code point.
+# (bytes in UTF-8, first code point, last code point)
 _WIDTHS = ((2, 0x80, 0x7FF), (3, 0x800, 0xD7FF), (4, 0x10000, 0x10FFFF))
-_LONGEST_ENTRY = 256  # bytes, of the FastWordpieceTokenizer
+_LONGEST_ENTRY = 256  # the limit of the FastWordpieceTokenizer, in bytes
 
 
 class Table:
@@ -58,14 +59,14 @@ class Table:
 class Characters(NamedTuple):
     """The tokenizer's treatment of each single character."""
 
-    becomes: Mapping[int, str]  # characters that the tokenizer replaces -> replacement; "" for none, " " for a blank
+    becomes: Mapping[int, str]  # characters that the tokenizer replaces -> replacement; "" if removed, " " for a blank
     alone: np.ndarray  # bool [CODES], whether the result is a separate word
-    context: np.ndarray  # int32 [CODES], the bits of its effect on adjacent characters, and its combining class
+    context: np.ndarray  # int32 [CODES], the effect on adjacent characters (bits), and the combining class
 
 
 @functools.lru_cache
 def describe_characters(do_lower_case: bool, strip_accents: bool, tokenize_chinese_chars: bool) -> Characters:
-    """Applies the tokenizer to every character; to a whole page at once if it treats all of it equally."""
+    """Applies the tokenizer to every character, or to a whole page at once if it treats the characters alike."""
     tokenizer = tokenization.BasicTokenizer(do_lower_case, (), strip_accents, tokenize_chinese_chars)
     becomes: dict[int, str] = {}
     alone = np.zeros(CODES, bool)
@@ -73,7 +74,7 @@ def describe_characters(do_lower_case: bool, strip_accents: bool, tokenize_chine
     for first in range(0, KEPT, PAGE):
         page = [*map(chr, range(first, first + PAGE))]
         if all(unicodedata.category(char) in ("Cn", "Co", "Cs") for char in page):
-            page = [page[0], page[-1]]  # unassigned or no characters: nothing happens, or they count as Chinese
+            page = [page[0], page[-1]]  # not characters: they do not change, or all count as Chinese
         if tokenizer.tokenize("".join(page)) == page:
             alone[first : first + PAGE] = True
         elif len(page) == PAGE:
@@ -96,20 +97,25 @@ def _describe_context(char: str, result: str, tokenizer: tokenization.BasicToken
     else:
         bits = 0
     decomposed = unicodedata.normalize("NFD", char.lower() if tokenizer.do_lower_case else char)
-    is_removed = not result and unicodedata.category(char) != "Mn"  # before decomposition
+    is_removed = not result and unicodedata.category(char) != "Mn"  # removed before decomposition
     if not is_removed and any(unicodedata.combining(part) == 0 for part in decomposed):
         bits |= STARTER
     return bits | unicodedata.combining(char) << CONTEXT_SHIFT
 
 
-UNKNOWN_ENTRY = "[UNK]"  # in ASCII, where the alphabet has no letters
+UNKNOWN_ENTRY = "[UNK]"  # differs from the spelling of any entry, because the alphabet has no ASCII letters
 
 
 class Alphabet:
-    """The letters that words are written in, and the vocabulary spelled with them.
+    """The letters that words are written in, and the vocabulary spelled with these letters.
 
-    `letters` are code points by character, `kept` those of the tokens that are kept whole, `unknown` that of all other
-    characters; `entries` are ids by spelling. A letter has `width` bytes, and a word `longest_word` letters at most.
+    Attributes:
+      letters: character -> code point of its letter.
+      kept: the code points of the letters for the tokens that are kept whole.
+      unknown: the code point of the letter for all other characters.
+      entries: spelling -> id.
+      width: the number of bytes of a letter.
+      longest_word: the maximum number of letters of a word.
     """
 
     def __init__(self, tokenizer: tokenization.FullTokenizer, kept: Sequence[str], alone: np.ndarray):
@@ -128,7 +134,7 @@ class Alphabet:
             if len(text := entry.removeprefix("##")) > longest:
                 raise UserError(
                     f"the vocabulary's entry {entry[:20]}... has {len(text)} characters, but a graph that takes text"
-                    f" can hold {longest} at most; shorten it, or do without such a graph"
+                    f" can hold {longest} at most; shorten the entry, or do not use such a graph"
                 )
         spelling = str.maketrans(self.letters)
         self.entries = {UNKNOWN_ENTRY: tokenizer.convert_tokens_to_ids([wordpiece.unk_token])[0]}
@@ -139,17 +145,17 @@ class Alphabet:
 
 
 def _can_match(entry: str, alone: np.ndarray, longest: int) -> bool:
-    """Returns whether a word can contain this piece: not if one of several characters is a separate word."""
+    """Whether a word can contain this piece; False for several characters of which one is a separate word."""
     text = entry.removeprefix("##")
     return 0 < len(text) <= longest and (len(entry) == 1 or not any(alone[ord(char)] for char in text))
 
 
 def letters_table(characters: Characters, alphabet: Alphabet) -> np.ndarray:
-    """Returns the result for each code point: int32 [CODES, n], letters with their bits, then NOTHING."""
+    """The letters with their bits that replace each code point, padded with NOTHING: int32 [CODES, n]."""
     letter = np.full(CODES, alphabet.unknown, np.int32)
     letter[[*map(ord, alphabet.letters)]] = [*alphabet.letters.values()]
     classes = characters.context >> CONTEXT_SHIFT
-    packed = letter << LETTER_SHIFT | classes << CLASS_SHIFT  # of a character that is not replaced
+    packed = letter << LETTER_SHIFT | classes << CLASS_SHIFT  # for characters that are not replaced
     table = np.full((CODES, max(map(len, characters.becomes.values()))), NOTHING, np.int32)
     table[:, 0] = packed | characters.alone * ALONE
     for code, result in characters.becomes.items():

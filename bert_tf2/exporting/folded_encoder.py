@@ -1,11 +1,11 @@
-"""The encoder for serving: that of `modeling` and `fast`, without training, and with its weights folded.
+"""The encoder for serving: computes the same as `modeling` and `fast`, without training, with folded weights.
 
     query, key, value  are one product with a kernel [D, 3 D]
     1 / sqrt(H)        is part of the query's kernel
     weights            are copies in the precision of the computation
 
-Padding is left out as in `fast.unpadding`. T is the number of computed tokens in the batch; the other letters are those
-of modeling.py. The formulas allow TensorFlow to fuse a product with its bias, its activation and what is added next.
+Padding is left out as in `fast.unpadding`. T is the number of computed tokens in the batch; see modeling.py for the
+other letters. The formulas allow TensorFlow to fuse a product with its bias, its activation and the next addition.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from bert_tf2.fast.unpadding import Queries, Unpadded, UnpaddedLayout
 
 def constant(value: np.ndarray | tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Variable:
     """A variable that is not trained."""
-    # A variable, since every signature in the file, and in memory, would have its own copy of a constant.
+    # Not a constant, because every signature would have its own copy of a constant, in the file and in memory.
     return tf.Variable(tf.cast(value, dtype), trainable=False)
 
 
 class _Dense(tf.Module):
-    """activation(x @ kernel + bias), from layers whose outputs are concatenated."""
+    """activation(x @ kernel + bias): several layers as one, whose outputs are concatenated."""
 
     def __init__(self, dense: Sequence[layers.Dense], dtype: tf.DType, scales: Sequence[float] = (1.0,)):
         super().__init__()
@@ -37,7 +37,7 @@ class _Dense(tf.Module):
         self.kernel = constant(np.concatenate([layer.kernel.numpy() * by for layer, by in pairs], axis=1), dtype)
         self.bias = constant(np.concatenate([layer.bias.numpy() * by for layer, by in pairs]), dtype)
         self._activation = dense[0].activation
-        if self._activation is layers.gelu:  # in the only form that the graph optimizer recognizes
+        if self._activation is layers.gelu:  # the graph optimizer recognizes only tf.nn.gelu
             self._activation = functools.partial(tf.nn.gelu, approximate=True)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
@@ -48,7 +48,7 @@ class _Dense(tf.Module):
 
 
 class _Norm(tf.Module):
-    """LayerNorm of what a layer computed and, if there are any, of the states that it is added to."""
+    """LayerNorm of `states`, or of `branch + states` if there is a branch."""
 
     def __init__(self, layer: layers.LayerNorm):
         super().__init__()
@@ -56,18 +56,18 @@ class _Norm(tf.Module):
         self.epsilon = layer.epsilon
 
     def __call__(self, states: tf.Tensor, branch: tf.Tensor | None = None) -> tf.Tensor:
-        # Not tf.nn.batch_normalization or another order of the factors: TensorFlow 2.21 would replace some of them with
-        # its own fused operation, which is slower on few rows and always uses an epsilon of 0.001.
+        # Not tf.nn.batch_normalization, and the factors in this order, because TensorFlow 2.21 would replace other
+        # forms with its fused operation, which is slower on few rows and always uses an epsilon of 0.001.
         added = states if branch is None else branch + states
         normal = layers.normalize(tf.cast(added, tf.float32), self.gamma, self.beta, self.epsilon)
         return tf.cast(normal, states.dtype)
 
 
 class _Block(Block, tf.Module):
-    """A block with the parts of this module."""
+    """A block of `fast`, made of the parts of this module."""
 
     def __init__(self, block: modeling.TransformerBlock, dtype: tf.DType):
-        tf.Module.__init__(self)  # a Block would keep the layer
+        tf.Module.__init__(self)  # not Block's constructor, which would keep the layer
         attention, config = block.attention, block.config
         scales = (1.0 / math.sqrt(config.attention_head_size), 1.0, 1.0)
         self.query_key_value = _Dense([attention.query, attention.key, attention.value], dtype, scales)
@@ -81,7 +81,7 @@ class _Block(Block, tf.Module):
     def split_heads(
         self, states: tf.Tensor, layout: UnpaddedLayout, read: tf.Tensor, queries: Queries | None
     ) -> list[Sequence[tf.Tensor]]:
-        folded = self.query_key_value(states)  # [T, 3 D]; a part of the kernel would be copied in each call
+        folded = self.query_key_value(states)  # [T, 3 D]; a slice of the kernel would be copied in each call
         split = layout.split_heads([folded], self.heads)
         if queries is None:
             return split
@@ -110,7 +110,7 @@ class Encoder(tf.Module):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Runs the encoder on int32 [B, F] each; every id must be within its table, and every row must have a token.
 
-        `reads`: int32 [B, P], the positions whose states are needed, see `heads._Model.encode`; by default all.
+        `reads`: int32 [B, P], the positions whose states are needed, see `heads._Model.encode`; None for all.
 
         Returns:
           sequence_output: float32 [B, F, D], zeros where input_mask is 0; with `reads` [B, P, D].
@@ -121,7 +121,7 @@ class Encoder(tf.Module):
         for block in blocks:
             states = block(states, batch.layout)
         if reads is not None:
-            states = last(states, batch.layout, batch.queries(tf.pad(reads, [[0, 0], [1, 0]])))  # [CLS], then these
+            states = last(states, batch.layout, batch.queries(tf.pad(reads, [[0, 0], [1, 0]])))  # [CLS], then `reads`
             return tf.cast(states[:, 1:], tf.float32), self._pool(states[:, 0])
         states = last(states, batch.layout)
         sequence_output = batch.spread(tf.cast(states, tf.float32))
@@ -129,7 +129,7 @@ class Encoder(tf.Module):
         return sequence_output * real, self._pool(tf.gather(states, batch.firsts))
 
     def _embed(self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor) -> tuple[tf.Tensor, Unpadded]:
-        """-> [T, D], and where these tokens are."""
+        """Returns the embeddings [T, D], and the places of these tokens in the batch."""
         batch = Unpadded(input_mask, self._heads, few_sizes=False)
         words = tf.cast(tf.gather(self.word_embeddings, batch.pack(input_ids)), tf.float32)
         summed = words + tf.gather(self.token_type_embeddings, batch.pack(segment_ids))

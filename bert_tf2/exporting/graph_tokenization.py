@@ -1,7 +1,7 @@
 """Converts text to ids inside a TensorFlow graph: `tokenization.py` for a saved model, which has no Python.
 
-For every valid UTF-8 text, `GraphTokenizer` returns the ids of `tokenization.FullTokenizer`, and the bytes of the text
-that each id represents. The graph contains the tables of `character_tables`, and operates on the concatenated code
+`GraphTokenizer` returns the same ids as `tokenization.FullTokenizer` for every valid UTF-8 text, and the bytes of the
+text that each id represents. The graph contains the tables of `character_tables`, and operates on the concatenated code
 points of the whole batch, with a line break after each row:
 
     code points   T h e   C a f é ' s \\n     é: one code point, or e and an accent
@@ -14,8 +14,8 @@ Two rules depend on more than one character. They have separate steps, which run
 capital sigma at the end of a word (`_lower_sigmas`), and marks that are not in Unicode's order (`_reorder`).
 
 Letters belong to an internal alphabet (`character_tables.Alphabet`): one letter for each character in the vocabulary,
-one for all others, and one for a [MASK] that is kept whole. All have the same number of bytes in UTF-8, so that one
-division converts the tokenizer's byte offsets to letters.
+one letter for all other characters, and one letter for a [MASK] that is kept whole. All letters have the same number of
+bytes in UTF-8, so that a division converts the tokenizer's byte offsets to letters.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from bert_tf2.support.process import load_tensorflow_text
 
 _CAPITAL_SIGMA, _FINAL_SIGMA = 0x3A3, 0x3C2
 
-# Replaces invalid UTF-8 in decoded text. As a character it takes four bytes, and no invalid sequence that is replaced
-# has four: the fourth byte at the latest makes it invalid.
+# Replaces invalid UTF-8 in decoded text. The real character with this code point has four bytes, but a replaced invalid
+# sequence has at most three bytes, so the length distinguishes them.
 _REPLACEMENT = 0x10FFFF
 
 
@@ -44,19 +44,19 @@ class Pieces(NamedTuple):
 
     ids: tf.RaggedTensor  # the ids in the vocabulary
     # The bytes of the text that a piece represents, the end exclusive. A removed accent belongs to its base character.
-    # Of one character whose letters are split between pieces (like Hangul in lower case), each has the whole.
+    # If the letters of a character are split between pieces (like Hangul in lower case), each piece has all its bytes.
     starts: tf.RaggedTensor
     ends: tf.RaggedTensor
-    words: tf.RaggedTensor  # the index, from 0, of the word or punctuation mark in its text that a piece belongs to
+    words: tf.RaggedTensor  # the index, from 0 in each text, of the word or punctuation mark of the piece
 
 
 class Inputs(NamedTuple):
     """The inputs of the model, and their origin in the texts: int32 [B, F], where F is the longest row of the batch."""
 
-    input_ids: tf.Tensor  # as in the reference, and so are the next two; padding is 0
+    input_ids: tf.Tensor  # input_ids, input_mask, segment_ids: as in the reference, padded with 0
     input_mask: tf.Tensor
     segment_ids: tf.Tensor
-    starts: tf.Tensor  # as in `Pieces`, and so are the next two; -1 for [CLS], [SEP] and padding
+    starts: tf.Tensor  # starts, ends, words: as in `Pieces`, -1 for [CLS], [SEP] and padding
     ends: tf.Tensor
     words: tf.Tensor
 
@@ -64,15 +64,15 @@ class Inputs(NamedTuple):
 class GraphTokenizer(tf.Module):
     """A tokenizer as TensorFlow operations, for use in a `tf.function` and with `tf.saved_model.save`.
 
-    Batches may have any size. Loading a saved model with it requires the operations of tensorflow-text, if that was
-    installed where it was made.
+    Batches may have any size. Loading a saved model with a GraphTokenizer requires the operations of tensorflow-text,
+    if tensorflow-text was installed where the GraphTokenizer was made.
     """
 
     def __init__(self, tokenizer: tokenization.FullTokenizer, keep_masks: bool = False, for_servers: bool = True):
         """Creates the tables, which takes a second or two; the vocabulary must not change afterwards.
 
-        `keep_masks`: whether [MASK] is one more token that is never split. `for_servers`: whether only the fast
-        operations of tensorflow-text will do; otherwise those of `word_pieces` are in its place where it is absent.
+        `keep_masks`: whether [MASK] is also a token that is never split. `for_servers`: whether to require the fast
+        operations of tensorflow-text; if False, `word_pieces` replaces tensorflow-text where it is not installed.
 
         Raises:
           UserError: tensorflow-text is needed, and cannot be loaded.
@@ -89,7 +89,7 @@ class GraphTokenizer(tf.Module):
         self._cls, self._sep = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
         basic = tokenizer.basic_tokenizer
         self._lower, self._strip = basic.do_lower_case, basic.strip_accents
-        # The shortest first, so that the longest of those that begin at one place is found last.
+        # The shortest token first, so that the longest token is found last among tokens that begin at one place.
         self._kept = sorted({*tokenizer.never_split, *(["[MASK]"] if keep_masks else [])}, key=len)
         if len(self._kept) > tables.FILLER - tables.KEPT:
             raise UserError(f"{len(self._kept)} tokens are never split; a graph can hold {tables.FILLER - tables.KEPT}")
@@ -115,9 +115,9 @@ class GraphTokenizer(tf.Module):
     def tokenize(self, texts: tf.Tensor, name: str = "texts") -> Pieces:
         """Returns the pieces of each text of string [B], without [CLS] and [SEP].
 
-        A text that is not UTF-8 is an InvalidArgumentError, which names the row of `name`, from 0.
+        Raises InvalidArgumentError for a text that is not UTF-8, with its row (from 0) of `name`.
         """
-        # As one function, which other graphs call: to trace the operations in each of them would take a second.
+        # One function for all graphs, because tracing the operations in each graph would take a second.
         return self._traced(tf.convert_to_tensor(texts, tf.string), name)
 
     def _tokenize(self, texts: tf.Tensor, name: str) -> Pieces:
@@ -137,7 +137,7 @@ class GraphTokenizer(tf.Module):
         values = [tf.gather(self._ids, numbers), tf.gather(places, first), tf.gather(places, behind), words]
         return _as_pieces(values, tf.searchsorted(first, row_splits))
 
-    @tf.autograph.experimental.do_not_convert  # has no loops over tensors, and the conversion takes time
+    @tf.autograph.experimental.do_not_convert  # not needed without loops over tensors, and it takes time
     def combine(self, first: Pieces, second: Pieces | None, max_seq_length: int) -> Inputs:
         """Makes [CLS] first [SEP], or [CLS] first [SEP] second [SEP], truncated to 3 tokens or more like the reference.
 
@@ -173,13 +173,13 @@ class GraphTokenizer(tf.Module):
         for number, token in enumerate(self._kept):
             candidates = _where(codes == ord(token[0]))
             window = candidates[:, None] + tf.range(len(token), dtype=tf.int64)
-            window = tf.minimum(window, tf.size(codes, tf.int64) - 1)  # the last code ends a row, and no token
+            window = tf.minimum(window, tf.size(codes, tf.int64) - 1)  # the last code, a line break, matches no token
             found = tf.boolean_mask(candidates, tf.reduce_all(tf.gather(codes, window) == [*map(ord, token)], 1))
             numbers = tf.tensor_scatter_nd_update(numbers, found[:, None], tf.fill([tf.size(found)], number))
         starts = _where(numbers >= 0)
         found = tf.gather(numbers, starts)
         ends = starts + tf.cast(tf.gather(lengths, found), tf.int64)
-        # One that begins within another is none.
+        # A token that begins inside another token does not count.
         end = tf.scan(lambda end, one: tf.where(one[0] >= end, one[1], end), (starts, ends), tf.constant(0, tf.int64))
         counts = starts >= tf.concat([[0], end], 0)[:-1]
         starts, ends, found = (tf.boolean_mask(values, counts) for values in (starts, ends, found))
@@ -190,13 +190,14 @@ class GraphTokenizer(tf.Module):
     def _lower_sigmas(self, codes: tf.Tensor) -> tf.Tensor:
         """Replaces capital sigmas at the end of words by the final form, as `str.lower` does.
 
-        A cased letter precedes it and none follows it, ignoring apostrophes, full stops, marks and the like in between.
+        A sigma is at the end of a word if a cased letter precedes it and no cased letter follows it; apostrophes, full
+        stops, marks and the like in between are ignored.
         """
 
         def replace() -> tf.Tensor:
             context = self._context_of(codes)
             opaque = context & tables.TRANSPARENT == 0
-            # Whether each non-transparent code point is cased; [0] precedes them all.
+            # Whether each non-transparent code point is cased; element 0 precedes all code points.
             cased = tf.concat([[False], tf.boolean_mask(context & tables.CASED > 0, opaque)], 0)
             sigmas = _where(codes == _CAPITAL_SIGMA)
             number = tf.gather(tf.cumsum(tf.cast(opaque, tf.int32)), sigmas)
@@ -216,7 +217,7 @@ class GraphTokenizer(tf.Module):
     def _reorder(self, letters: tf.Tensor, sources: tf.Tensor, codes: tf.Tensor) -> tf.Tensor:
         """Sorts the marks that follow a character by their combining class, like Unicode decomposition.
 
-        Accents are already removed, so these are the few marks of other kinds (`Mc`). The sources keep their order.
+        Accents are removed before, so only the few marks of other kinds (`Mc`) remain. The sources keep their order.
         """
 
         def sort() -> tf.Tensor:
@@ -229,7 +230,7 @@ class GraphTokenizer(tf.Module):
         return tf.cond(tf.reduce_any(classes > 0), sort, lambda: letters)
 
     def _wordpieces(self, letters: tf.Tensor, word_splits: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Returns for all pieces: index of the entry, index of the word, first letter, last letter (exclusive)."""
+        """Returns four vectors over all pieces: index of the entry, of the word, of the first letter, of the end."""
         if self._own_pieces:
             return self._own_pieces(letters, word_splits)
         words = tf.RaggedTensor.from_row_splits(letters, word_splits, validate=False)
@@ -251,7 +252,7 @@ def _fast_operations(are_needed: bool) -> ModuleType | None:
 
 
 def kept_lengths(first: tf.Tensor, second: tf.Tensor, max_seq_length: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns how many pieces of two texts remain, as by `classification.truncate_seq_pair`; of one if second is 0."""
+    """Returns how many pieces of two texts remain, as in `classification.truncate_seq_pair`; `second` may be 0."""
     room = max_seq_length - 3
     kept_second = tf.minimum(second, tf.maximum(room // 2, room - first))
     kept_first = tf.minimum(first, tf.where(second > 0, room - kept_second, max_seq_length - 2))
@@ -259,7 +260,7 @@ def kept_lengths(first: tf.Tensor, second: tf.Tensor, max_seq_length: int) -> tu
 
 
 def character_offsets(texts: tf.Tensor, byte_offsets: tf.Tensor) -> tf.Tensor:
-    """Converts the byte offsets of texts [B], int32 [B, n], to offsets of characters; negative ones are unchanged."""
+    """Converts byte offsets int32 [B, n] of texts [B] to offsets of characters; negative offsets are unchanged."""
     rows = tf.range(tf.size(texts))[:, None]
     begin = tf.gather(tf.cumsum(tf.strings.length(texts), exclusive=True), rows)
     content = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)

@@ -1,4 +1,4 @@
-"""What an export reads before it computes: checked without TensorFlow, so that mistakes are told at once."""
+"""The files that an export reads, checked without TensorFlow, so that mistakes are reported at once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Inputs(NamedTuple):
     max_seq_length: int
     source: Weights
     tokenizer: FullTokenizer
-    labels: LabelMap | None  # of a classifier or a tagger
+    labels: LabelMap | None  # None if the model is neither a classifier nor a tagger
 
 
 def read(options: ExportOptions) -> Inputs:
@@ -74,7 +74,7 @@ def _find_labels(options: ExportOptions, source: Weights) -> LabelMap:
         path, found = beside if files.exists(beside) else source.path, task_file.label_map_of(source)
     if found is None:
         raise UserError(
-            f"{source.path}: no {LABEL_MAP_FILE} lies beside it, so the meaning of its outputs is not"
+            f"{source.path}: no {LABEL_MAP_FILE} is beside it, so the meaning of its outputs is not"
             " known; give --label_map, a file like"
             ' {"task": "mrpc", "labels": ["0", "1"], "regression": false}, the labels in the order of the outputs'
         )

@@ -28,12 +28,13 @@ def export(
 ) -> str:
     """Writes the next version of an export of a Keras model, with its outputs; returns its folder.
 
-    The signatures are those of export_saved_model.py. Each takes the model's own inputs as well, by their names.
+    The signatures are the same as from export_saved_model.py. Each signature also takes the model's own inputs, by
+    their names.
 
     Args:
-      model: a functional model, whose inputs are called input_ids, input_mask, segment_ids or token_type_ids [B, F] as
-        far as it has them, and its own, each of which begins with the batch; or a model of `heads`.
-      tokenizer: that the model was trained with.
+      model: a functional model, or a model of `heads`. A functional model has the input input_ids [B, F], optionally
+        input_mask and segment_ids or token_type_ids [B, F], and its own inputs, whose first axis is the batch.
+      tokenizer: the tokenizer that the model was trained with.
       export_dir: the folder of the versions.
       max_seq_length: the number of tokens to which texts are cut.
 
@@ -66,8 +67,9 @@ class _KerasTask(Task):
     pairs = True
 
     def __init__(self, model: keras.Model, tokenizer: FullTokenizer, encoder: BertModel, max_seq_length: int):
-        tf.Module.__init__(self)  # a Task would fold an encoder
-        self._call = lambda inputs: model(inputs, training=False)  # not the model itself, with much of Keras
+        tf.Module.__init__(self)  # not Task's constructor, which would fold an encoder
+        # Not the model itself, because much of Keras would be saved with it.
+        self._call = lambda inputs: model(inputs, training=False)
         self._variables = [variable.value for variable in model.variables]
         self._structure = model.input if getattr(model, "inputs", None) else dict.fromkeys(IDS)
         if isinstance(self._structure, dict):
@@ -78,7 +80,7 @@ class _KerasTask(Task):
             raise UserError(f"{model.name}: no input is called input_ids, but {', '.join(self._inputs)}; name it so")
         encoder.config.check_sequence_length(max_seq_length)
         widths = [tensor.shape[1] for name, tensor in self._inputs.items() if name in _OF_ROWS and tensor is not None]
-        width = min(filter(None, widths), default=encoder.config.max_position_embeddings)  # an Input may fix it
+        width = min(filter(None, widths), default=encoder.config.max_position_embeddings)  # an Input may fix F
         options = types.SimpleNamespace(max_seq_length=min(max_seq_length, width))
         config = BertConfig.from_dict({**encoder.config.to_dict(), "max_position_embeddings": width})
         self.setting = Setting(options, config, tokenizer, GraphTokenizer(tokenizer))
@@ -123,7 +125,7 @@ class _KerasTask(Task):
 
     @staticmethod
     def _padded(value: tf.Tensor, wanted: keras.KerasTensor | None) -> tf.Tensor:
-        """[B, F] in the type and, if that is fixed, the length of the model's input."""
+        """Converts [B, F] to the dtype of the model's input, and pads to its length if the input has a fixed length."""
         if wanted is None:
             return value
         value, length = tf.cast(value, wanted.dtype), wanted.shape[1]

@@ -1,17 +1,17 @@
 """Writes a model as ONNX, for ONNX Runtime, OpenVINO and other runtimes: `export_saved_model.py --format=onnx`.
 
 The graph takes int32 `input_ids`, `input_mask` and `segment_ids` [B, F], like serving_default of a SavedModel, or with
---onnx_names=transformers the names and the type of that library, and computes the same numbers. Its operators are those
-of the standard, in the forms that ONNX Runtime fuses by itself: the operators of its own domain were no faster
-(docs/serving.md). It computes padding, and does not check requests.
+--onnx_names=transformers the names and the type of that library, and computes the same numbers. Its operators are
+standard operators, in the forms that ONNX Runtime fuses: the operators of ONNX Runtime's own domain were no faster
+(docs/serving.md). The graph computes padding, and does not check requests.
 
     features      sequence_output [B, F, D], mean_pooled [B, D], pooled_output [B, D] if there is a trained pooler
     classifier    probabilities [B, L]; for a regression value [B]
     squad         start_logits, end_logits [B, F]
     ner           label_ids int64 [B, F], -1 at padding, and probability [B, F]
-    masked_lm     for each [MASK] positions int64 [B, M], token_ids int64 and scores [B, M, K]; -1 and 0 fill up
+    masked_lm     positions of [MASK] int64 [B, M], token_ids int64 and scores [B, M, K]; -1 and 0 are padding
 
-Letters as in `signatures`. The text of labels and tokens stands in assets/label_map.json and assets/vocab.txt, and
+See `signatures` for the letters. The text of labels and tokens is in assets/label_map.json and assets/vocab.txt, and
 assets/tokenizer.json makes the inputs from text.
 
 This module needs the packages onnx and tokenizers.
@@ -42,8 +42,8 @@ INPUTS = {
     "reference": (IDS, np.int32),
     "transformers": (("input_ids", "attention_mask", "token_type_ids"), np.int64),
 }
-"""By the value of --onnx_names the names of token ids, mask and segments, and their type."""
-# Gelu is an operator since version 20, LayerNormalization since 17; ONNX Runtime 1.17 knows it.
+"""Value of --onnx_names -> (the names of token ids, mask and segments, their type)."""
+# The version of the operators: Gelu needs 20, LayerNormalization 17; ONNX Runtime supports version 20 since 1.17.
 _OPSET, _IR_VERSION = 20, 9
 
 _ACTIVATIONS: dict[str, tuple[str, dict[str, str]]] = {
@@ -56,14 +56,14 @@ _ACTIVATIONS: dict[str, tuple[str, dict[str, str]]] = {
 
 
 class Graph:
-    """An ONNX graph that grows operator by operator: `graph.Add(a, b)` adds one and returns the name of its result.
+    """An ONNX graph that grows operator by operator: `graph.Add(a, b)` adds an Add and returns the name of its result.
 
-    Several results are a list. Inputs are names of results; arrays, variables and numbers become weights, Python's
-    integers as int64 and its floats as float32.
+    An operator with several results returns a list of names. Inputs are names of results; arrays, variables and numbers
+    become weights, Python's integers as int64 and its floats as float32.
 
     Attributes:
       ids, mask, segments: the names of the inputs.
-      integer: makes numpy numbers of their type.
+      integer: the numpy type of the inputs.
     """
 
     def __init__(self, config: BertConfig, names: str = "reference"):
@@ -87,7 +87,7 @@ class Graph:
         return names if count > 1 else names[0]
 
     def _weight(self, value: Any) -> str:
-        if id(value) not in self._weights:  # a table that is used twice is stored once
+        if id(value) not in self._weights:  # stores a table that is used twice only once
             kind = {float: np.float32, int: np.int64, list: np.int64}.get(type(value))
             array = np.asarray(value, kind, order="C")
             self._weights[id(value)] = value, numpy_helper.from_array(array, f"weight_{len(self._weights)}")
@@ -119,7 +119,7 @@ class Graph:
 
 
 def build(setting: Setting) -> onnx.ModelProto:
-    """The graph of a task; see the head of this file."""
+    """The graph of a task; see the docstring of this module."""
     task, config, model, labels = setting.options.task, setting.config, setting.model, setting.labels
     graph = Graph(config, setting.options.onnx_names)
     encoder = Encoder(model if task == "features" else model.bert)
@@ -163,7 +163,7 @@ def build(setting: Setting) -> onnx.ModelProto:
 
 
 def _encode(graph: Graph, encoder: Encoder, config: BertConfig, reads: str | None = None) -> str:
-    """[B, F] -> [B, F, D]; with the positions `reads`, [B, P, 1], only there: [B, P, D]. See folded_encoder."""
+    """[B, F] -> [B, F, D], or [B, P, D] at the positions `reads` [B, P, 1]. See folded_encoder."""
     states = graph.Gather(encoder.word_embeddings, graph.ids)
     states = graph.Add(states, graph.Gather(encoder.token_type_embeddings, graph.segments))
     states = graph.Add(states, graph.Slice(encoder.position_embeddings, [0], graph.Shape(graph.ids, start=1), [0]))
@@ -202,14 +202,14 @@ def _fill_masks(graph: Graph, encoder: Encoder, setting: Setting) -> None:
     most = graph.ReduceMax(graph.ReduceMax(numbers, [1], keepdims=0), keepdims=0)
     row, position = graph.Split(places, axis=1, num_outputs=2)  # [P, 1] each
     column = graph.Sub(graph.Unsqueeze(graph.GatherND(numbers, places), [1]), 1)
-    targets = graph.Concat(row, column, axis=1)  # [P, 2], the row of each, and its number there
+    targets = graph.Concat(row, column, axis=1)  # [P, 2], the row of each [MASK], and its number in the row
     size = graph.Concat(graph.Shape(graph.ids, end=1), graph.Unsqueeze(most, [0]), axis=0)  # B and M
-    positions = graph.ScatterND(graph.Expand(-1, size), targets, graph.Squeeze(position, [1]))  # -1 where there is none
+    positions = graph.ScatterND(graph.Expand(-1, size), targets, graph.Squeeze(position, [1]))  # -1 as padding
     graph.output("positions", positions, "masks", kind=TensorProto.INT64)
     states = _encode(graph, encoder, setting.config, graph.Unsqueeze(graph.Max(positions, 0), [2]))
     states = graph.activate(graph.dense(head.transform, graph.GatherND(states, targets)))  # [P, D]
     logits = graph.Gemm(graph.norm(head.layer_norm, states), encoder.word_embeddings, head.output_bias, transB=1)
-    logits = graph.Slice(logits, [0], [len(tokenizer.entries)], [1])  # the table may have rows without a word
+    logits = graph.Slice(logits, [0], [len(tokenizer.entries)], [1])  # the table may have more rows than the vocabulary
     best, ids = graph.TopK(logits, [top_k], axis=1)
     scores = graph.Exp(graph.Sub(best, graph.ReduceLogSumExp(logits, [1], keepdims=1)))
     of_words = graph.Concat(size, [top_k], axis=0)
@@ -221,9 +221,9 @@ def _fill_masks(graph: Graph, encoder: Encoder, setting: Setting) -> None:
 def tokenizer_file(tokenizer: FullTokenizer, max_seq_length: int, keep_masks: bool) -> str:
     """The content of a `tokenizer.json` for the library `tokenizers`.
 
-    Its tables of Unicode are older than Python's, and it keeps characters for private use; the tokens of all other text
-    are the same. Of a pair that is cut to an odd number of tokens, it keeps one more of the second text, and
-    run_classifier.py of the first. `keep_masks`: whether a [MASK] in a text is the token.
+    The library's tables of Unicode are older than Python's, and it keeps characters for private use; the tokens of all
+    other text are the same. If a pair is cut to an odd number of tokens, the library keeps one more token of the second
+    text, and run_classifier.py one more of the first text. `keep_masks`: whether a [MASK] in a text is the token.
     """
     basic, longest = tokenizer.basic_tokenizer, tokenizer.wordpiece_tokenizer.max_input_chars_per_word
     pieces = models.WordPiece(dict(tokenizer.vocab), unk_token="[UNK]", max_input_chars_per_word=longest)
@@ -246,14 +246,15 @@ def tokenizer_file(tokenizer: FullTokenizer, max_seq_length: int, keep_masks: bo
 def quantize(model: onnx.ModelProto) -> bytes:
     """The file of the model with 8-bit weights; ONNX Runtime rounds the states to 8 bits as it computes.
 
-    Each column of a kernel has a scale of its own. Weights have 7 bits: processors without VNNI add two products of a
-    weight and a state in 16 bits, and cut larger sums off. Look-ups stay as they are: only products take time.
+    Each column of a kernel has its own scale. Weights have 7 bits, because processors without VNNI add two products of
+    a weight and a state in 16 bits and saturate larger sums. Embedding tables are not quantized, because only products
+    take time.
     """
     from onnxruntime.quantization import quantize_dynamic
 
     prepared, made = onnx.ModelProto(), onnx.ModelProto()
     prepared.CopyFrom(model)
-    # Otherwise a warning advises to infer shapes before, and the root logger gets a handler with it.
+    # This property suppresses ONNX Runtime's advice to infer shapes, which would add a handler to the root logger.
     helper.set_model_props(prepared, {"onnx.quant.pre_process": "onnxruntime.quant"})
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, FILE)

@@ -42,18 +42,18 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
 
     task: str = of_to_do("Task of the exported model.", choices=TASKS)
     init_checkpoint: str = of_model("Trained weights: a checkpoint or its folder.", reads="weights")
-    export_dir: str = of_export("Folder for the versions 1, 2, ...; the export becomes the next one.", writes=())
+    export_dir: str = of_export("Folder for the versions 1, 2, ...; the export becomes the next version.", writes=())
     format: str = of_export(
-        "saved_model for TensorFlow Serving, or onnx for ONNX Runtime and others: without text signatures.",
+        "saved_model for TensorFlow Serving, or onnx for ONNX Runtime and others, without text signatures.",
         "saved_model",
         choices=("saved_model", "onnx"),
     )
     quantize: str = of_export(
-        "onnx: int8 multiplies 8-bit integers, which is faster and less exact.", "none", choices=("none", "int8")
+        "onnx: int8 multiplies 8-bit integers (faster, less exact).", "none", choices=("none", "int8")
     )
     onnx_names: str = of_export(
-        "onnx: the inputs are input_ids, input_mask and segment_ids, int32; or as in transformers input_ids,"
-        " attention_mask and token_type_ids, int64.", "reference", choices=("reference", "transformers"),
+        "onnx: the inputs are int32 input_ids, input_mask and segment_ids (reference), or int64 input_ids,"
+        " attention_mask and token_type_ids (transformers).", "reference", choices=("reference", "transformers"),
     )  # fmt: skip
     max_seq_length: int | None = sequence_length(
         "Maximum number of tokens per text; defaults to 128, for squad to 384.", default=None, kept=True
@@ -66,20 +66,20 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
     )
     text_signatures: bool = of_export("Also accept raw text, which requires tensorflow-text in the server.", True)
     stride: int | None = setting(
-        "classifier: read long texts in windows, so many tokens after each other.", None, group=ANSWERS, low=1
+        "classifier: read long texts in windows, with this many tokens between the starts.", None, group=ANSWERS, low=1
     )
     pooling: str = setting(
-        "classifier, with stride: of the windows' probabilities.", "mean", group=ANSWERS, choices=("mean", "max")
+        "classifier, with stride: pools the windows' probabilities.", "mean", group=ANSWERS, choices=("mean", "max")
     )
     top_k: int = setting("masked_lm: number of words for each [MASK].", 5, group=ANSWERS, low=1)
-    doc_stride: int | None = _of_squad("tokens from the start of a window to the start of the next.", 128)
-    max_query_length: int | None = _of_squad("tokens of a question; longer ones are cut.", 64)
+    doc_stride: int | None = _of_squad("tokens between the starts of two windows.", 128)
+    max_query_length: int | None = _of_squad("tokens of a question; longer questions are cut.", 64)
     max_answer_length: int | None = _of_squad("maximum number of tokens of an answer.", 30)
     n_best_size: int | None = _of_squad("number of best end positions to consider.", 20)
     null_score_diff_threshold: float | None = kept_setting(
-        "SQuAD 2.0: predict no answer if its score exceeds the best answer's by more than this.", None, group=ANSWERS
+        "SQuAD 2.0: no answer if its score exceeds the best answer's score by more.", None, group=ANSWERS
     )
-    # For callers in Python that have the labels, instead of label_map; not a flag.
+    # Not a flag: callers in Python give the labels instead of label_map.
     labels: LabelMap | None = None
 
     def from_files(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
             config.check_sequence_length(self.max_seq_length)
         length = self.max_seq_length or min(384 if self.task == "squad" else 128, config.max_position_embeddings)
         if length < 3 + (self.stride is not None):
-            raise UserError(f"--max_seq_length={length}: [CLS], a piece and [SEP] need 3 at least, windows of pairs 4")
+            raise UserError(f"--max_seq_length={length}: must be at least 3 ([CLS], a piece, [SEP]), with --stride 4")
         if self.task == "squad":
             from bert_tf2.finetuning.squad.features import check_lengths  # late: it needs numpy
 
@@ -115,10 +115,10 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
     def check(self) -> None:
         super().check()
         if self.stride is not None and (self.task, self.format) != ("classifier", "saved_model"):
-            raise WrongSetting(f"--stride={self.stride}: needs --task=classifier, and not --format=onnx")
+            raise WrongSetting(f"--stride={self.stride}: needs --task=classifier, without --format=onnx")
         if self.quantize != "none" and self.format != "onnx":
             raise WrongSetting(f"--quantize={self.quantize}: needs --format=onnx")
         if self.onnx_names != "reference" and self.format != "onnx":
             raise WrongSetting(f"--onnx_names={self.onnx_names}: needs --format=onnx")
         if self.precision != "float32" and self.format == "onnx":
-            raise WrongSetting(f"--precision={self.precision}: --format=onnx has float32, or --quantize=int8")
+            raise WrongSetting(f"--precision={self.precision}: --format=onnx has only float32 and --quantize=int8")

@@ -1,4 +1,4 @@
-"""Checks of requests to a served model, inside the graph: what is wrong fails with InvalidArgument and a message.
+"""Checks of requests to a served model, inside the graph: wrong requests fail with InvalidArgument and a message.
 
 Operations that do not depend on a check may run before it, so every checked tensor is returned under a dependency.
 """
@@ -22,12 +22,12 @@ class Rows(NamedTuple):
 
 
 def require(ok: tf.Tensor, message: str, values: Sequence[tf.Tensor] = ()) -> tf.Tensor:
-    """Fails unless `ok`, a scalar; each {} in the message stands for one of the values."""
+    """Fails unless the scalar `ok` is True; each {} in the message is replaced by one of the values."""
     return tf.cond(ok, lambda: tf.constant(True), lambda: _fail(message, values))
 
 
 def require_none(wrong: tf.Tensor, message: str, values: tf.Tensor | None = None) -> tf.Tensor:
-    """Fails if anything is True; {} in the message stands for the row and, if `values` are given, the value."""
+    """Fails if an element is True; {} in the message is replaced by its row, and a second {} by its value."""
 
     def fail() -> tf.Tensor:
         place = tf.where(wrong)[0]  # the index of the first True, on all axes
@@ -51,7 +51,7 @@ def _of_one_shape(inputs: Mapping[str, tf.Tensor], rank: int, needed: str) -> di
     shapes = {name: tf.shape(tensor) for name, tensor in inputs.items()}
     checks = []
     for name, shape in shapes.items():
-        # Not tf.rank: the optimizer takes it from the signature, which clients in C need not follow.
+        # Not tf.rank, because the optimizer takes it from the signature, which clients in C may violate.
         found = tf.reduce_sum(tf.cast(shape >= 0, tf.int32))
         checks.append(require(tf.equal(found, rank), f"{name} has {{}} dimensions; {needed}", [found]))
     (first, shape), *others = shapes.items()
@@ -98,14 +98,15 @@ def checked_rows(
 
 
 def _without_filling(ids: tf.Tensor, mask: tf.Tensor, vocab: Mapping[str, int]) -> tf.Tensor:
-    """Returns the mask without what TensorFlow Serving adds with `pad_variable_length_inputs`.
+    """Returns the mask without the padding of TensorFlow Serving's `pad_variable_length_inputs`.
 
-    It fills with the first value of each tensor, [CLS] with mask 1. So this is a run of [CLS] at the end of a row that
-    begins with [CLS] and whose last token before the run is [SEP]; the client's own padding may be between these.
+    TensorFlow Serving pads with the first value of each tensor, [CLS] with mask 1. The padding is a run of [CLS] at the
+    end of a row that begins with [CLS] and whose last token before the run is [SEP]; the client's own padding may be
+    between [SEP] and the run.
     """
     places = tf.range(tf.shape(ids)[1])
     is_filling = tf.equal(ids, vocab["[CLS]"]) & tf.equal(mask, 1)
-    # The last position outside the run; -1 in a row of only [CLS], which then has no last token.
+    # The last position outside the run; -1 in a row that has only [CLS].
     last_other = tf.reduce_max(tf.where(is_filling, -1, places), axis=1, keepdims=True)
     is_token = tf.equal(mask, 1) & (places <= last_other)
     last_token = tf.reduce_max(tf.where(is_token, places, 0), axis=1)
@@ -115,5 +116,5 @@ def _without_filling(ids: tf.Tensor, mask: tf.Tensor, vocab: Mapping[str, int]) 
 
 
 def checked_texts(texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Checks the sizes of strings [B]. Whether they are UTF-8 is checked by the tokenizer."""
+    """Checks the sizes of strings [B]; the tokenizer checks that they are UTF-8."""
     return _of_one_shape(texts, 1, "a vector is needed, a text for each example")

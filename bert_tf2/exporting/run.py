@@ -41,7 +41,7 @@ _TASKS: dict[str, type[signatures.Task]] = {
 
 
 def run(options: ExportOptions) -> str:
-    """Writes the next version of an export, which appears completely or not at all; returns its folder."""
+    """Writes the next version of an export, completely or not at all; returns its folder."""
     is_onnx = options.format == "onnx"
     setting, source = _read(options)
 
@@ -90,13 +90,13 @@ def _make_model(options: ExportOptions, config: BertConfig, labels: LabelMap | N
         return heads.SpanModel(config)
     if options.task == "ner":
         return heads.TaggingModel(config, len(labels.labels))
-    # The masked-LM head multiplies with the encoder's embedding table, and so in its precision; the other heads cost
-    # almost nothing in float32.
+    # The masked-LM head multiplies by the encoder's embedding table, so it has the precision of the encoder. The other
+    # heads cost almost nothing in float32.
     return heads.PretrainingModel(config, dtype=PRECISIONS[options.precision].policy)
 
 
 def _write_saved_model(setting: Setting, folder: str) -> dict[str, Any]:
-    """Returns what model_info.json says of it."""
+    """Writes the SavedModel; returns its entries in model_info.json."""
     task = _TASKS[setting.options.task](setting)
     return {
         "text_signatures": setting.options.text_signatures,
@@ -106,7 +106,7 @@ def _write_saved_model(setting: Setting, folder: str) -> dict[str, Any]:
 
 
 def _write_onnx(setting: Setting, folder: str) -> dict[str, Any]:
-    """Returns what model_info.json says of it."""
+    """Writes the ONNX file; returns its entries in model_info.json."""
     from bert_tf2.exporting import onnx_model
 
     options, model = setting.options, onnx_model.build(setting)

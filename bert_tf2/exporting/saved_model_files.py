@@ -26,14 +26,14 @@ from bert_tf2.weights.sources import EXPORT_INFO_FILE
 
 Text = str | tuple[str, str]
 
-# By task, the outputs for texts that a batch fills up to one length: the first one tells what is filling.
+# Task -> the outputs for texts that are padded to one length in a batch; the first output shows where padding begins.
 _FILLED = {
     "classifier": ("labels",),  # for a multi-label model
     "features": ("tokens", "sequence_output"),
     "ner": ("starts", "words", "labels", "probabilities", "ends"),
     "masked_lm": ("positions", "tokens", "scores"),
 }
-# The inputs of the signature for texts, and what they are called in messages.
+# The inputs of the signature for texts -> their name in messages.
 _TAKES = {
     ("text_a",): "a text",
     ("text_a", "text_b"): "a text or a pair of texts",
@@ -41,29 +41,32 @@ _TAKES = {
 }
 
 
-# What TensorFlow raises for a SavedModel that it cannot read.
+# The exceptions that TensorFlow raises for a SavedModel that it cannot read.
 _OF_SAVED_MODELS = (tf.errors.OpError, OSError, ValueError, KeyError, IndexError, TypeError, RuntimeError)
 
 
 @contextlib.contextmanager
 def _errors_alone() -> Iterator[None]:
-    """Without TensorFlow's warnings about gradients, which are omitted on purpose, and each function's inputs."""
+    """Hides TensorFlow's warnings about gradients (left out on purpose) and about the inputs of each function."""
     with console.filtered(logging.get_absl_logger(), lambda record: record.levelno >= python_logging.ERROR):
         yield
 
 
 def write_version(export_dir: str, write: Callable[[str], None]) -> str:
-    """Calls `write` with a folder, which then gets the next number, or is removed if it raises; returns its path."""
+    """Calls `write` with a new folder and gives the folder the next number; returns its path.
+
+    If `write` raises, the folder is removed.
+    """
     files.make_directory(export_dir)
     outputs.remove_leftovers(export_dir)
-    # Not a number, so servers ignore it; and not that of a process on another machine, which nothing shows.
+    # Servers ignore a name that is not a number. A random name, because processes on other machines are not visible.
     beside = outputs.name_beside(os.path.join(export_dir, f"version-{secrets.token_hex(4)}"))
     try:
         files.make_directory(beside)
         write(beside)
         return _give_number(beside, export_dir)
     finally:
-        with contextlib.suppress(tf.errors.OpError):  # it is not there
+        with contextlib.suppress(tf.errors.OpError):  # the folder does not exist
             tf.io.gfile.rmtree(beside)
 
 
@@ -76,12 +79,12 @@ def _give_number(folder: str, export_dir: str) -> str:
             tf.io.gfile.rename(folder, path) if files.is_remote(path) else os.rename(folder, path)
             return path
         except (tf.errors.OpError, OSError) as error:
-            if not files.exists(path):  # otherwise another process has taken the number in the meantime
+            if not files.exists(path):  # if it exists, another process has taken the number in the meantime
                 raise UserError(f"{path}: cannot be written: {str(error).splitlines()[0]}") from error
 
 
 def save(task: tf.Module, signatures: Mapping[str, Callable], folder: str) -> dict[str, Any]:
-    """Writes a SavedModel; describes its signatures: name -> inputs, outputs -> name -> dtype and shape."""
+    """Writes a SavedModel; returns a description of its signatures: name -> inputs, outputs -> name -> dtype, shape."""
     # A server does not need the gradients of an exported model.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     with _errors_alone():
@@ -100,7 +103,7 @@ def save(task: tf.Module, signatures: Mapping[str, Callable], folder: str) -> di
 
 
 def load(path: str | os.PathLike[str]) -> ExportedModel:
-    """Loads the export in a folder, or the newest of the versions there.
+    """Loads the export in a folder, or the newest version in a folder of versions.
 
     Example:
       answer = exporting.load("export")
@@ -117,7 +120,7 @@ def load(path: str | os.PathLike[str]) -> ExportedModel:
     path = files.companion(folder, EXPORT_INFO_FILE)
     if path is None:
         raise UserError(
-            f"{folder}: is no export (there is no {EXPORT_INFO_FILE}); give a folder that export_saved_model.py wrote"
+            f"{folder}: is no export ({EXPORT_INFO_FILE} is missing); give a folder that export_saved_model.py wrote"
         )
     info = files.read_json(path)
     if info.get("text_signatures", True):
@@ -134,11 +137,11 @@ class ExportedModel:
     """A callable for texts, created by `load`; `info` is the content of model_info.json."""
 
     def __init__(self, model: Any, folder: str, info: Mapping[str, Any]):
-        self.info, self._model = info, model  # which owns the variables
+        self.info, self._model = info, model  # the model owns the variables
         self._counted, *self._others = _FILLED.get(info["task"], ("",))
         if "serving_text" not in model.signatures:
             raise UserError(f"{folder}: was exported with --text_signatures=false and takes no texts; export it again")
-        is_pair = "serving_text_pair" in model.signatures  # which takes "" for a second text that is not there
+        is_pair = "serving_text_pair" in model.signatures  # takes "" for a missing second text
         self._signature = model.signatures["serving_text_pair" if is_pair else "serving_text"]
         inputs = {*self._signature.structured_input_signature[1]}
         if own := inputs.difference(*_TAKES):
@@ -146,10 +149,10 @@ class ExportedModel:
         self._inputs = next(names for names in _TAKES if inputs == {*names})
 
     def __call__(self, texts: Text | Iterable[Text], *, batch_size: int = 32) -> dict[str, Any] | list[dict[str, Any]]:
-        """The outputs (see `signatures`) for a text, or a tuple of two; for several, a list. `batch_size`: of texts.
+        """The outputs (see `signatures`) for a text or a tuple of two texts; a list of outputs for several texts.
 
-        Rows of numbers are numpy arrays, everything else is of Python; what fills a batch up is left out. Raises
-        UserError if something is no text, or the model refuses it.
+        Rows of numbers are numpy arrays, all other values are Python values; the padding of a batch is removed. Raises
+        UserError if an element is not a text, or the model refuses it.
         """
         if isinstance(texts, str | bytes | tuple | Mapping) or not isinstance(texts, Iterable):
             return self([texts])[0]
@@ -185,7 +188,7 @@ class ExportedModel:
 
 
 def _rows(values: np.ndarray) -> list[Any]:
-    """The values for each text: rows of floats as arrays, everything else as Python types."""
+    """The values for each text: rows of floats as arrays, all other values as Python types."""
     if values.dtype == object:
         values = np.vectorize(bytes.decode, otypes=[object])(values)
     return [*values] if values.ndim > 1 and values.dtype.kind == "f" else values.tolist()

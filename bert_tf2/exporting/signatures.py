@@ -8,7 +8,7 @@
 The first axis of every output is the batch. Rows of unequal lengths are padded with "", -1 or 0 to one size, so that a
 server can combine requests and split their outputs.
 
-Letters as in modeling.py, and L labels, W words of a text, M masks, K predictions for each.
+See modeling.py for the letters; also L labels, W words of a text, M masks, K predictions for each mask.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights.task_file import THRESHOLD, LabelMap
 
 Outputs = dict[str, tf.Tensor]
-# Windows per text. More would keep a server busy for minutes with a request of about a megabyte.
+# The maximum number of windows per text; without it, a request of a megabyte would keep a server busy for minutes.
 MAX_WINDOWS = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What an export knows, whatever its task and format."""
+    """The settings and the model of an export, for all tasks and formats."""
 
     options: ExportOptions  # texts are truncated to its max_seq_length
     config: BertConfig
     tokenizer: FullTokenizer
-    graph: GraphTokenizer | None = None  # the same for signatures that take text
-    model: Any = None  # of `heads`, with its weights; for "features" a BertModel
+    graph: GraphTokenizer | None = None  # the tokenizer for signatures that take text; None if there are no such
+    model: Any = None  # a model of `heads` with its weights; a BertModel for the task "features"
     labels: LabelMap | None = None
-    has_pooler: bool = False  # whether the weights have one
+    has_pooler: bool = False  # whether the weights have a trained pooler
 
 
 class Task(tf.Module):
-    """A model with its signatures, which are methods of what `tf.saved_model.load` returns, too.
+    """A model with its signatures, which are also methods of the object that `tf.saved_model.load` returns.
 
-    What it returns is callable, with texts if the model takes texts; `serve` is the same under Keras' name.
+    That object is callable, with texts if the model takes texts; `serve` is the same function under Keras' name.
     """
 
     stated: tuple[str, ...] = ()  # options that model_info.json states
@@ -61,21 +61,21 @@ class Task(tf.Module):
     def __init__(self, setting: Setting):
         super().__init__()
         self.setting, model = setting, setting.model
-        # This attribute makes its variables part of the saved model.
+        # The attribute `encoder` makes the variables of the encoder part of the saved model.
         self.encoder = Encoder(getattr(model, "bert", model), setting.options.precision)
         if head := getattr(model, "output_layer", None) or getattr(model, "masked_lm", None):
-            self.head = head.__call__  # not the layer itself, with which much of Keras would be saved
+            self.head = head.__call__  # not the layer itself, because much of Keras would be saved with it
             self._variables = [variable.value for variable in head.weights]
-        # One function for all signatures, which makes four small graphs and a large one.
+        # One function for all signatures: the model then has four small graphs and a single large graph.
         specs = [tf.TensorSpec([None, None], tf.int32)] * (3 + self.reads_some)
         self._encode = tf.function(self.encoder.__call__, input_signature=specs, autograph=False)
 
     def signatures(self, own: Sequence[tf.TensorSpec] = ()) -> dict[str, Callable]:
-        """Returns name -> function to save, each of which also becomes a method; `own`: other inputs of each."""
+        """Returns name -> function to save; each function also becomes a method. `own`: additional inputs of each."""
         inputs = {"serving_default": IDS, "serving_ids": IDS[:1]}
         if self.setting.graph:
             inputs["serving_text"] = self.texts
-            if self.pairs and self.setting.config.type_vocab_size > 1:  # otherwise the model cannot tell them apart
+            if self.pairs and self.setting.config.type_vocab_size > 1:  # else a model cannot distinguish both texts
                 inputs["serving_text_pair"] = ("text_a", "text_b")
         found = {}
         for name, of in inputs.items():
@@ -101,10 +101,10 @@ class Task(tf.Module):
         return self._encode(rows.input_ids, rows.input_mask, rows.segment_ids, *reads)
 
     def tokenize(self, texts: Mapping[str, tf.Tensor]) -> dict[str, Pieces]:
-        """Returns the pieces of checked texts, each of which, except text_b, has at least one."""
+        """Returns the pieces of checked texts; only text_b may have no pieces."""
         pieces = {name: self.setting.graph.tokenize(text, name) for name, text in texts.items()}
         checks = [
-            require_none(found.ids.row_lengths() == 0, f"row {{}} of {name} is empty: it holds nothing but blanks")
+            require_none(found.ids.row_lengths() == 0, f"row {{}} of {name} is empty: it has only blanks")
             for name, found in pieces.items()
             if name != "text_b"
         ]
@@ -124,7 +124,7 @@ class Task(tf.Module):
 
 
 def _function_of(function: Callable, specs: Sequence[tf.TensorSpec]) -> Callable:
-    """A `tf.function` of inputs with the names of these."""
+    """A `tf.function` whose inputs have the names of `specs`."""
     names = [spec.name for spec in specs]
     return tf.function(
         lambda *inputs: function(**dict(zip(names, inputs, strict=True))), input_signature=specs, autograph=False
@@ -132,7 +132,7 @@ def _function_of(function: Callable, specs: Sequence[tf.TensorSpec]) -> Callable
 
 
 def _call_with_one_argument(function: Callable) -> Callable:
-    """A signature as Keras and TF-Hub call it: with a dictionary of its inputs, or its one input."""
+    """A signature as Keras and TF-Hub call it: with a dictionary of its inputs, or with its single input."""
     specs = {spec.name: spec for spec in function.input_signature}
     if len(specs) == 1:
         return tf.function(lambda given: function(given), input_signature=[*specs.values()], autograph=False)
@@ -144,7 +144,7 @@ def _call_with_one_argument(function: Callable) -> Callable:
 class Features(Task):
     """sequence_output [B, F, D], pooled_output [B, D] if there is a trained pooler, mean_pooled [B, D] over all tokens.
 
-    For texts also tokens, string [B, F].
+    The outputs for texts also have tokens, string [B, F].
     """
 
     pairs = True
@@ -167,13 +167,13 @@ class Features(Task):
 
 
 def windows(pieces: Mapping[str, Pieces], most: int, length: int, stride: int) -> tuple[dict[str, Pieces], tf.Tensor]:
-    """Long texts in windows of `length` tokens, as squad and `answering.windows` make them, `stride` pieces apart.
+    """Divides long texts into windows of `length` tokens, `stride` pieces apart, like squad and `answering.windows`.
 
-    Of a pair, the second text is divided if it is there; at most `most` pieces of the first stand in each window.
+    If a row has a second text, the second text is divided, and each window has at most `most` pieces of the first text.
 
     Returns:
-      text_a and text_b of W windows, whose words are the numbers of pieces among those of all first, then of all second
-      texts; and the row of each window, int32 [W].
+      text_a and text_b of W windows, and the row of each window, int32 [W]. `words` of the windows are indexes of
+      pieces in the concatenation of all first texts and all second texts.
     """
     first, *others = (found.ids for found in pieces.values())
     second = others[0] if others else first[:, :0]
@@ -205,7 +205,7 @@ def windows(pieces: Mapping[str, Pieces], most: int, length: int, stride: int) -
 class Classifier(Task):
     """probabilities [B, L] and label, string [B]; for a regression (without labels) value [B].
 
-    For a multi-label model: probabilities [B, L] and labels, string [B, L], the predicted ones and then "" up to L.
+    A multi-label model has probabilities [B, L] and labels, string [B, L]: the predicted labels, then "" as padding.
     With a `stride`, long texts are read in windows, like answering.windows, and their probabilities are pooled.
     """
 
@@ -231,8 +231,8 @@ class Classifier(Task):
         return self._outputs(pool(self._scores(self.combine(of_windows)), rows))
 
     def _scores(self, rows: Rows | Inputs) -> tf.Tensor:
-        """Probabilities, of a regression the number [B, 1]."""
-        logits = self.head(self.encode(rows, rows.input_ids[:, :0])[1])  # reads nothing but [CLS]
+        """Probabilities [B, L]; for a regression, the number [B, 1]."""
+        logits = self.head(self.encode(rows, rows.input_ids[:, :0])[1])  # reads only [CLS]
         if self._labels is None:
             return logits
         return tf.sigmoid(logits) if self._several else tf.nn.softmax(logits)
@@ -250,10 +250,10 @@ class Classifier(Task):
 
 
 class MaskedLM(Task):
-    """For each [MASK] its position among the tokens, and the best pieces: positions [B, M], tokens, scores [B, M, K].
+    """positions [B, M] of each [MASK] among the tokens, and its best pieces: tokens, scores [B, M, K].
 
-    The scores are probabilities. Texts contain [MASK] literally. A row without [MASK], or with one that would be cut
-    off, is refused, as `fill_mask` refuses it: an empty answer would hide that a [MASK] was misspelled or not read.
+    The scores are probabilities. Texts contain [MASK] literally. A row is refused, as in `fill_mask`, if it has no
+    [MASK] or a [MASK] would be cut off, because an empty answer would hide a [MASK] that was misspelled or not read.
     """
 
     stated = ("top_k",)
@@ -262,7 +262,7 @@ class MaskedLM(Task):
 
     def __init__(self, setting: Setting):
         super().__init__(setting)
-        # The model may have more words than the vocabulary, for a round number, which are never predicted.
+        # The model may have more outputs than the vocabulary has words (rounded up); these are never predicted.
         self._tokens, self._mask = tf.constant([*setting.tokenizer.entries, ""]), setting.tokenizer.vocab["[MASK]"]
 
     def combine(self, pieces: Mapping[str, Pieces]) -> Inputs:
@@ -287,7 +287,7 @@ class MaskedLM(Task):
         states = tf.gather_nd(self.encode(rows, tf.maximum(positions, 0))[0], tf.where(positions >= 0))  # [masks, D]
         logits = self.head(states, self.encoder.word_embeddings)[:, : self._tokens.shape[0] - 1]  # [masks, V]
         best, ids = tf.math.top_k(logits, self.setting.options.top_k)
-        # The softmax over all V words, computed for the best ones only.
+        # The softmax over all V words, computed only for the best words.
         scores = tf.exp(best - tf.reduce_logsumexp(logits, axis=-1, keepdims=True))
         nothing = tf.size(self._tokens) - 1  # "", because OpenVINO cannot scatter strings
         return {
@@ -298,8 +298,8 @@ class MaskedLM(Task):
 
 
 def fill_rows(values: tf.Tensor, rows: tf.Tensor, count: tf.Tensor, default: str | float) -> tf.Tensor:
-    """Returns values [n, ...] of the sorted rows [n] as [count, longest row, ...]."""
-    # By scattering: OpenVINO has no ragged tensors.
+    """Arranges values [n, ...] by their rows [n] (sorted) as [count, longest row, ...], padded with `default`."""
+    # Scatters, because OpenVINO has no ragged tensors.
     rows, count = tf.cast(rows, tf.int32), tf.cast(count, tf.int32)
     in_rows = tf.math.segment_sum(tf.ones_like(rows), rows)
     columns = tf.range(tf.size(rows)) - tf.gather(tf.cumsum(in_rows, exclusive=True), rows)

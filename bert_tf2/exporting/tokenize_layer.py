@@ -18,19 +18,19 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type
 from bert_tf2.tokenization import FullTokenizer
 
-_MOST = 1 << 20  # tokens; a model may read fewer
+_MOST = 1 << 20  # the maximum number of tokens; a model may read fewer
 
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
 class Tokenize(keras.layers.Layer):
-    """Strings to `input_ids`, `input_mask` and `segment_ids`, int32 [B, F], as `classify` and the scripts make them.
+    """Converts strings to `input_ids`, `input_mask` and `segment_ids`, int32 [B, F], like `classify` and the scripts.
 
     Example:
       tokenize = bert_tf2.Tokenize(bert.tokenizer, max_seq_length=64)
       data = data.batch(32).map(lambda text, label: (tokenize(text), label))
     """
 
-    supports_jit = False  # XLA knows no strings
+    supports_jit = False  # XLA has no strings
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Tokenize(keras.layers.Layer):
         """Makes a layer, in a second or two.
 
         Args:
-          tokenizer: a model's; or what `get_config` returns for it.
+          tokenizer: the tokenizer of a model, or its entry in `get_config`.
           max_seq_length: texts are cut to this number of tokens, including [CLS] and [SEP].
           pad_to_max_length: whether F is always max_seq_length, and not the length of the longest text of a batch.
         """
@@ -63,7 +63,7 @@ class Tokenize(keras.layers.Layer):
         return {**super().get_config(), "tokenizer": said, **own}
 
     def __call__(self, texts: Any, **kwargs) -> dict[str, tf.Tensor]:
-        """`texts`: strings [B]; or a tuple of two such columns; or what `columns` takes."""
+        """`texts`: strings [B], a tuple of two such columns, or texts in any container that `columns` takes."""
         found = columns(texts)
         return super().__call__(found if len(found) > 1 else found[0], **kwargs)
 
@@ -71,13 +71,13 @@ class Tokenize(keras.layers.Layer):
         return self.with_cut(texts)[0]
 
     def with_cut(self, texts: tf.Tensor | tuple[tf.Tensor, tf.Tensor]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """What `call` returns, and which texts or pairs have more tokens than are read, bool [B]."""
+        """The result of `call`, and whether each text or pair has more tokens than are read, bool [B]."""
         given = texts if isinstance(texts, list | tuple) else (texts,)
         pieces = [self._graph.tokenize(tf.reshape(text, [-1])) for text in given]
         found = self._graph.combine(pieces[0], pieces[1] if pieces[1:] else None, self.max_seq_length)
         missing = self.max_seq_length - tf.shape(found.input_ids)[1] if self.pad_to_max_length else 0
         first, *second = (one.ids.row_lengths() for one in pieces)
-        length = first + 2 + sum(more + tf.cast(more > 0, more.dtype) for more in second)  # the second has a [SEP], too
+        length = first + 2 + sum(more + tf.cast(more > 0, more.dtype) for more in second)  # a second text has a [SEP]
         features = {name: tf.pad(getattr(found, name), [[0, 0], [0, missing]]) for name in IDS}
         return features, length > self.max_seq_length
 
@@ -88,10 +88,10 @@ class Tokenize(keras.layers.Layer):
 
 
 def columns(texts: Any) -> tuple[tf.Tensor, ...]:
-    """Texts as one column of strings [B], or as two if some are pairs; a single text has "" in the second.
+    """Texts as one column of strings [B], or as two if some are pairs; a single text has "" in the second column.
 
     Args:
-      texts: a tensor of strings [B] or [B, 1], or a tuple or a dict of one or two of these; or what `rows.texts` takes.
+      texts: strings [B] or [B, 1], a tuple or dict of one or two such tensors, or an argument for `rows.texts`.
     """
     if isinstance(texts, Mapping) and all(isinstance(text, tf.Tensor | keras.KerasTensor) for text in texts.values()):
         texts = tuple(texts.values())
@@ -112,7 +112,7 @@ def columns(texts: Any) -> tuple[tf.Tensor, ...]:
 
 
 def tokenizer_of(entries: list[str], **rules: Any) -> FullTokenizer:
-    """A tokenizer with these entries; `rules` as FullTokenizer's."""
+    """A tokenizer with these entries; `rules`: arguments of FullTokenizer."""
     with tempfile.TemporaryDirectory() as folder:
         return FullTokenizer(write_vocabulary(folder, entries), **rules)
 

@@ -1,7 +1,7 @@
-"""Words to entries of the vocabulary with TensorFlow's own operations, where tensorflow-text is not installed.
+"""Splits words into entries of the vocabulary with TensorFlow's own operations, if tensorflow-text is not installed.
 
-A trie holds the entries. All words of a batch walk through it side by side, a letter in each step. Where a word cannot
-go on, the longest entry on its way is its next piece, and the walk goes on behind that piece.
+A trie has the entries. All words of a batch walk through the trie in parallel, a letter in each step. If no entry has
+the next letter of a word, the longest entry on the way is its next piece, and the walk restarts after that piece.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-_LETTER_BITS = 21  # of a code point
-_WORD, _CONTINUATION = 0, 1  # the roots of the trie: of entries that begin a word, and of the others, "##..."
+_LETTER_BITS = 21  # the number of bits of a code point
+_WORD, _CONTINUATION = 0, 1  # the roots of the trie: for entries that begin a word, and for entries "##..."
 
 
 class WordPieces(tf.Module):
-    """The longest entries that words are made of, as by FastWordpieceTokenizer of tensorflow-text."""
+    """Splits words into the longest entries, like FastWordpieceTokenizer of tensorflow-text."""
 
     def __init__(self, entries: Sequence[str], longest_word: int):
-        """`entries`: the first is that of unknown words, which also words of more than `longest_word` letters are."""
+        """`entries`: the first entry is for unknown words, also for words of more than `longest_word` letters."""
         super().__init__(name="word_pieces")
-        children: dict[int, int] = {}  # a node and a letter -> the next node
-        ends = {}  # a node -> the entry that ends there
+        children: dict[int, int] = {}  # node and letter -> next node
+        ends = {}  # node -> the entry that ends at the node
         for number, entry in enumerate(entries[1:], 1):
             text = entry.removeprefix("##")
             node = _WORD if text == entry else _CONTINUATION
@@ -41,12 +41,12 @@ class WordPieces(tf.Module):
         """The pieces of words.
 
         Args:
-          letters: int32 [N], of all words.
-          word_splits: int64 [W + 1], where in them each word begins and the last one ends.
+          letters: int32 [N], the letters of all words.
+          word_splits: int64 [W + 1], the index in `letters` at which each word begins, and the end of the last word.
 
         Returns:
-          For each piece: the index of its entry, int32; the index of its word, and where in `letters` it begins and
-          ends (exclusive), int64. All [P].
+          Four vectors [P] over the pieces: the index of the entry, int32; the index of the word, and the begin and the
+          end (exclusive) of the piece in `letters`, int64.
         """
         begins, ends = word_splits[:-1], word_splits[1:]
         count = tf.size(letters, tf.int64)
@@ -54,8 +54,9 @@ class WordPieces(tf.Module):
         walking = tf.where(~too_long)[:, 0]
         first = tf.gather(begins, walking)
         none = tf.fill(tf.shape(walking), -1)
-        # Of all letters: the entry that begins there and its end. Of words that walk: the word, its node, the letter
-        # that is next, where the piece begins, the longest entry so far and its end.
+        # found: for all letters, the entry that begins at the letter and the end of the entry; for all words, whether
+        # the word is unknown. walk: for the words that walk, the word, its node, the next letter, the begin of the
+        # piece, the longest entry so far and the end of that entry.
         found = tf.fill([count], -1), tf.zeros([count], tf.int64), too_long
         walk = walking, tf.zeros_like(first) + _WORD, first, first, none, first
         shapes = [tensor.shape for tensor in found] + [tf.TensorShape([None])] * len(walk)
@@ -76,7 +77,7 @@ class WordPieces(tf.Module):
         return tf.gather(numbers, starts), tf.gather(word_of, starts), starts, tf.gather(piece_ends, starts)
 
     def _step(self, letters: tf.Tensor, ends: tf.Tensor, found: tuple, walk: tuple) -> list[tf.Tensor]:
-        """Goes on by a letter in each word that can, and ends the piece of each other word."""
+        """Moves by a letter in each word that has a next node, and ends the piece of each other word."""
         (numbers, piece_ends, unknown), (words, nodes, places, starts, longest, longest_ends) = found, walk
         end = tf.gather(ends, words)
         letter = tf.cast(tf.gather(letters, tf.minimum(places, end - 1)), tf.int64)
