@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf2.commands import loading
+import bert_tf2
 from bert_tf2.explorer.options import ExplorerOptions
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
@@ -56,7 +56,7 @@ class Explorer:
     """
 
     def __init__(self, options: ExplorerOptions):
-        self.bert = loading.load(
+        self.bert = bert_tf2.load(
             options.model,
             bert_config_file=options.bert_config_file,
             vocab_file=options.vocab_file,
