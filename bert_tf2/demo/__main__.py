@@ -30,14 +30,14 @@ TRAINING = (
 
 
 def command(script: str, *arguments: str) -> list[str]:
-    """The words that run one of the scripts, from the checkout or from the installed package."""
+    """The command line for one of the scripts, in the checkout or in the installed package."""
     path = HERE.parents[1] / script
     start = [os.path.relpath(path)] if path.exists() else ["-m", "bert_tf2", path.stem]
     return [sys.executable, *start, *arguments]
 
 
 def run(script: str, *arguments: str) -> str:
-    """Runs one of the scripts; its log goes to the terminal, its standard output comes back."""
+    """Runs one of the scripts; its log appears on the terminal. Returns its standard output."""
     words = command(script, *arguments)
     print(f"\n$ {shlex.join(words)}", flush=True)
     done = subprocess.run(words, stdout=subprocess.PIPE, encoding="utf-8", check=False)

@@ -1,7 +1,7 @@
-"""From a picture to the code that computes it: the file, the line, and the lines of the function around it.
+"""Finds the code that computes a picture: the file, the line, and the lines of the function around it.
 
 The place is found by searching the source of a function for an expression, so it moves with the code. An expression
-that is no longer there is an error, which `tests/explorer/test_server.py` finds for every key.
+that is missing from the source is an error; `tests/explorer/test_server.py` checks every key.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class Place(NamedTuple):
-    """Where something is computed."""
+    """A place where something is computed."""
 
     of: str  # the function, as "module:name" within the package
-    expression: str  # a part of the line, which occurs in its source
-    shapes: str = ""  # what goes in and comes out, in the letters of modeling.py
+    expression: str  # a part of the line in the source of the function
+    shapes: str = ""  # the shapes of the inputs and the outputs, in the letters of modeling.py
 
 
 PLACES = {
@@ -62,11 +62,11 @@ PLACES = {
 
 
 def source(key: str) -> dict[str, Any]:
-    """The place of a key, for the page; LookupError if the expression is no longer in the code.
+    """The place of a key, for the page. Raises LookupError if the expression is missing from the code.
 
     Returns:
-      `key`, `file` (relative to the checkout), `line` (from 1), `name` (of the function), `shapes`; `first`, the number
-      of the first of `lines`, which are the source of the whole function.
+      `key`, `file` (relative to the checkout), `line` (from 1), `name` (of the function), `shapes`; `lines`, the source
+      of the whole function, and `first`, the number of its first line.
     """
     if key not in PLACES:
         raise UserError(f"there is no code for {key!r:.60}")

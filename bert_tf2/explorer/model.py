@@ -1,6 +1,6 @@
-"""The model that the page shows, loaded once, and each of its variables: names, size, values, and where code uses it.
+"""The model that the page shows, loaded once, and each of its variables: names, size, values, and the code of its use.
 
-And what every tab needs: the arguments of requests, and arrays in JSON.
+Also has the helpers for all tabs: the arguments of requests, and arrays in JSON.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from bert_tf2.weights import checkpoint, names
 from bert_tf2.weights.huggingface import TIED
 
 Handler = Callable[[dict[str, Any]], Any]
-"""Answers the arguments of a request with what JSON can hold."""
+"""Takes the arguments of a request; returns a value that JSON can represent."""
 
 _POSITIONS = "bert/embeddings/position_embeddings"
 _BLOCK = re.compile(r"bert/encoder/layer_(\d+)/")
 
-# What the name of a variable contains, the first that fits, and the key of code_lines.PLACES where it is used.
+# A part of a variable's name (the first part that fits) -> the key in code_lines.PLACES of the code that uses it.
 _CODES = {
     "embeddings/word_embeddings": "embeddings.words",
     "embeddings/token_type_embeddings": "embeddings.segments",
@@ -48,11 +48,11 @@ _CODES = {
 
 
 class Explorer:
-    """What the page shows.
+    """The model and the texts that the page shows.
 
     Attributes:
       bert: the model with its tokenizer and configuration.
-      texts: `text`, `text_b` and `other_text`, with which the page begins, "" where none was given.
+      texts: the initial `text`, `text_b` and `other_text` of the page, "" if not given.
     """
 
     def __init__(self, options: ExplorerOptions):
@@ -67,7 +67,7 @@ class Explorer:
             _check_characters(text, f"--{name}")
 
     def describe(self) -> dict[str, Any]:
-        """What /api/model answers: the facts that every tab shows."""
+        """The answer of /api/model: the facts that every tab shows."""
         bert = self.bert
         variables = names.tf1_variables(bert.model)
         return {
@@ -79,11 +79,11 @@ class Explorer:
         }
 
     def inventory(self) -> dict[str, Any]:
-        """What /api/inventory answers.
+        """The answer of /api/inventory.
 
-        `variables`: a row for each, in the order in which they are saved; not `in_file` are those that the weights
-        lack. `parts`: their totals. `unused`: what the weights hold besides. `copies`: the names of `transformers` that
-        are one array. `positions`: how alike they are.
+        `variables`: a row for each variable, in the order in which they are saved; `in_file` is false if the weights
+        lack the variable. `parts`: the totals by part. `unused`: further variables of the weights. `copies`: the names
+        in `transformers` that share an array. `positions`: the cosines of the positions.
         """
         bert = self.bert
         source = checkpoint.open_weights(bert.path)
@@ -138,14 +138,14 @@ def code_of(name: str) -> str:
 
 
 def cosines(table: np.ndarray) -> dict[str, Any]:
-    """The cosine of each position of a table [X, D] with each; of more than 256, every second, third, ... is shown."""
+    """The cosines of all pairs of positions of a table [X, D]; shows every second, third, ... of more than 256."""
     shown = np.arange(0, len(table), -(-len(table) // 256))
     rows = table[shown] / np.maximum(np.linalg.norm(table[shown], axis=1, keepdims=True), 1e-12)
     return {"shown": shown.tolist(), "cosines": pack(rows @ rows.T)}
 
 
 def statistics(values: np.ndarray) -> dict[str, Any]:
-    """The size of a variable and figures of its values; None for one that is no number, which JSON cannot hold."""
+    """The size of a variable and figures of its values; a figure is None if it is not finite, because of JSON."""
     wide = values.astype(np.float64)
     figures = {"norm": np.linalg.norm(wide), "mean": wide.mean(), "deviation": wide.std()}
     finite = {name: float(figure) if math.isfinite(figure) else None for name, figure in figures.items()}
@@ -162,20 +162,18 @@ def read_text(arguments: dict[str, Any], name: str) -> str:
 
 
 def _check_characters(text: str, name: str) -> None:
-    """Raises UserError for what no answer can repeat."""
+    """Raises UserError for a text that is not valid Unicode, which no answer could repeat."""
     if not files.is_utf8(text):
-        raise UserError(
-            f"{name} holds half a character, {ascii(text)[:60]}: one of a pair of surrogates; write it again"
-        )
+        raise UserError(f"{name} has half a character, {ascii(text)[:60]}: one of a pair of surrogates; write it again")
 
 
 def _shown(value: Any) -> str:
-    """A value in a message; the lists of a deeply nested one are left out."""
+    """A value as text for a message; inner lists of a deeply nested value are left out."""
     return reprlib.repr(value)[:60]
 
 
 def read_number(arguments: dict[str, Any], name: str, low: int, high: int, default: int | None = None) -> int:
-    """A whole number from low to high, else raises UserError."""
+    """An argument that is a whole number from low to high. Raises UserError for anything else."""
     value = arguments.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise UserError(f"{name} must be a whole number from {low} to {high}, not {_shown(value)}")

@@ -1,7 +1,7 @@
-"""What the page asks about one sentence; everything is computed for the text that stands in the request.
+"""The answers to requests of the page about one sentence; everything is computed for the text in the request.
 
-Two sentences side by side, for example with one word changed, show where in the model the change arrives: which tokens
-both have, how far the states are apart, and which heads look elsewhere.
+Two sentences side by side, for example with one word changed, show where in the model the change arrives: the tokens of
+both, the distances of the states, and the heads that look elsewhere.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from bert_tf2.explorer.model import Explorer, Handler, pack, read_number, read_t
 from bert_tf2.inference import blanks
 from bert_tf2.support.errors import UserError
 
-_TRACES = 4  # sentences that are kept
-_BLOCKS = 2  # blocks that are kept with all their steps: 75 MB each for 512 tokens and 16 heads
+_TRACES = 4  # the number of cached sentences
+_BLOCKS = 2  # the number of cached blocks with all their steps: 75 MB each for 512 tokens and 16 heads
 TOP_K = 10
-_GUESSES = 3  # words for the state of each layer
-_MOST_TO_SEARCH = 64  # tokens; with more, it takes too long to compute all heads for the first look
-_MAP = 48  # rows and columns of the small maps of all heads, at most
-_MOST_TO_MAP = 128  # tokens; with more, all heads are not computed unless someone asks for them
+_GUESSES = 3  # the number of words for the state of each layer
+_MOST_TO_SEARCH = 64  # tokens; computing all heads of a longer sentence takes too long for the first look
+_MAP = 48  # the maximum number of rows and columns of the small maps of all heads
+_MOST_TO_MAP = 128  # tokens; all heads of a longer sentence are computed only on request
 MOST_PADDING = 8
 
 
@@ -38,7 +38,7 @@ def routes(explorer: Explorer) -> dict[str, Handler]:
 
 
 class _View:
-    """The handlers. All take `text`, `text_b` and `padding`; those of a layer or a token its number, from 0."""
+    """The handlers. All take `text`, `text_b` and `padding`; some take the number of a layer, head or token, from 0."""
 
     def __init__(self, explorer: Explorer):
         self._bert = explorer.bert
@@ -50,7 +50,7 @@ class _View:
         return trace.block_steps(self._bert.encoder.blocks[layer], found.states[layer], found.mask_scores)
 
     def _read(self, arguments: dict[str, Any], *numbers: str) -> list[Any]:
-        """The sentence of a request, and these of its numbers: "token", "layer", "head"."""
+        """The sentence of a request, and the numbers with these names: "token", "layer", "head"."""
         config = self._bert.config
         texts = (read_text(arguments, name) for name in ("text", "text_b"))
         padding = read_number(arguments, "padding", 0, MOST_PADDING, default=0)
@@ -68,7 +68,7 @@ class _View:
             raise UserError("The sentence is empty. Type one, for example: The capital of France is [MASK].")
         (sentence,) = self._read(arguments)
         basic = self._bert.tokenizer.basic_tokenizer
-        self._trace(sentence)  # so that what is asked next is fast
+        self._trace(sentence)  # cached, so that the next requests are fast
         layer, head = self._first_look(sentence)
         return {
             "layer": layer,
@@ -79,7 +79,7 @@ class _View:
         }
 
     def _first_look(self, sentence: trace.Sentence) -> tuple[int, int]:
-        """The layer and the head in which the first [MASK] looks most at a word that is not its neighbor, else 0, 0."""
+        """The layer and head where the first [MASK] looks most at a word that is not its neighbor; 0, 0 if unknown."""
         tokens = sentence.tokens
         if blanks.MASK not in tokens or len(tokens) > _MOST_TO_SEARCH:
             return 0, 0
@@ -92,7 +92,7 @@ class _View:
         return divmod(int(np.argmax(most)), self._bert.config.num_attention_heads)
 
     def embeddings(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """For a token, each step of the embeddings as a vector [D]; for all tokens their norms [F]."""
+        """Each step of the embeddings: the vector [D] of a token, and the norms [F] of all tokens."""
         sentence, token = self._read(arguments, "token")
         steps = trace.embedding_steps(self._bert.encoder, self._trace(sentence))._asdict()
         return {
@@ -101,7 +101,7 @@ class _View:
         }
 
     def attention(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """One head of one layer: Q, K, V [F, H], scores and probabilities [F, T]; and summaries of all its heads."""
+        """One head of a layer: Q, K, V [F, H], scores and probabilities [F, T]; and summaries of the layer's heads."""
         sentence, layer, head = self._read(arguments, "layer", "head")
         steps = self._block(sentence, layer)
         parts = ("query", "key", "value", "scores", "probabilities", "context")
@@ -109,13 +109,13 @@ class _View:
             **{name: pack(getattr(steps, name)[head]) for name in parts},
             "mask_scores": pack(tf.reshape(self._trace(sentence).mask_scores, [-1])),
             "heads": [summary._asdict() for summary in trace.summarize_heads(steps.probabilities, sentence)],
-            # Where each head looks most, for each token: [N, F].
+            # The token at which each head looks most, for each token: [N, F].
             "most": steps.probabilities.argmax(axis=-1).tolist(),
             "most_weights": pack(steps.probabilities.max(axis=-1)),
         }
 
     def maps(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """All heads as `maps` [L, N, S, S], of S tokens, or parts of the text; null for a long one without `all`."""
+        """All heads as `maps` [L, N, S, S], for S tokens or parts of the text; null for a long text without `all`."""
         (sentence,) = self._read(arguments)
         if len(sentence.tokens) > _MOST_TO_MAP and not read_number(arguments, "all", 0, 1, default=0):
             return {"maps": None}
@@ -134,7 +134,7 @@ class _View:
         return {**vectors, "context": pack(steps.context[:, token].reshape(-1))}  # the heads side by side, [D]
 
     def words(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The way of a token's state through the masked-LM head, and the best words, also of the layers before."""
+        """The steps of a token's state through the masked-LM head, and the best words after it and after each layer."""
         model = self._bert.model
         sentence, token = self._read(arguments, "token")
         found = self._trace(sentence)
@@ -149,18 +149,18 @@ class _View:
         }
 
     def _name(self, token_id: int) -> str:
-        return self._bert.tokenizer.inv_vocab.get(token_id, "(none)")  # a table may have more rows than entries
+        return self._bert.tokenizer.inv_vocab.get(token_id, "(none)")  # the table may have more rows
 
     def outputs(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """What the other heads say: probabilities by label, of the text or of each token."""
+        """The answers of the other heads: probabilities by label, for the text or for each token."""
         (sentence,) = self._read(arguments)
         return {"outputs": _outputs(self._bert, self._trace(sentence))}
 
     def pair(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The sentence beside another one, `other_text` with the same `text_b` and `padding`.
+        """Compares the sentence with another sentence, `other_text` with the same `text_b` and `padding`.
 
         `pairs`: the M places that are compared (see align). `states` [L + 1, M]: the distances of the states. `heads`
-        [L, N]: the share of attention that moved. `words`: for each pair of two [MASK] what both may be.
+        [L, N]: the share of attention that moved. `words`: the probable words of both for each pair of two [MASK].
         """
         sentence, other = self._both(arguments)
         pairs = align(sentence.tokens, other.tokens)
@@ -189,7 +189,7 @@ class _View:
         }
 
     def pair_attention(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The weights [M, M] of a `layer` and a `head` for both sentences of `pair`, between the places compared."""
+        """The weights [M, M] of a `layer` and a `head` between the compared places, for both sentences of `pair`."""
         sentence, other, layer, head = self._both(arguments, "layer", "head")
         ours, theirs = self._weights_of_both(sentence, other, layer)
         return {"weights": pack(ours[head]), "other_weights": pack(theirs[head])}
@@ -201,12 +201,12 @@ class _View:
         return [*self._read(arguments), *self._read({**arguments, "text": other}, *numbers)]
 
     def _weights_of_both(self, sentence: trace.Sentence, other: trace.Sentence, layer: int) -> list[np.ndarray]:
-        """Two times [N, M, M]."""
+        """The weights [N, M, M] of a layer for each of both sentences."""
         both = zip((sentence, other), np.transpose(align(sentence.tokens, other.tokens)), strict=True)
         return [self._block(each, layer).probabilities[:, places][:, :, places] for each, places in both]
 
     def _words_of_both(self, one: trace.Trace, other: trace.Trace, pair: tuple[int, int]) -> dict[str, Any]:
-        """The words that one of them finds likely, each with its `probability` in the sentence and in the `other`."""
+        """The likely words of both sentences, with their `probability` in the sentence and in the `other` sentence."""
         states = [each.states[-1][0, place] for each, place in zip((one, other), pair, strict=True)]
         ours, theirs = (trace.word_steps(self._bert.model, state).probabilities for state in states)  # [V]
         best = np.argsort(-np.maximum(ours, theirs), kind="stable")[:TOP_K].tolist()
@@ -217,13 +217,13 @@ class _View:
 
 
 def _words(text: str, basic: tokenization.BasicTokenizer) -> list[str]:
-    """The words of a text before they are cut into pieces; [MASK] is one."""
+    """The words of a text before they are cut into pieces; [MASK] is a word."""
     first, *others = (basic.tokenize(part) for part in text.split(blanks.MASK))
     return [*first, *(word for part in others for word in (blanks.MASK, *part))]
 
 
 def _outputs(bert: Bert, found: trace.Trace) -> list[dict[str, Any]]:
-    """The head besides the masked words, if there is one: its `values` [L] are of the "text", or [F, L] of "tokens"."""
+    """The head other than the masked-LM head, if any: `values` [L] for the "text", or [F, L] for its "tokens"."""
     model, states = bert.model, found.states[-1]  # [1, F, D]
     labels = [*bert.labels.labels] if bert.labels else []
     labels = labels or [f"label {index}" for index in range(getattr(model, "num_labels", 0))]
@@ -240,7 +240,7 @@ def _outputs(bert: Bert, found: trace.Trace) -> list[dict[str, Any]]:
         title, of, values = "Tagger", "tokens", tf.nn.softmax(model.output_layer(states))
     elif isinstance(model, heads.SpanModel):
         title, of, labels = "Answer", "tokens", ["starts here", "ends here"]
-        logits = model.output_layer(states) + tf.reshape(found.mask_scores, [1, -1, 1])  # no answer in padding
+        logits = model.output_layer(states) + tf.reshape(found.mask_scores, [1, -1, 1])  # excludes padding
         values = tf.nn.softmax(logits, axis=1)
     else:
         return []
@@ -250,8 +250,8 @@ def _outputs(bert: Bert, found: trace.Trace) -> list[dict[str, Any]]:
 def align(tokens: Sequence[str], others: Sequence[str]) -> list[tuple[int, int]]:
     """The places of tokens that are compared, as pairs (place in the first, place in the other), in order.
 
-    Of sentences of the same length, all are; of others, those before and after the part that differs:
-    align(["a", "b", "c"], ["a", "x", "y", "c"]) is [(0, 0), (2, 3)].
+    If the sentences have the same length, all places are compared; otherwise the places before and after the part that
+    differs: align(["a", "b", "c"], ["a", "x", "y", "c"]) is [(0, 0), (2, 3)].
     """
     if len(tokens) == len(others):
         return [(place, place) for place in range(len(tokens))]
@@ -266,7 +266,7 @@ def _equal_at_start(tokens: Sequence[str], others: Sequence[str]) -> int:
 
 
 def state_distances(states: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """1 - cosine of each row of [M, D] with the same row of the other: [M], 0 for the same direction, at most 2."""
+    """1 - cosine of the same rows of both arrays [M, D]: [M], from 0 (the same direction) to 2."""
     states, others = states.astype(np.float64), others.astype(np.float64)
     products = np.sum(states * others, axis=-1)
     lengths = np.linalg.norm(states, axis=-1) * np.linalg.norm(others, axis=-1)
@@ -274,5 +274,5 @@ def state_distances(states: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def attention_changes(probabilities: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """The share of its attention that each head moved to other tokens, the mean of the rows; [N, M, M] -> [N]."""
+    """The share of attention that each head moved to other tokens, averaged over the rows: [N, M, M] -> [N]."""
     return np.abs(probabilities - others).sum(axis=-1).mean(axis=-1) / 2

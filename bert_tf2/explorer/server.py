@@ -1,9 +1,9 @@
 """The page: from a server for this machine alone, or (--write) as one file with a sentence, without a server.
 
 The server has the files of the page, and JSON under /api/ (`handlers`). Arguments are the JSON object of a POST; a GET
-has none. A UserError becomes status 400 with {"error": its sentence}. A new tab is a module of page/app.js.
+has no arguments. A UserError becomes status 400 with {"error": its message}. A new tab is a module of page/app.js.
 
-The file holds every answer that the tab of the sentence asks for, where `api` of page/app.js finds it.
+The file of --write has every answer that the tab of the sentence requests, where `api` of page/app.js finds it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from bert_tf2.support.errors import UserError
 
 HOST = "127.0.0.1"
 PAGE = pathlib.Path(__file__).with_name("page")
-_MODULES = "bert_tf2/"  # stands for the folder of the modules, which have no address in a single file
-# Not from the system's table, which may say something else of .js.
+_MODULES = "bert_tf2/"  # replaces the folder of the modules, which have no address in a single file
+# Not from the system's table, which may have another type for .js.
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 _HEADERS = {
-    # Everything is from this server: no inline script or style, no other site, no frame around the page.
+    # Allows only content of this server: no inline script or style, no other site, no frame around the page.
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -44,11 +44,11 @@ _HEADERS = {
 
 
 def run(options: ExplorerOptions) -> None:
-    """Shows the page until a signal asks to stop; or writes the file of --write."""
+    """Serves the page until a signal stops the server; or writes the file of --write."""
     if options.write:
         write_page(options.write, Explorer(options))
         return console.summary([options.write])
-    listening = listen(options.port)  # before the model is loaded, which takes longer
+    listening = listen(options.port)  # reports a wrong port before the model is loaded
     explorer = Explorer(options)
     port = listening.getsockname()[1]
     server = serve(explorer, listening)
@@ -70,7 +70,7 @@ def run(options: ExplorerOptions) -> None:
 
 
 def listen(port: int) -> socket.socket:
-    """A socket of this machine alone. Raises UserError if the port is taken or not allowed."""
+    """A socket that only this machine can reach. Raises UserError if the port is taken or not allowed."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -79,7 +79,7 @@ def listen(port: int) -> socket.socket:
         return listening
     except OSError as error:
         listening.close()
-        raise UserError(f"--port={port}: {error.strerror}; give another one, or --port=0 for any free one") from None
+        raise UserError(f"--port={port}: {error.strerror}; give another port, or --port=0 for any free port") from None
 
 
 def serve(explorer: Explorer, listening: socket.socket) -> serving.BaseWSGIServer:
@@ -89,7 +89,7 @@ def serve(explorer: Explorer, listening: socket.socket) -> serving.BaseWSGIServe
 
 
 def handlers(explorer: Explorer) -> dict[str, Handler]:
-    """What answers each address."""
+    """Address -> the function that answers its requests."""
     inventory = functools.cache(explorer.inventory)
     return {
         "/api/model": lambda arguments: explorer.describe(),
@@ -120,13 +120,13 @@ class Application:
             response = _json(400, {"error": str(error)})
         except Exception as error:
             logging.exception("%s failed", request.path)
-            told = f"a fault of this program: {type(error).__name__}; its log has the details"
+            told = f"an error in this program: {type(error).__name__}; its log has the details"
             response = _json(500, {"error": told})
         response.headers.update(_HEADERS)
         return response(environ, start_response)
 
     def _answer(self, request: Request) -> Response:
-        # A page of another site, whose name server says that it is here ("DNS rebinding"), asks under its own name.
+        # Refuses pages of other sites whose name server points to this machine ("DNS rebinding"): their Host differs.
         if request.headers.get("Host", "") not in self._hosts:
             raise exceptions.Forbidden(f"this server answers only to {' and '.join(sorted(self._hosts))}")
         if not request.path.startswith("/api/"):
@@ -134,7 +134,7 @@ class Application:
         handler = self._handlers.get(request.path)
         if handler is None:
             raise exceptions.NotFound(f"there is no {request.path}")
-        # Only as application/json, since pages of other sites may send other types without asking.
+        # get_json takes only application/json, because pages of other sites may send other types without permission.
         try:
             arguments = request.get_json() if request.method == "POST" else {}
         except RecursionError:
@@ -146,7 +146,7 @@ class Application:
 
 
 class _Request(Request):
-    max_content_length = 1 << 20  # 512 tokens have a few thousand
+    max_content_length = 1 << 20  # bytes; 512 tokens have a few thousand
 
 
 def _file(name: str) -> Response:
@@ -160,18 +160,18 @@ def _json(status: int, content: Any) -> Response:
 
 
 def write_page(path: str, explorer: Explorer) -> None:
-    """Writes the HTML file for the sentence with which the page begins."""
+    """Writes the HTML file for the initial sentence of the page."""
     model, answering = explorer.describe(), handlers(explorer)
     example = "The capital of France is " + ("[MASK]." if "masked_lm" in model["heads"] else "Paris.")
     model["texts"] = {**explorer.texts, "text": explorer.texts["text"] or example}
-    model["path"] = os.path.basename(os.path.normpath(model["path"]))  # where it lies is nobody's business
+    model["path"] = os.path.basename(os.path.normpath(model["path"]))  # does not publish the folders of this machine
     answers = {_key("/api/model", {}): {**model, "written": True}}
     answers |= {_key(name, arguments): answering[name](arguments) for name, arguments in _requests(model, answering)}
     files.write_text(path, _html(answers))
 
 
 def _requests(model: dict[str, Any], answering: dict[str, Handler]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """All that the view of the sentence may ask: path and arguments."""
+    """All requests of the view of the sentence: path and arguments."""
     texts, config = model["texts"], model["config"]
     layers, heads = range(config["num_hidden_layers"]), range(config["num_attention_heads"])
     about = {"text": texts["text"], "text_b": texts["text_b"], "padding": 0}
@@ -196,7 +196,7 @@ def _requests(model: dict[str, Any], answering: dict[str, Handler]) -> Iterator[
 
 
 def _key(path: str, arguments: dict[str, Any]) -> str:
-    """As `answerKey` of page/app.js makes it."""
+    """The key of an answer, the same as from `answerKey` of page/app.js."""
     return f"{path} {to_json(dict(sorted(arguments.items())))}"
 
 
@@ -208,7 +208,7 @@ def _html(answers: dict[str, Any]) -> str:
         encoded = base64.b64encode(text.encode("utf-8")).decode("ascii")
         imports[f"{_MODULES}{path.name}"] = f"data:text/javascript;base64,{encoded}"
     style = (PAGE / "style.css").read_text(encoding="utf-8")
-    within_script = to_json(answers).replace("<", "\\u003c")  # nothing ends the element around it
+    within_script = to_json(answers).replace("<", "\\u003c")  # so that no text ends the script element
     parts = {
         '<link rel="icon" href="icon.svg" type="image/svg+xml">': "",
         '<link rel="stylesheet" href="style.css">': f"<style>\n{style}</style>",

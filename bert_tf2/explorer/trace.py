@@ -1,9 +1,9 @@
-"""One sentence through the model, step by step, with its own layers, whose local variables `seen` reads.
+"""Runs one sentence through the model step by step. `seen` reads the local variables of the model's own layers.
 
-A `Trace` keeps only the states that enter each block, 50 MB for 24 layers of 512 tokens; what is within a block or the
-masked-LM head is computed when someone looks at it (`block_steps`, `word_steps`).
+A `Trace` keeps only the states that enter each block, 50 MB for 24 layers of 512 tokens. The steps within a block or
+the masked-LM head are computed on request (`block_steps`, `word_steps`).
 
-The letters of the shapes are those of modeling.py; B is 1 and left out.
+See modeling.py for the letters of the shapes; B is 1 and left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bert_tf2.tokenization import FullTokenizer
 
 
 class Call(NamedTuple):
-    """A call of a function: its arguments and local variables when it returned, and what it returned."""
+    """A call of a function: its arguments and local variables when it returned, and its result."""
 
     values: dict[str, Any]
     result: Any
@@ -35,7 +35,7 @@ class Call(NamedTuple):
 
 @contextlib.contextmanager
 def seen(*functions: Callable) -> Iterator[dict[Callable, list[Call]]]:
-    """Collects the calls of each of these functions, in this thread and outside a graph, as they return."""
+    """Collects the calls of the functions as they return, in this thread and outside a graph."""
     calls: dict[Callable, list[Call]] = {function: [] for function in functions}
     by_code = {inspect.unwrap(function).__code__: found for function, found in calls.items()}
 
@@ -52,7 +52,7 @@ def seen(*functions: Callable) -> Iterator[dict[Callable, list[Call]]]:
 
 
 class Sentence(NamedTuple):
-    """What the model reads: F tokens, with an id, a segment and a bit of the mask for each."""
+    """The input of the model: F tokens, each with an id, a segment and a bit of the mask."""
 
     tokens: tuple[str, ...]
     input_ids: tuple[int, ...]
@@ -61,7 +61,7 @@ class Sentence(NamedTuple):
 
 
 def read(text: str, text_b: str, padding: int, tokenizer: FullTokenizer, config: BertConfig) -> Sentence:
-    """A text, or with `text_b` a pair, as predict_masked.py packs it, and that much padding. Raises UserError."""
+    """Packs a text (or a pair) as predict_masked.py does, with `padding` tokens of padding. Raises UserError."""
     for where, part in (("The sentence", text), ("The second sentence", text_b)):
         blanks.check_spelling(part, where)
     tokens, segment_ids = pack(*(blanks.tokenize(part, tokenizer) for part in (text, text_b)))
@@ -75,7 +75,7 @@ def read(text: str, text_b: str, padding: int, tokenizer: FullTokenizer, config:
 class Trace(NamedTuple):
     """A sentence and its states."""
 
-    sentence: Sentence  # what was read
+    sentence: Sentence
     states: tuple[tf.Tensor, ...]  # L + 1 tensors [1, F, D]; number i enters block i
     mask_scores: tf.Tensor  # [1, 1, 1, T], added to the attention scores
 
@@ -119,7 +119,7 @@ def embedding_steps(encoder: modeling.BertModel, trace: Trace) -> EmbeddingSteps
 class BlockSteps(NamedTuple):
     """Every step of a block for a sentence, float32, in the order of computation."""
 
-    states: np.ndarray  # [F, D], what enters
+    states: np.ndarray  # [F, D], the input of the block
     query: np.ndarray  # [N, F, H], before it is scaled by 1 / sqrt(H)
     key: np.ndarray  # [N, F, H]
     value: np.ndarray  # [N, F, H]
@@ -128,17 +128,17 @@ class BlockSteps(NamedTuple):
     probabilities: np.ndarray  # [N, F, T], their softmax; each row adds up to 1
     context: np.ndarray  # [N, F, H], means of the values
     attention_output: np.ndarray  # [F, D], after the dense layer that mixes the heads
-    attention_sum: np.ndarray  # [F, D], added to what entered
+    attention_sum: np.ndarray  # [F, D], added to states
     attention_norm: np.ndarray  # [F, D], its LayerNorm
     intermediate: np.ndarray  # [F, I], before the activation function
     activated: np.ndarray  # [F, I], after it
     output: np.ndarray  # [F, D], after the dense layer back to D
     output_sum: np.ndarray  # [F, D], added to attention_norm
-    output_norm: np.ndarray  # [F, D], its LayerNorm: what enters the next block
+    output_norm: np.ndarray  # [F, D], its LayerNorm: the input of the next block
 
 
 def block_steps(block: modeling.TransformerBlock, states: tf.Tensor, mask_scores: tf.Tensor) -> BlockSteps:
-    """What the block computes of states [1, F, D] and mask scores [1, 1, 1, T]; the computation itself is looked at."""
+    """The steps of a block for states [1, F, D] and mask scores [1, 1, 1, T], observed while the block computes."""
     with seen(Dense.linear, Dense.call, AddAndNorm.call, modeling.attention_scores, modeling.average_values) as calls:
         output_norm = block(states, mask_scores)
     query, key, value, attended, intermediate, output = (call.result for call in calls[Dense.linear])
@@ -161,7 +161,7 @@ class HeadSummary(NamedTuple):
     following: float  # the token after
     first: float  # [CLS]
     separators: float  # [SEP]
-    spread: float  # to how many tokens it looks, exp of the entropy: 1 for a single one, T for all alike
+    spread: float  # the effective number of tokens, exp of the entropy: 1 for a single token, T for all tokens alike
 
 
 def summarize_heads(probabilities: np.ndarray, sentence: Sentence) -> list[HeadSummary]:
@@ -180,12 +180,12 @@ def summarize_heads(probabilities: np.ndarray, sentence: Sentence) -> list[HeadS
 
 
 class WordSteps(NamedTuple):
-    """The way of a state through the masked-LM head, from D numbers to a probability of every word, float32."""
+    """The steps of a state through the masked-LM head, from D numbers to a probability of every word, float32."""
 
     state: np.ndarray  # [D], of the last block
     dense: np.ndarray  # [D], before the activation function
     transformed: np.ndarray  # [D], after it
-    norm: np.ndarray  # [D], the LayerNorm, which the rows of the table are compared with
+    norm: np.ndarray  # [D], the LayerNorm, which is compared with the rows of the table
     products: np.ndarray  # [V], dot products with the rows
     bias: np.ndarray  # [V]
     logits: np.ndarray  # [V], their sum
@@ -193,7 +193,7 @@ class WordSteps(NamedTuple):
 
 
 def word_steps(model: MaskedLMModel, state: tf.Tensor) -> WordSteps:
-    """What the head computes of a state [D]."""
+    """The steps of the head for a state [D]."""
     functions = (Dense.linear, Dense.call, LayerNorm.call, class_scores)
     with seen(*functions) as calls:
         (logits,) = model.masked_lm(state[tf.newaxis], model.get_output_table())
@@ -202,10 +202,10 @@ def word_steps(model: MaskedLMModel, state: tf.Tensor) -> WordSteps:
 
 
 def guesses(model: MaskedLMModel, states: tf.Tensor, count: int) -> list[list[tuple[int, float]]]:
-    """What the head would answer to each of several states [M, D]: ids and probabilities, the best first.
+    """The answers of the head to each of several states [M, D]: ids and probabilities, the best first.
 
-    Only the states of the last block are trained for it; the others show how an answer comes about (nostalgebraist's
-    "logit lens", 2020).
+    The head is trained only on the states of the last block; the other states show how an answer develops
+    (nostalgebraist's "logit lens", 2020).
     """
     probabilities = tf.nn.softmax(model.masked_lm(states, model.get_output_table()))  # [M, V]
     best, ids = tf.math.top_k(probabilities, min(count, probabilities.shape[-1]))
@@ -213,9 +213,10 @@ def guesses(model: MaskedLMModel, states: tf.Tensor, count: int) -> list[list[tu
 
 
 def best_words(model: MaskedLMModel, steps: WordSteps, top_k: int, also: int | None = None) -> list[dict]:
-    """The most probable words, the best first; then the word with the id `also`, if it is not among them.
+    """The most probable words, the best first; then the word with the id `also` if it is not among them.
 
-    Each with its entries of WordSteps; its `row` of the table, float32 [D], and the `cosine` of that and the state.
+    Each word has its entries of WordSteps, its `row` of the table, float32 [D], and the `cosine` of the row and the
+    state.
     """
     ids = np.argsort(-steps.logits, kind="stable")[:top_k].tolist()
     if also is not None and also not in ids:
