@@ -3,7 +3,7 @@
 python docs/prose.py                # the documents: counts, places; exit status 1 if there are any
 python docs/prose.py --package      # the same for comments, docstrings and messages of bert_tf2; always status 0
 python docs/prose.py --package benchmarks examples serving *.py    # the same for these modules and folders
-python docs/prose.py --counts FOLDER    # counts alone, of another checkout
+python docs/prose.py FOLDER --counts    # counts alone, of another checkout; its package with --package as the last word
 """
 
 from __future__ import annotations
