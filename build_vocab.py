@@ -2,7 +2,7 @@
 
     python build_vocab.py --help
 
-shows every flag. They are stated in bert_tf2/pretraining/build_vocab.py, as the class BuildVocabOptions.
+shows every flag. The class BuildVocabOptions in bert_tf2/pretraining/build_vocab.py defines the flags.
 """
 
 from bert_tf2 import commands

@@ -2,7 +2,7 @@
 
     python convert_checkpoint.py --help
 
-shows every flag. They are stated in bert_tf2/weights/options.py, as the class ConversionOptions.
+shows every flag. The class ConversionOptions in bert_tf2/weights/options.py defines the flags.
 """
 
 from bert_tf2 import commands

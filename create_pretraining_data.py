@@ -2,7 +2,7 @@
 
     python create_pretraining_data.py --help
 
-shows every flag. They are stated in bert_tf2/pretraining/options.py, as the class CreatePretrainingDataOptions.
+shows every flag. The class CreatePretrainingDataOptions in bert_tf2/pretraining/options.py defines the flags.
 """
 
 from bert_tf2 import commands

@@ -2,7 +2,7 @@
 
     python explore.py --help
 
-shows every flag. They are stated in bert_tf2/explorer/options.py, as the class ExplorerOptions.
+shows every flag. The class ExplorerOptions in bert_tf2/explorer/options.py defines the flags.
 """
 
 from bert_tf2 import commands

@@ -2,7 +2,7 @@
 
     python export_saved_model.py --help
 
-shows every flag. They are stated in bert_tf2/exporting/options.py, as the class ExportOptions.
+shows every flag. The class ExportOptions in bert_tf2/exporting/options.py defines the flags.
 """
 
 from bert_tf2 import commands

@@ -2,7 +2,7 @@
 
     python extract_features.py --help
 
-shows every flag. They are stated in bert_tf2/finetuning/options.py, as the class FeatureOptions.
+shows every flag. The class FeatureOptions in bert_tf2/inference/options.py defines the flags.
 """
 
 from bert_tf2 import commands

@@ -2,7 +2,7 @@
 
     python inspect_records.py --help
 
-shows every flag. They are stated in bert_tf2/pretraining/options.py, as the class InspectRecordsOptions.
+shows every flag. The class InspectRecordsOptions in bert_tf2/pretraining/options.py defines the flags.
 """
 
 from bert_tf2 import commands

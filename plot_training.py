@@ -2,7 +2,7 @@
 
     python plot_training.py --help
 
-shows every flag. They are stated in bert_tf2/training/options.py, as the class PlotTrainingOptions.
+shows every flag. The class PlotTrainingOptions in bert_tf2/training/options.py defines the flags.
 """
 
 from bert_tf2 import commands

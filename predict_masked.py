@@ -2,7 +2,7 @@
 
     python predict_masked.py --help
 
-shows every flag. They are stated in bert_tf2/pretraining/options.py, as the class MaskedLMOptions.
+shows every flag. The class MaskedLMOptions in bert_tf2/inference/options.py defines the flags.
 """
 
 from bert_tf2 import commands

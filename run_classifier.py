@@ -2,7 +2,7 @@
 
     python run_classifier.py --help
 
-shows every flag. They are stated in bert_tf2/finetuning/options.py, as the class ClassifierOptions.
+shows every flag. The class ClassifierOptions in bert_tf2/finetuning/options.py defines the flags.
 """
 
 from bert_tf2 import commands

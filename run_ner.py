@@ -2,7 +2,7 @@
 
     python run_ner.py --help
 
-shows every flag. They are stated in bert_tf2/finetuning/options.py, as the class NerOptions.
+shows every flag. The class NerOptions in bert_tf2/finetuning/options.py defines the flags.
 """
 
 from bert_tf2 import commands

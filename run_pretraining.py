@@ -2,7 +2,7 @@
 
     python run_pretraining.py --help
 
-shows every flag. They are stated in bert_tf2/pretraining/options.py, as the class PretrainingOptions.
+shows every flag. The class PretrainingOptions in bert_tf2/pretraining/options.py defines the flags.
 """
 
 from bert_tf2 import commands

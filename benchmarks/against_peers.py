@@ -1,21 +1,21 @@
-"""Times the pretraining step in turn with those of Model Garden, keras-hub and transformers on torch.
+"""Times the pretraining step in turn with the steps of Model Garden, keras-hub and transformers on torch.
 
     python benchmarks/against_peers.py
     python benchmarks/against_peers.py --cases 8x128 --precisions bfloat16 --rounds 5 --peers model_garden
     python benchmarks/against_peers.py --write FOLDER         their steps as HLO, for accelerators.py; nothing is timed
 
-Every peer is installed from its package into an environment of its own, once. A peer that cannot be installed, or
-whose program fails, is one line, and the others are compared. In each round each side runs one process: pretraining on
-random words, the same for all, with dropout 0.1, Adam with weight decay and clipping by the global norm 1.0. Where a
-peer has several ways (with XLA or without, with torch.compile or without), the first round runs all of them, and the
-later ones the fastest. keras-hub has no loss of next sentences, so it computes masked words only.
+Every peer is installed once, from its package into a separate environment. A peer that cannot be installed, or whose
+program fails, is reported in one line, and the other peers are compared. In each round each side runs one process:
+pretraining on the same random words, with dropout 0.1, Adam with weight decay and clipping by the global norm 1.0. If a
+peer has several variants (with XLA or without, with torch.compile or without), the first round runs all variants, and
+later rounds run the fastest. keras-hub has no loss of next sentences, so it computes masked words only.
 
 In the case "wiki" the rows of 512 have 256 tokens on average (see pretraining_step.py); the peers compute the padding,
 and ours runs with padding and without.
 
-A number is examples/s. The table shows each round, the median, the ratio of our median to it, and the peak memory of
-the process. Results are kept in WORK_DIR/peers.jsonl and are not measured again with the same revision of this
-checkout.
+Numbers are examples/s. The table shows each round, the median, the ratio of our median to the peer's median, and the
+peak memory of the process. Results are kept in WORK_DIR/peers.jsonl and are not measured again with the same revision
+of this checkout.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Peer(NamedTuple):
     """A project to compare with.
 
     Attributes:
-      packages: what pip installs, with versions.
+      packages: the packages for pip, with versions.
       variants: the values of --variant of its program, peers/NAME_step.py.
     """
 
@@ -59,7 +59,7 @@ PRECISIONS = ("float32", "bfloat16")
 
 @options
 class BenchmarkOptions(Options):
-    """Times the pretraining step in turn with those of Model Garden, keras-hub and transformers on torch."""
+    """Times the pretraining step in turn with the steps of Model Garden, keras-hub and transformers on torch."""
 
     environments: str = setting("Folder for the peers' environments, some 5 GB.", ".venv-peers", group=DATA)
     work_dir: str = setting("Folder for peers.jsonl, the results.", "bench_output", group=DATA)
@@ -68,7 +68,7 @@ class BenchmarkOptions(Options):
     precisions: str = setting("Which precisions, separated by commas.", ",".join(PRECISIONS), group=TO_DO)
     rounds: int = setting("How often the sides take turns.", 2, group=TO_DO, low=1)
     write: str | None = setting("Write the peers' steps as HLO under this folder, and end.", None, group=TO_DO)
-    batch_size: int | None = setting("With --write: another one than that of the case.", None, group=TO_DO, low=1)
+    batch_size: int | None = setting("With --write: replaces the batch size of the case.", None, group=TO_DO, low=1)
     steps: int = setting("Steps to time in each process.", 4, group=TRAINING, low=1)
     bert_config_file: str | None = setting("Configuration of the model; BERT-Base without it.", None, group=MODEL)
 
@@ -81,10 +81,10 @@ class Side(NamedTuple):
     """One row of a table.
 
     Attributes:
-      name: as the table shows it.
+      name: the name in the table.
       peer: the name of the peer, or "" for this project.
       python: the interpreter.
-      variant: of the peer's program, or a flag of ours, or "".
+      variant: a variant of the peer's program, a flag of our program, or "".
     """
 
     name: str
@@ -94,10 +94,10 @@ class Side(NamedTuple):
 
 
 def install(name: str, folder: Path) -> str:
-    """Makes the environment of a peer unless it is there, and returns its interpreter.
+    """Makes the environment of a peer unless it exists, and returns its interpreter.
 
     Raises:
-      processes.Failed: it cannot be made.
+      processes.Failed: the environment cannot be made.
     """
     python, done = folder / name / "bin" / "python", folder / name / "installed"
     packages = " ".join(PEERS[name].packages)
@@ -117,7 +117,7 @@ def install(name: str, folder: Path) -> str:
 
 
 def sides(options: BenchmarkOptions) -> list[Side]:
-    """Ours, and all variants of the peers that can be installed; those that cannot are printed."""
+    """Our side, and all variants of the peers that can be installed; prints the peers that cannot be installed."""
     found = [Side("ours", "", sys.executable, "")]
     for name in options.peers.split(","):
         try:
@@ -156,7 +156,7 @@ Measured = dict[Side, list[Mapping]]
 
 
 def compare(options: BenchmarkOptions, results, case: str, precision: str, all_sides: Sequence[Side]) -> Measured:
-    """Runs all rounds of one case; a side whose program fails is printed and left out."""
+    """Runs all rounds of one case; prints and leaves out a side whose program fails."""
     measured: Measured = {}
 
     def measure(side: Side, number: int) -> bool:

@@ -1,12 +1,12 @@
-"""What it costs two workers to sum the gradients of a step, over networks of several rates.
+"""Measures the time that two workers need to sum the gradients of a step, over networks of several rates.
 
     python benchmarks/all_reduce.py
     python benchmarks/all_reduce.py --megabits=100,1000 --milliseconds=0.1
-    python benchmarks/all_reduce.py --operations       without a network: what several GPUs of one machine sum
+    python benchmarks/all_reduce.py --operations       without a network: the sums of several GPUs of one machine
 
-Two processes, each with a TCP stack of its own (see networks.py), sum gradients with the shapes of a model's variables
-with the function of the training. One more row without a network: both on this machine's loopback. Needs root and
-iproute2.
+Two processes, each with its own TCP stack (see networks.py), sum gradients with the shapes of a model's variables, with
+the function of the training. A further row is without a network: both processes on this machine's loopback. Needs root
+and iproute2.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ _DTYPES = ("float32", "bfloat16")
 
 @options
 class BenchmarkOptions(Options):
-    """What it costs two workers to sum the gradients of a step, over networks of several rates."""
+    """Measures the time that two workers need to sum the gradients of a step, over networks of several rates."""
 
     bert_config_file: str | None = setting("The model; BERT-Base by default.", None, group=MODEL, reads=True)
     megabits: str = setting(
         "Rates of the network in megabits per second, separated by commas.", "200,400,800", group=TO_DO
     )
-    milliseconds: float = setting("The way of a packet from one worker to the other.", 0.1, group=TO_DO, low=0.0)
+    milliseconds: float = setting("The delay of a packet from worker to worker.", 0.1, group=TO_DO, low=0.0)
     rounds: int = setting("Sums of each row.", 3, group=TO_DO, low=1)
     operations: bool = setting(
         "List the sums in a step of two replicas on this machine instead; on GPUs, NCCL makes them.", False, group=TO_DO
     )
-    dtype: str | None = setting("Sum in this type and print the seconds; for the processes.", None, group=TO_DO)
+    dtype: str | None = setting("Internal: sum in this type and print the seconds.", None, group=TO_DO)
 
     def rates(self) -> list[float | None]:
-        """In bytes per second; None is loopback. Raises UserError."""
+        """The rates in bytes per second; None is loopback. Raises UserError."""
         try:
             return [*(float(rate) * 125_000 for rate in self.megabits.split(",") if rate), None]
         except ValueError as error:
@@ -54,7 +54,7 @@ class BenchmarkOptions(Options):
 
 
 def seconds_of_sums(options: BenchmarkOptions) -> list[float]:
-    """As a worker of TF_CONFIG: the seconds of each sum, after a first one."""
+    """Runs as a worker of TF_CONFIG; returns the seconds of each sum, without a first sum."""
     import tensorflow as tf
 
     from bert_tf2 import heads
@@ -80,12 +80,12 @@ def seconds_of_sums(options: BenchmarkOptions) -> list[float]:
         start = time.monotonic()
         team.strategy.experimental_local_results(total(gradients))[0].numpy()
         found.append(time.monotonic() - start)
-    team.wait()  # the other one may still receive what this one has sent
+    team.wait()  # the other worker may still receive data from this worker
     return found
 
 
 def sums_of_a_step(options: BenchmarkOptions, dtype: str) -> list[Any]:
-    """The tensors that MirroredStrategy sums in a replica's step. Its graph for GPUs differs in the way alone: NCCL."""
+    """The tensors that MirroredStrategy sums in a replica's step. Its graph for GPUs has the same sums, with NCCL."""
     import tensorflow as tf
 
     from bert_tf2 import heads
@@ -107,7 +107,7 @@ def sums_of_a_step(options: BenchmarkOptions, dtype: str) -> list[Any]:
 
 
 def measure(options: BenchmarkOptions, rate: float | None, dtype: str) -> tuple[float, int]:
-    """The median seconds of a sum, and the bytes that a worker sends for one; 0 for what loopback carries."""
+    """The median seconds of a sum, and the bytes that a worker sends for a sum (0 on loopback)."""
     with networks.Network(2, delay=options.milliseconds / 1000, rate=rate, mtu=9000) as network:
         addresses = [f"{host}:2222" for host in network.addresses] if rate else ["localhost:2222", "localhost:2223"]
         started = []

@@ -2,8 +2,8 @@
 
     python benchmarks/classifier_step.py --bert_config_file FILE --vocab_file FILE --data_dir MRPC_FOLDER
 
-Real work is the matrix products of the tokens, without those of padding; the rate that counts as 100 % is measured in
-the same run, on the product that widens the states in a block.
+Real work is the matrix products of the tokens, without the products of padding. The rate that counts as 100 % is
+measured in the same run, on the product that widens the states in a block.
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ class BenchmarkOptions(Options):
 
     weights: str = setting("Folder with config.json, model.safetensors and vocab.txt of a BERT encoder.", group=MODEL)
     data_dir: str = setting("Folder with MRPC/, CoLA/, SST-2/ (GLUE layout) and squad/dev-v1.1.json.", group=DATA)
-    work_dir: str = setting("Folder for what the runs write, and for results.jsonl.", group=DATA)
+    work_dir: str = setting("Folder for the outputs of the runs, and for results.jsonl.", group=DATA)
     runs: str = setting(
-        "Which of them to do, separated by commas; also speed and step, which time commands.",
+        "The runs, separated by commas; also speed and step, which time commands.",
         "mrpc,cola,sst-2,squad",
         group=TO_DO,
     )
@@ -64,7 +64,7 @@ class Runs:
             from bert_tf2.weights import convert
             from bert_tf2.weights.convert import ConversionOptions
 
-            # The tanh approximation, as in the released models; these weights were trained with the exact function, and
+            # The tanh approximation, as in the released models. These weights were trained with the exact function;
             # fine-tuning compensates for the difference.
             weights = self.options.weights
             convert.run(ConversionOptions(input=weights, output=str(folder), to="tf1", hidden_act="gelu"))
@@ -130,7 +130,7 @@ def sst2(runs: Runs) -> Iterator[str]:
 
 
 def squad(runs: Runs) -> Iterator[str]:
-    """The first articles for training, each question with its first answer, and the last ones for the test."""
+    """Trains on the first articles, each question with its first answer; tests on the last articles."""
     with open(f"{runs.options.data_dir}/squad/dev-v1.1.json", encoding="utf-8") as stream:
         articles = json.load(stream)["data"]
     parts = {"train": articles[:TRAIN_ARTICLES], "predict": articles[-TEST_ARTICLES:]}
@@ -150,8 +150,8 @@ def squad(runs: Runs) -> Iterator[str]:
     )
 
 
-# Times of whole commands, and of the training step: of the default against the padded way. Sides take turns, and their
-# results count for one revision of this checkout only.
+# Times of whole commands and of the training step, by default and with padding. Sides take turns, and results are
+# valid for one revision of this checkout only.
 
 SIDES = {"default": {}, "bfloat16": {"precision": "bfloat16"}}
 

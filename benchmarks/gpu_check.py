@@ -1,6 +1,6 @@
-"""Ten training steps on a GPU against those of the CPU, and their speed: `make gpu-check`. Please report its output.
+"""Compares ten training steps on a GPU with the CPU, and times them: `make gpu-check`. Please report its output.
 
-Both start from the same weights, and draw the same dropout. A share of 100 % is what a matrix product reaches alone.
+Both start from the same weights, and draw the same dropout. A share of 100 % is the rate of a matrix product alone.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from bert_tf2.support import flags
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import MODEL, TO_DO, TRAINING, Options, options, setting
 
-# How far the losses may be from those in float32 on the CPU, as a part of them.
+# The largest relative difference of a loss from the loss in float32 on the CPU.
 TOLERANCES = {"float32": 1e-4, "tf32": 2e-3, "bfloat16": 0.02, "float16": 0.02}
 HIDDEN = {"CUDA_VISIBLE_DEVICES": "-1"}
 
 
 @options
 class BenchmarkOptions(Options):
-    """Ten training steps on a GPU against those of the CPU, and how fast they are."""
+    """Compares ten training steps on a GPU with the CPU, and times them."""
 
     bert_config_file: str | None = setting("Configuration of the model; BERT-Base without it.", None, group=MODEL)
     batch_size: int = setting("Examples per step.", 8, group=TRAINING, low=1)
-    precisions: str = setting("Of the steps, separated by commas.", "float32,tf32,bfloat16,float16", group=TRAINING)
+    precisions: str = setting("Precisions, separated by commas.", "float32,tf32,bfloat16,float16", group=TRAINING)
     on: str = setting("CPU compares it with itself, to try this program.", "GPU", group=TO_DO, choices=("GPU", "CPU"))
 
     def check(self) -> None:
@@ -57,7 +57,7 @@ def main(options: BenchmarkOptions) -> None:
             flush=True,
         )
     if wrong:
-        raise UserError(f"the losses are not those of the CPU in {', '.join(wrong)}")
+        raise UserError(f"the losses differ from the CPU in {', '.join(wrong)}")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""The training step on a card on which TensorFlow is not installed: as HLO, through JAX.
+"""Runs the training step on a GPU without TensorFlow: as HLO, through JAX.
 
-    python benchmarks/hlo_on_gpu.py --write=FOLDER --precision=bfloat16     where TensorFlow is; about a minute
-    python benchmarks/hlo_on_gpu.py --run=FOLDER                            where JAX is: numpy, jax and this folder
+    python benchmarks/hlo_on_gpu.py --write=FOLDER --precision=bfloat16     with TensorFlow; about a minute
+    python benchmarks/hlo_on_gpu.py --run=FOLDER                            with JAX: numpy, jax and this folder
 
-The first command compiles it with XLA, as `--xla` does, and writes its HLO before the optimization for a device, with
-what it answers on its CPU. The second one gives the same numbers to the same HLO, compares the answers, and times the
-steps; each step gets the weights of the one before. FOLDER has no weights: both sides draw them by name.
+The first command compiles the step with XLA, as `--xla` does, and writes its HLO before the optimization for a device,
+with the answers of its CPU. The second command gives the same numbers to the same HLO, compares the answers, and times
+the steps; each step gets the weights of the previous step. FOLDER has no weights: both sides draw the weights by name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WORK = ("model", "batch_size", "max_seq_length", "precision", "for_tpu")
 
 
 def initial_value(name: str, shape: Sequence[int]) -> np.ndarray:
-    """The value of a variable before the first step, float32: the same wherever it is drawn."""
+    """The value of a variable before the first step, float32; depends only on the name and the shape."""
     if name.endswith(_SLOTS):
         return np.zeros(shape, np.float32)
     draw = np.random.default_rng(zlib.crc32(name.encode()))
@@ -41,18 +41,18 @@ def initial_value(name: str, shape: Sequence[int]) -> np.ndarray:
 
 
 def projected(name: str, value: np.ndarray) -> np.ndarray:
-    """Dot products with random vectors, float32 [4]. Their differences are as large as those of the whole array."""
+    """Dot products with random vectors, float32 [4]; they differ as much as the whole arrays."""
     draw = np.random.default_rng(zlib.crc32(name.encode()) + 1)
     flat = np.ravel(value)
     return np.array([draw.standard_normal(flat.size, np.float32) @ flat for _ in range(_PROJECTIONS)])
 
 
 def relative_difference(found: np.ndarray, wanted: np.ndarray) -> float:
-    """The norm of the difference as a part of the norm of what is wanted, or itself if that is 0."""
+    """The norm of the difference, divided by the norm of `wanted` unless that is 0."""
     return float(np.linalg.norm(found - wanted) / (np.linalg.norm(wanted) or 1.0))
 
 
-# Where TensorFlow is
+# With TensorFlow
 
 
 def write(flags: argparse.Namespace) -> None:
@@ -77,14 +77,14 @@ def write(flags: argparse.Namespace) -> None:
     trainer = Trainer(model, tf.distribute.get_strategy(), options)
     variables = {**tf1_variables(model), **trainer.step.state}
     for name, variable in variables.items():
-        if variable.shape.rank:  # the others belong to the scale of the loss, and have their values
+        if variable.shape.rank:  # scalars belong to the scale of the loss, and keep their values
             variable.assign(initial_value(name, variable.shape))
     step = trainer.step.compiled(jit_compile=True)
     _write(flags, config, step, lambda batch: (batch, tf.constant(1, tf.int64)), variables)
 
 
 def write_peer(flags: argparse.Namespace, config: dict[str, Any], name: str, function, arguments) -> None:
-    """For a peer's training step, a tf.function with jit_compile; `arguments` makes what it takes from a batch."""
+    """Writes a peer's training step, a tf.function with jit_compile; `arguments` makes its arguments from a batch."""
     named = {**vars(flags), "model": name, "for_tpu": None}
     _write(argparse.Namespace(**named), config, function, arguments)
 
@@ -92,9 +92,9 @@ def write_peer(flags: argparse.Namespace, config: dict[str, Any], name: str, fun
 def _write(
     flags: argparse.Namespace, config: dict[str, Any], function, arguments, own: Mapping[str, Any] | None = None
 ) -> None:
-    """Writes a step with its inputs and, with our `own` variables, what it answers.
+    """Writes a step with its inputs and, with our `own` variables, its answers.
 
-    work.json tells what is to be known of its parameters behind the inputs, and of its results.
+    work.json describes the parameters after the inputs, and the results.
     """
     import tensorflow as tf
 
@@ -116,7 +116,7 @@ def _write(
         kept = [captured[number] for number in assigned if captured[number][0].endswith("/adam_m")]
         stored |= {key.replace("/", "|"): projected(key, _read(value)) for key, value in kept}
     np.savez_compressed(folder / "step.npz", **stored)
-    work["results"] = sorted(concrete.structured_outputs) if own else []  # as tf.nest orders a dict
+    work["results"] = sorted(concrete.structured_outputs) if own else []  # tf.nest sorts a dict
     work["assigned"] = sorted(assigned.items())
     (folder / "work.json").write_text(json.dumps(work, indent=1), encoding="utf-8")
     print(f"Wrote {folder}")
@@ -132,7 +132,7 @@ def _read(value) -> np.ndarray:
 
 
 def _parameter(name: str, value: np.ndarray) -> dict[str, Any]:
-    """What `_value` makes it from: it draws what is neither small, nor whole numbers, nor all zeros."""
+    """The arguments of `_value`, with the value of small arrays, integers and zeros; other values are drawn again."""
     stated = {"name": name, "dtype": value.dtype.name, "shape": value.shape}
     if value.size < 8 or value.dtype.kind in "iu":
         return stated | {"value": value.tolist()}
@@ -140,20 +140,20 @@ def _parameter(name: str, value: np.ndarray) -> dict[str, Any]:
 
 
 def hlo_of(function, *arguments):
-    """The module of a function without copies, which StableHLO, that JAX hands to a GPU or TPU, does not have."""
+    """The HLO module of a function, without copies, because JAX uses StableHLO, which has no copies."""
     from tensorflow.compiler.xla.service import hlo_pb2
 
     hlo = function.experimental_get_compiler_ir(*arguments)(stage="hlo_serialized")
     module = hlo_pb2.HloModuleProto.FromString(hlo)
-    module.ClearField("stack_frame_index")  # most of it
+    module.ClearField("stack_frame_index")  # most of the bytes
     for instruction in (found for computation in module.computations for found in computation.instructions):
         if instruction.opcode == "copy":
-            instruction.opcode = "reshape"  # to the shape that it has
+            instruction.opcode = "reshape"  # to the same shape
     return module
 
 
 def one_batch(work: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The batch of both sides: full rows, 15 % of the words masked; for other models, other labels."""
+    """The batch of both sides: full rows, 15 % of the words masked; other models have other labels."""
     length = work["max_seq_length"]
     predictions = max(1, round(workload.MASKED_SHARE * length))
     batch = workload.random_batches(work["config"], 1, work["batch_size"], length, predictions)[0]
@@ -164,7 +164,7 @@ def one_batch(work: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return inputs | {name: batch["next_sentence_labels"] for name in labels}
 
 
-# Where JAX is
+# With JAX
 
 
 def run(flags: argparse.Namespace) -> None:
@@ -204,7 +204,7 @@ def _value(name: str, dtype: str, shape: Sequence[int], value=None) -> np.ndarra
 
 
 class _Step:
-    """A step on a device with its variables, which each call takes: their memory is that of the new ones."""
+    """A step on a device with its variables. Each call consumes the variables: the new variables reuse their memory."""
 
     def __init__(self, folder: pathlib.Path, work: Mapping[str, Any], device):
         import jax
@@ -224,7 +224,7 @@ class _Step:
         return results
 
     def seconds(self, count: int) -> float:
-        """Of a call. Its results are dropped: a graph of a GPU's kernels is updated where it meets other addresses."""
+        """The seconds of a call. Results are dropped, so that addresses repeat and CUDA graphs need no updates."""
         began = time.perf_counter()
         for _ in range(count - 1):
             self()
@@ -232,7 +232,7 @@ class _Step:
         return (time.perf_counter() - began) / count
 
     def kernel_seconds(self, count: int = 5) -> float:
-        """The sum of a GPU's kernels, of which a graph runs some at once, by JAX's profiler; 0 on another device."""
+        """The sum of the seconds of a GPU's kernels (some run in parallel), by JAX's profiler; 0 on other devices."""
         import jax
 
         with tempfile.TemporaryDirectory() as folder:
@@ -246,7 +246,7 @@ class _Step:
 
 
 def _differences(work: Mapping[str, Any], results: list, wanted: Mapping[str, np.ndarray]) -> list[str]:
-    """How far the results are from the answers of TensorFlow's CPU: a word or two for each."""
+    """The relative differences between the results and the answers of TensorFlow's CPU, as short texts."""
     answers = {key: value for key, value in zip(work["results"], results, strict=False) if key in wanted}
     parts = [f"{key} {relative_difference(np.asarray(value), wanted[key]):.1e}" for key, value in answers.items()]
     slots = {work["parameters"][number]["name"]: place for number, place in work["assigned"]}
@@ -258,7 +258,7 @@ def _differences(work: Mapping[str, Any], results: list, wanted: Mapping[str, np
 
 
 def _run_step(flags: argparse.Namespace, work: Mapping[str, Any], device, rate: float) -> str:
-    """A line: the time, and the differences."""
+    """Returns a line with the time and the differences."""
     step = _Step(pathlib.Path(flags.run), work, device)
     parts = _differences(work, step(), step.wanted)
     step.seconds(workload.WARM_UP)
@@ -302,9 +302,9 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--max_seq_length", type=int, default=128)
     parser.add_argument("--precision", choices=("float32", "bfloat16", "float16"), default="float32")
-    parser.add_argument("--for_tpu", action="store_true", help="with --write: as a TPU's program is")
-    parser.add_argument("--no_answers", action="store_true", help="with --write: nothing to compare with, in less time")
-    parser.add_argument("--steps", type=int, default=20, help="with --run: how many to time")
+    parser.add_argument("--for_tpu", action="store_true", help="with --write: the program for a TPU")
+    parser.add_argument("--no_answers", action="store_true", help="with --write: faster, without answers to compare")
+    parser.add_argument("--steps", type=int, default=20, help="with --run: the number of steps to time")
     flags = parser.parse_args()
     if flags.run and not os.path.isfile(os.path.join(flags.run, "work.json")):
         parser.error(f"--run={flags.run}: has no work.json; write the folder with --write first")

@@ -1,17 +1,17 @@
-"""Compares the loss curve of a training in bfloat16 with that in float32, on the same data with the same seeds.
+"""Compares the loss curve of a training in bfloat16 with float32, on the same data with the same seeds.
 
     python benchmarks/loss_curve.py
     python benchmarks/loss_curve.py --compare=all_reduce_dtype
     python benchmarks/loss_curve.py --input_file wiki.txt --vocab_file vocab.txt --seeds 1,2,3,4,5
 
 A small model is pretrained for 300 steps on records of the text. A seed decides the initial weights, dropout and the
-order of the records. The curves are smoothed, each value being the mean over --window steps; printed are the largest
-and the mean difference from float32, relative to it, for each seed and for the mean over the seeds.
+order of the records. The curves are smoothed: each value is the mean over --window steps. The program prints the
+largest and the mean relative difference from float32, for each seed and for the mean over the seeds.
 
-With --compare=all_reduce_dtype, all computes in float32 on two devices, and only the gradients travel in bfloat16.
+With --compare=all_reduce_dtype, two devices compute in float32, and only the gradients are sent in bfloat16.
 
-Each training is a process of its own. Results are kept in WORK_DIR/curves.jsonl and are not computed again with the
-same revision of this checkout.
+Each training is a separate process. Results are kept in WORK_DIR/curves.jsonl and are not computed again with the same
+revision of this checkout.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _COMPARED = ("precision", "all_reduce_dtype")
 
 @options
 class BenchmarkOptions(PrecisionOptions):
-    """Compares the loss curve of a training in bfloat16 with that in float32, with the same data and seeds."""
+    """Compares the loss curve of a training in bfloat16 with float32, with the same data and seeds."""
 
     input_file: str = setting("Text, one sentence a line.", machine.CORPUS, group=DATA)
     vocab_file: str = setting("The vocabulary.", machine.VOCAB, group=DATA)
     work_dir: str = setting("Folder for the records and curves.jsonl.", "bench_output", group=DATA)
     compare: str = setting(
-        "What is bfloat16 in the second training of each seed.", "precision", group=TO_DO, choices=_COMPARED
+        "The setting that is bfloat16 in each second training.", "precision", group=TO_DO, choices=_COMPARED
     )
-    all_reduce_dtype: str = setting("As in run_pretraining.py; for the processes.", "float32", group=TRAINING)
+    all_reduce_dtype: str = setting("Internal: as in run_pretraining.py.", "float32", group=TRAINING)
     seeds: str = setting("Seeds of the trainings, separated by commas.", "1,2,3", group=TO_DO)
     window: int = setting("Steps over which the curves are smoothed.", 20, group=TO_DO, low=1)
     num_hidden_layers: int = setting("Layers of the model.", 4, group=MODEL, low=1)
@@ -51,14 +51,14 @@ class BenchmarkOptions(PrecisionOptions):
     steps: int = setting("Steps of a training.", 300, group=TRAINING, low=2)
     batch_size: int = setting("Examples per step.", 16, group=TRAINING, low=1)
     learning_rate: float = setting("The highest learning rate of the schedule.", 5e-4, group=TRAINING, low=0.0)
-    records: str | None = setting("Train on these records and print the losses; for the processes.", None, group=DATA)
+    records: str | None = setting("Internal: train on these records and print the losses.", None, group=DATA)
 
 
 LENGTH = 128
 
 
 def losses(options: BenchmarkOptions) -> list[float]:
-    """The loss of every step of one training, with the first of the seeds."""
+    """The loss of every step of one training, with the first seed."""
     import tensorflow as tf
 
     from bert_tf2 import heads
@@ -97,7 +97,7 @@ def losses(options: BenchmarkOptions) -> list[float]:
 
 
 def smooth(values: Sequence[float], window: int) -> list[float]:
-    """The means over `window` values that follow each other: window - 1 fewer values."""
+    """The means over `window` successive values: window - 1 fewer values."""
     return [sum(values[n : n + window]) / window for n in range(len(values) - window + 1)]
 
 

@@ -11,14 +11,14 @@ import resource
 # The default input of the benchmarks. A larger text gives more stable numbers.
 DEMO = pathlib.Path(__file__).resolve().parents[1] / "bert_tf2" / "demo"
 CORPUS, VOCAB = str(DEMO / "corpus.txt"), str(DEMO / "vocab.txt")
-# Units for products in bfloat16, as Linux names them; the fastest first.
+# The processor's units for products in bfloat16, by their names in Linux; the fastest first.
 _UNITS = ("amx_bf16", "avx512_bf16")
 
 
 def describe() -> str:
     """One line: processor, its units for bfloat16, cores, Python, date."""
     name = platform.processor() or platform.machine()
-    try:  # not as in training.options: peers' programs run this without the package
+    try:  # not with training.options, because peers' programs run this function without the package
         text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
         name = next(
             (line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("model name")), name

@@ -1,11 +1,11 @@
 """Networks between processes of this machine: delay, loss, bandwidth, and links that are cut.
 
-Each host is a network namespace of Linux with a TUN device, so its processes have a TCP stack and addresses of their
-own. What they send comes to a thread here as IP packets, which it delivers later, or not at all:
+Each host is a network namespace of Linux with a TUN device, so its processes have their own TCP stack and addresses. A
+thread in this process gets the IP packets that the processes send, and delivers a packet later, or not at all:
 
     process in host 0 -> TUN device -> Network's thread: delay, rate, loss, cut -> TUN device -> process in host 1
 
-It needs root and iproute2; `why_not` tells what is missing.
+It needs root and iproute2; `why_not` reports what is missing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NUMBERS = itertools.count()
 
 
 def why_not() -> str | None:
-    """Why there can be no Network here; None if there can."""
+    """The reason why this machine cannot have a Network; None if it can."""
     if not shutil.which("ip"):
         return "needs iproute2"
     try:
@@ -46,20 +46,20 @@ class Network:
     """A context with hosts that reach each other through one router.
 
     Attributes:
-      addresses: of the hosts.
-      sent: the bytes that each host has sent, with the headers of IP and TCP.
+      addresses: the addresses of the hosts.
+      sent: the bytes that each host has sent, including the headers of IP and TCP.
     """
 
     def __init__(
         self, hosts: int, *, delay: float = 0.0, loss: float = 0.0, rate: float | None = None, mtu: int = 1500
     ):
-        """Defines it.
+        """Defines the network, which starts as a context.
 
         Args:
-          hosts: their number.
-          delay: seconds of the way from one host to another; a round trip takes twice as long.
+          hosts: the number of hosts.
+          delay: the seconds from one host to another; a round trip takes twice as long.
           loss: the share of packets that do not arrive.
-          rate: bytes per second that a host can send; None for what this machine can do.
+          rate: bytes per second that a host can send; None for no limit.
           mtu: bytes of the largest packet.
         """
         name = f"bert{os.getpid()}-{next(_NUMBERS)}"
@@ -84,11 +84,11 @@ class Network:
         self._made.close()
 
     def command(self, host: int, command: Sequence[str]) -> list[str]:
-        """A command line that runs another one in a host; signals reach the latter."""
+        """A command line that runs `command` in a host; signals reach `command`."""
         return ["ip", "netns", "exec", self._names[host], *command]
 
     def cut(self, host: int) -> None:
-        """From now on, nothing reaches a host or leaves it. Nobody is told, as with a cable that is pulled."""
+        """Cuts a host off without notice, as if a cable were pulled: no packet reaches or leaves the host."""
         self._cut.add(host)
 
     def mend(self, host: int) -> None:
@@ -102,7 +102,7 @@ class Network:
 
         device = os.open("/dev/net/tun", os.O_RDWR)
         made.callback(os.close, device)
-        interface = name[-15:]  # the longest name of a device
+        interface = name[-15:]  # the maximum length of a device's name
         fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH", interface.encode(), _IFF_TUN | _IFF_NO_PI))
         os.set_blocking(device, False)
         ip("netns", "add", name)
@@ -116,8 +116,8 @@ class Network:
     def _carry(self) -> None:
         """Takes packets from the devices and delivers them when they are due, until the context ends."""
         hosts = {socket.inet_aton(address): host for host, address in enumerate(self.addresses)}
-        free_at = [0.0] * len(hosts)  # when a host's line can take the next packet
-        waiting: list[tuple[float, int, int, bytes]] = []  # when it is due, its number, to whom, the packet
+        free_at = [0.0] * len(hosts)  # the time when a host's line can take the next packet
+        waiting: list[tuple[float, int, int, bytes]] = []  # (time of delivery, number, receiver, packet)
         numbers = itertools.count()
         while True:
             now = time.monotonic()
@@ -142,7 +142,7 @@ class Network:
 
 
 def _packets(device: int) -> collections.abc.Iterator[bytes]:
-    """The packets that a device has now, some of them if there are many."""
+    """The packets that a device has now, up to a limit."""
     with contextlib.suppress(BlockingIOError):
         for _ in range(64):
             yield os.read(device, 65536)

@@ -3,8 +3,8 @@
     python benchmarks/pretraining_data.py --input_file=corpus.txt --vocab_file=vocab.txt
 
 It runs the script in a separate process: on the corpus, in shards, and on a text of one word to measure the start of
-Python. Then it does the same work here, stage by stage. Last, it measures how fast inspect_records.py reads what was
-written.
+Python. Then it does the same work in this process, stage by stage. Last, it measures how fast inspect_records.py reads
+the written records.
 
 `--megabytes=1000` repeats the documents in random order until the text has this size.
 """
@@ -53,7 +53,7 @@ _OWN -= {field.name for field in dataclasses.fields(PretrainingDataOptions)}
 
 
 def run_script(input_file: str, options: BenchmarkOptions, folder: str, **more: object) -> Watched:
-    """Runs the script in a process of its own."""
+    """Runs the script in a separate process."""
     settings = {name: value for name, value in dataclasses.asdict(options).items() if name not in _OWN}
     os.makedirs(folder, exist_ok=True)
     output = os.path.join(folder, "examples.tfrecord")
@@ -100,7 +100,7 @@ def measure(inputs: str, options: BenchmarkOptions, folder: str) -> dict[str, Wa
     runs: dict[str, list[Watched]] = {name: [] for name in commands}
     for _, (name, given) in itertools.product(range(options.rounds), commands.items()):
         runs[name].append(run_script(options=options, **given))
-        shutil.rmtree(f"{folder}/shards", ignore_errors=True)  # what is whole would not be made again
+        shutil.rmtree(f"{folder}/shards", ignore_errors=True)  # finished shards would not be made again
     return {name: median(found) for name, found in runs.items()}
 
 
@@ -117,7 +117,7 @@ def report(input_files: list[str], options: BenchmarkOptions, folder: str) -> No
     print(f"speed              {rates} (without the start)")
     per_example = (whole.resident - idle.resident) / max(examples, 1)
     growth = whole.resident / idle.resident
-    print(f"peak memory        {whole.resident / 1e6:.0f} MB, {growth:.2f} times that of the start;")
+    print(f"peak memory        {whole.resident / 1e6:.0f} MB, {growth:.2f} times the peak of the start;")
     print(f"                   {per_example:.0f} bytes an example above it, corpus included")
     print(
         f"in shards          {shards.seconds:.1f} s, {whole.seconds / shards.seconds:.2f} times as fast; peak memory"
@@ -130,7 +130,7 @@ def report(input_files: list[str], options: BenchmarkOptions, folder: str) -> No
 
 
 def enlarge(input_files: list[str], megabytes: float, folder: str) -> list[str]:
-    """Writes a file of about this size: all documents in random order, again and again in another one."""
+    """Writes a file of about this size: all documents in random order, repeatedly, each time in another order."""
     documents = "\n".join(files.read_text(name) for name in input_files).split("\n\n")
     rng, path, left = random.Random(1), os.path.join(folder, "corpus.txt"), megabytes * 1e6
     with open(path, "w", encoding="utf-8") as output:

@@ -5,15 +5,14 @@
     python benchmarks/pretraining_step.py --max_seq_length 512 --max_predictions_per_seq 76 --mean_length 256
     python benchmarks/pretraining_step.py --max_seq_length 512 --max_predictions_per_seq 76 --mean_length 256 --in_turn
 
-The rate that counts as 100 % is measured in the same run, on the product that widens the states in a block. The
-operations of a step are those of its matrix products, once forward and twice backward; no others are counted, and none
-of padding.
+The rate that counts as 100 % is measured in the same run, on the product that widens the states in a block. Only the
+operations of a step's matrix products are counted, once forward and twice backward, without padding.
 
-With --mean_length, a quarter of the rows fill --max_seq_length and the lengths of the others are uniform, so that the
-mean is that of --mean_length: nearly as in Wikipedia, where at 512 tokens half of the positions are padding.
+With --mean_length, a quarter of the rows fill --max_seq_length and the lengths of the other rows are uniform, so that
+the mean is --mean_length: nearly as in Wikipedia, where at 512 tokens half of the positions are padding.
 
 With --in_turn, each batch is computed with its padding, with --unpad=groups and with --pack_rows, one after the other,
-so that other programs on the machine slow down all three ways alike.
+so that other programs on the machine slow down all three variants alike.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class BenchmarkOptions(PrecisionOptions):
     loop: bool = setting("Time the loop of a training too, in which no step waits for its loss.", False, group=TRAINING)
     steps: int = setting("Steps to time.", 10, group=TRAINING, low=1)
     profile_dir: str | None = setting("Folder for a profile of the steps that TensorBoard shows.", None, group=TRAINING)
-    in_turn: bool = setting("Compare the ways of leaving out padding, batch by batch.", False, group=TO_DO)
+    in_turn: bool = setting("Compare the variants without padding, batch by batch.", False, group=TO_DO)
     json: bool = setting("Print the result as one line of JSON.", False, group=TO_DO)
 
 

@@ -1,4 +1,4 @@
-"""Programs that are timed in processes of their own, and their results, which an interrupted call need not repeat."""
+"""Runs programs in separate processes to time them, and stores results, so that an interrupted call can resume."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Failed(UserError):
 
 
 def check_words(flag: str, value: str, known: Collection[Any]) -> None:
-    """Raises WrongSetting if one of the words of a flag, separated by commas, is none of the known ones."""
+    """Raises WrongSetting if a word of a flag, separated by commas, is not known."""
     names = [*map(str, known)]
     if unknown := [word for word in value.split(",") if word not in names]:
-        raise WrongSetting(f"--{flag}: {unknown[0]!r} is none of {', '.join(names)}")
+        raise WrongSetting(f"--{flag}: {unknown[0]!r} is not one of {', '.join(names)}")
 
 
 class Results:
@@ -43,7 +43,7 @@ class Results:
         self._path.parent.mkdir(parents=True, exist_ok=True)
 
     def known(self) -> dict[str, dict[str, Any]]:
-        """All results by name; the last one of each name."""
+        """All results by name; the last result of each name."""
         if not self._path.exists():
             return {}
         results = []
@@ -61,13 +61,13 @@ class Results:
         return stored
 
     def get(self, name: str, measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        """The known result of this name; `measure` makes it if there is none, or only one that tells that it failed."""
+        """The known result of this name; calls `measure` if there is no result, or only a failed result."""
         known = self.known().get(name)
         return known if known and "failed" not in known else self.add(name, measure())
 
 
 def revision() -> str:
-    """The commit of this checkout, with a digest of what differs from it; the date where there is no git."""
+    """The commit of this checkout, with a digest of uncommitted changes; the date if there is no git."""
 
     def git(*arguments: str) -> bytes:
         return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=True).stdout
@@ -80,9 +80,9 @@ def revision() -> str:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """The environment of a benchmark's process: the benchmarks and this project can be imported.
+    """The environment of a benchmark's process, in which the benchmarks and this project can be imported.
 
-    What PYTHONPATH already holds stays: some machines find TensorFlow through it.
+    Keeps the present PYTHONPATH, because some machines find TensorFlow through it.
     """
     paths = [str(ROOT), str(BENCHMARKS), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TF_CPP_MIN_LOG_LEVEL": "2", **variables}
@@ -105,10 +105,10 @@ def run(command: Sequence[str], log: str | Path, **variables: str) -> float:
 
 
 class Watched(NamedTuple):
-    """The seconds of a process and its peaks of memory in bytes, as far as the system tells.
+    """The seconds of a process and its peaks of memory in bytes, as far as the system reports them.
 
     Attributes:
-      resident: with the code of libraries, which processes share.
+      resident: the resident memory, including the code of libraries, which processes share.
       of_children: the largest `resident` of a process that it started.
     """
 
@@ -118,7 +118,7 @@ class Watched(NamedTuple):
 
 
 def watch(command: Sequence[str], log: str | Path) -> Watched:
-    """Runs a command as `run` does, and looks at its memory all the time."""
+    """Runs a command as `run` does, and samples its memory continuously."""
     began = time.perf_counter()
     resident = of_children = 0.0
     with open(log, "wb") as out, subprocess.Popen(command, stdout=out, stderr=out, env=environment()) as process:
@@ -134,7 +134,7 @@ def watch(command: Sequence[str], log: str | Path) -> Watched:
 
 
 def _memory(pid: int | str) -> float:
-    """The peak of the resident memory of a process; 0 where the system does not tell."""
+    """The peak of the resident memory of a process; 0 if the system does not report it."""
     with contextlib.suppress(OSError):
         rows = [line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
         return next((1024 * float(row[1]) for row in rows if row[0] == "VmHWM:"), 0.0)
@@ -191,16 +191,16 @@ def in_turn(results: Results, program: str, sides: Mapping[str, Sequence[str]], 
 
 
 def ends_of_steps(folder: str | Path) -> dict[int, float]:
-    """The time (time.time()) at the end of each training step of which there is an event for TensorBoard."""
+    """The time (time.time()) at the end of each training step that has an event for TensorBoard."""
     from bert_tf2.support.process import load_tensorflow
 
-    load_tensorflow()  # which the import below does too, with more of its messages about devices
+    load_tensorflow()  # hides messages about devices that the import below would log
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
     ends: dict[int, float] = {}
     for path in sorted(Path(folder).glob("events.out.*")):
         for event in LegacyEventFileLoader(str(path)).Load():
-            if event.HasField("summary"):  # and not the start of a training, which has the number of its first step
+            if event.HasField("summary"):  # not the event at the start, which has the number of the first step
                 ends[event.step] = min(event.wall_time, ends.get(event.step, event.wall_time))
     return ends
 
@@ -216,7 +216,7 @@ def _last_line(text: str, status: int) -> str:
 
 
 def render(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, which is also readable on a screen: the columns are aligned, all but the first to the right."""
+    """A Markdown table that is readable on a screen: columns are aligned, to the right except for the first column."""
     widths = [max(len(row[n]) for row in [header, *rows]) for n in range(len(header))]
 
     def line(cells: Sequence[str]) -> str:

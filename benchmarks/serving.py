@@ -5,7 +5,7 @@
 
     float32, bfloat16     TensorFlow as TensorFlow Serving runs it: a SavedModel in a session that C++ executes
                           (tf.saved_model.load would add Python's overhead to each call)
-    ONNX, ONNX int8       ONNX Runtime on what --format=onnx writes, without and with --quantize=int8
+    ONNX, ONNX int8       ONNX Runtime on the file of --format=onnx, without and with --quantize=int8
     OpenVINO, OpenVINO f32    OpenVINO on the SavedModel: in the precision that it chooses, and in float32
 
 Every side uses --threads threads and returns sequence_output and pooled_output, whose largest difference from
@@ -18,7 +18,7 @@ SavedModel's graph skips the padding. In the other cases there is no padding.
 
 The sides alternate for --rounds rounds; a number is the p50 of a side's best round, in milliseconds. A "?" means that
 other programs used the processor in every round, which slows the sides unequally: do not use such a number. Last, each
-side starts in a process of its own: bytes on disk, seconds to the first answer, and peak memory.
+side starts in a separate process: bytes on disk, seconds to the first answer, and peak memory.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def load_model(weights: str | None):
 
 
 def write_all(folder: str, weights: str | None) -> tuple[dict[str, str], int]:
-    """Writes what the sides read; returns its place for each side that can be timed, and the vocabulary's size."""
+    """Writes the models; returns the path for each side that can be timed, and the size of the vocabulary."""
     import tensorflow as tf
 
     from bert_tf2.exporting import folded_encoder, onnx_model, signatures
@@ -117,7 +117,7 @@ def write_all(folder: str, weights: str | None) -> tuple[dict[str, str], int]:
 
 
 def load(name: str, place: str, threads: int) -> Side:
-    """Loads what `write_all` wrote into the runtime of a side."""
+    """Loads a model that `write_all` wrote into the runtime of a side."""
     if name in ("float32", "bfloat16"):
         return load_tensorflow(place, threads)
     return load_openvino(place, threads, name) if "OpenVINO" in name else load_onnx(place, threads)
@@ -167,10 +167,10 @@ def load_onnx(place: str, threads: int) -> Side:
 
 
 def start(name: str, place: str, threads: int, vocab_size: int, connection) -> None:
-    """In a process of its own: one answer; sends the peak of its memory in kB."""
+    """Computes one answer in a separate process; sends the peak of its memory in kB."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     load(name, place, threads)(make_batch([16], vocab_size))()
-    # Not getrusage, which counts the memory of the process that forked, too.
+    # Not getrusage, which also counts the memory of the process that forked.
     with open("/proc/self/status", encoding="ascii") as lines:
         connection.send(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")))
 

@@ -1,4 +1,4 @@
-"""Training steps of this project on a clock, and the matrix products that they are compared with."""
+"""Times training steps of this project, and the matrix products that they are compared with."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def step_flops(config, lengths: Sequence[int], predictions: int = 0) -> float:
     """
     width, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     per_token = 2 * (4 * width * width + 2 * width * inner)
-    # The second term are the scores of attention and the context.
+    # The second term is the scores of attention and the context.
     encoder = layers * sum(float(n) * (per_token + 2 * 2 * width * n) for n in lengths)
     head = predictions * 2 * (width * width + width * config.vocab_size) + len(lengths) * 2 * width * width
     return 3.0 * (encoder + head)
 
 
-# Each side of the product that a GPU is measured with. A GPU computes the product of a block in less time than it takes
-# to start it, so that the rate would be the host's.
+# The size of each side of the product that measures a GPU. A GPU computes the product of a block in less time than it
+# takes to start it, so the product of a block would measure the rate of the host.
 _GPU_SIDE = 8192
 
 
 def product_rate(config, rows: int, precision: str) -> float:
-    """Operations per second of [rows, hidden] x [hidden, intermediate], on a GPU of a larger product; the best try."""
+    """Operations per second of [rows, hidden] x [hidden, intermediate] (a larger product on a GPU); the best try."""
     import tensorflow as tf
 
     sides = (rows, config.hidden_size, config.intermediate_size)
@@ -48,7 +48,7 @@ def product_rate(config, rows: int, precision: str) -> float:
         began = time.perf_counter()
         for _ in range(count):
             product(left, right)
-        tf.test.experimental.sync_devices()  # a GPU is only asked above
+        tf.test.experimental.sync_devices()  # the calls above only enqueue work on a GPU
         return (time.perf_counter() - began) / count
 
     timed(3)
@@ -56,7 +56,7 @@ def product_rate(config, rows: int, precision: str) -> float:
 
 
 def peak_memory_gb() -> float:
-    """The peak of the GPU's memory, without a GPU that of this process, in GB of 10^9 bytes."""
+    """The peak of the GPU's memory (without a GPU, of this process' memory), in GB of 10^9 bytes."""
     import tensorflow as tf
 
     if tf.config.list_logical_devices("GPU"):
@@ -71,15 +71,15 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
       config: the model's BertConfig.
       make_model: creates the model from `config` and a dtype.
       batches: features by name, one batch a step.
-      options: the flags of a program: `precision`, `unpad`, and `profile_dir` where there is one.
+      options: the flags of a program: `precision`, `unpad`, and optionally `profile_dir`.
       uneven: whether the batches have different lengths, so that the mean counts and not the median.
       settings: further fields of TrainOptions.
 
     Returns:
-      The seconds of each step but the first ones, and a dictionary: `gflops` per second of the real work in a step,
-      `machine_gflops` of a product alone, the `share` of the former in the latter, all `losses`, the seconds of the
-      `first_step`, and `memory_gb`, see peak_memory_gb. With `options.loop` also `examples_per_second_in_loop`, which
-      is the rate of a training: several steps are one call, and no step waits until its loss is read.
+      The seconds of each step after the warm-up, and a dictionary: `gflops` per second of the real work in a step,
+      `machine_gflops` of a product alone, the `share` of `gflops` in `machine_gflops`, all `losses`, the seconds of the
+      `first_step`, and `memory_gb`, see peak_memory_gb. With `options.loop` also `examples_per_second_in_loop`, the
+      rate of a training: one call runs several steps, and no step waits until its loss is read.
     """
     import tensorflow as tf
 
@@ -139,12 +139,12 @@ def _step_of(config, make_model: Callable[..., Any], rows: int, options, unpad: 
 
 
 def in_turn(config, make_model: Callable[..., Any], batches: Sequence[dict], options, **settings: Any):
-    """Times the ways of leaving out padding, each batch in all of them before the next one.
+    """Times the variants without padding: each batch in all variants before the next batch.
 
     Args: see `measure`. With `options.xla`, which needs fixed shapes, "groups" is left out.
 
     Returns:
-      For each way, the seconds of the batches but the first ones, and the number of rows that each of them computed.
+      Variant -> the seconds of the batches after the warm-up, and the number of rows that each batch computed.
     """
     import tensorflow as tf
 
@@ -163,7 +163,7 @@ def in_turn(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
         how = {**settings, "pack_rows": way == "packed"}
         step = _step_of(config, make_model, rows, options, unpad[way], **how)[1]
         specs = {name: tf.TensorSpec(values.shape, values.dtype) for name, values in tensors[0].items()}
-        if way == "packed":  # one graph for all numbers of rows, as in a training
+        if way == "packed":  # a graph for all numbers of rows, as in a training
             specs[PACKED[0]] = tf.TensorSpec([None, *specs[PACKED[0]].shape[1:]], tf.int32)
         run = tf.function(step, input_signature=[specs, tf.TensorSpec([], tf.int64)], autograph=False)
         runs[way] = run, tensors, counts

@@ -32,8 +32,8 @@ class BenchmarkOptions(Options):
     rounds: int = setting("How often each side is timed; the median counts.", 3, group=TO_DO, low=1)
 
 
-# The rules of google-research/bert, one after the other. What is a blank, dropped, Chinese or punctuation is decided
-# for each character on its own. tests/test_tokenization.py compares with them, too.
+# The rules of google-research/bert, one after the other. Each character is classified independently as a blank,
+# dropped, Chinese or punctuation. tests/test_tokenization.py also compares with these functions.
 
 
 def is_blank(char: str) -> bool:

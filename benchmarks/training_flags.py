@@ -1,11 +1,11 @@
-"""What the flags of a training cost and save, and the time from the command to the first step.
+"""Measures the costs and savings of training flags, and the time from the command to the first step.
 
     python benchmarks/training_flags.py
     python benchmarks/training_flags.py --runs accumulation --rounds 3
 
 Runs: `accumulation`, a batch of 64 in 8 equal parts against the whole batch; `recompute`, time and memory with
 --recompute and without; `start`, run_pretraining.py from the command to the end of its first step, without saving.
-Each side is a process of its own. Results are kept in WORK_DIR/flags.jsonl and are not measured again with the same
+Each side is a separate process. Results are kept in WORK_DIR/flags.jsonl and are not measured again with the same
 revision of this checkout.
 """
 
@@ -28,7 +28,7 @@ from bert_tf2.support.settings import DATA, MODEL, TO_DO, TRAINING, Options, opt
 
 @options
 class BenchmarkOptions(Options):
-    """What the flags of a training cost and save, and the time from the command to the first step."""
+    """Measures the costs and savings of training flags, and the time from the command to the first step."""
 
     runs: str = setting("Which runs, separated by commas.", "accumulation,recompute,start", group=TO_DO)
     rounds: int = setting("How often the sides take turns.", 1, group=TO_DO, low=1)
@@ -41,7 +41,7 @@ class BenchmarkOptions(Options):
 
 
 def medians(options: BenchmarkOptions, sides: Mapping[str, Sequence[str]]) -> dict[str, tuple[float, float]]:
-    """Seconds of a step and memory in GB that pretraining_step.py prints, medians over the rounds, by side."""
+    """The seconds of a step and the memory in GB from pretraining_step.py, by side; medians over the rounds."""
     config = options.bert_config_file and Path(options.bert_config_file).resolve()
     shared = ["--json", *processes.flags_of(steps=options.steps, bert_config_file=config)]
     results = processes.Results(Path(options.work_dir) / "flags.jsonl", processes.revision())
@@ -67,7 +67,7 @@ def accumulation(options: BenchmarkOptions) -> str:
 
 
 def recompute(options: BenchmarkOptions) -> str:
-    """Activation memory is what a process needs beyond that of batches of one row."""
+    """Activation memory is the memory of a process minus its memory with batches of one row."""
     batch = "--batch_size=32"
     found = medians(options, {"one": ["--batch_size=1"], "plain": [batch], "again": [batch, "--recompute"]})
     (_, least), (plain, memory), (again, memory_again) = found["one"], found["plain"], found["again"]
@@ -104,7 +104,7 @@ def start(options: BenchmarkOptions) -> str:
     work = Path(options.work_dir) / "start"
     sizes, command = pretraining_command(work, options.bert_config_file)
     output = work / "output"
-    # 0: no checkpoint before the first step.
+    # 0, so that no checkpoint is written before the first step.
     command += ["--train_batch_size=8", "--num_train_steps=1", "--save_checkpoints_steps=0", f"--output_dir={output}"]
     seconds = []
     for _ in range(options.rounds):

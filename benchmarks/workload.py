@@ -15,7 +15,7 @@ from typing import Any
 import machine
 import numpy as np
 
-# BERT-Base, uncased; the keys are those of a bert_config.json.
+# BERT-Base, uncased; the same keys as in a bert_config.json.
 BASE = {
     "vocab_size": 30522,
     "hidden_size": 768,
@@ -29,7 +29,7 @@ BASE = {
     "type_vocab_size": 2,
     "initializer_range": 0.02,
 }
-# In real data, as many words are masked; max_predictions_per_seq is its limit.
+# The share of masked words in real data; max_predictions_per_seq is the limit.
 MASKED_SHARE = 0.15
 # The first step traces or compiles, the second still allocates.
 WARM_UP = 2
@@ -39,7 +39,7 @@ _FULL_ROWS, _SHORTEST = 0.25, 5
 
 
 def load_config(path: str | None) -> dict[str, Any]:
-    """The sizes of a bert_config.json; BERT-Base's without a path."""
+    """The sizes in a bert_config.json; the sizes of BERT-Base without a path."""
     if path is None:
         return dict(BASE)
     with open(path, encoding="utf-8") as stream:
@@ -47,10 +47,10 @@ def load_config(path: str | None) -> dict[str, Any]:
 
 
 def row_lengths(count: int, length: int, mean: int, seed: int = 1) -> np.ndarray:
-    """The lengths of `count` rows, int [count]: a quarter of `length`, the others uniform; shuffled.
+    """The lengths of `count` rows, int [count]: a quarter has `length` tokens, the other lengths are uniform; shuffled.
 
-    They are the quantiles of the distribution, so their mean is `mean` up to rounding. Without a mean (0), or where
-    it is too near to `length` for three quarters of short rows, all rows are full.
+    The lengths are the quantiles of the distribution, so their mean is `mean` up to rounding. If `mean` is 0, or too
+    near to `length` for three quarters of short rows, all rows are full.
     """
     longest = 2 * (mean - _FULL_ROWS * length) / (1 - _FULL_ROWS) - _SHORTEST
     if not mean or longest > length:
@@ -66,8 +66,8 @@ def random_batches(
     """Batches of pretraining examples with random words, the same in every call.
 
     Returns:
-      `count` batches by the names of the records' features: int32 [batch, length], [batch, predictions], [batch]; and
-      float32 `masked_lm_weights`, which is 0 beyond the masked words of a row that is too short for all of them.
+      `count` batches, with the names of the records' features: int32 [batch, length], [batch, predictions], [batch];
+      and float32 `masked_lm_weights`, which is 0 after the masked words of a row that is too short for `predictions`.
     """
     draw = np.random.default_rng(1)
     all_lengths = row_lengths(count * batch, length, mean_length).reshape(count, batch)
@@ -90,7 +90,7 @@ def random_batches(
 
 
 def time_steps(step: Callable[[Any], float], batches: Sequence[Any]) -> list[float]:
-    """The seconds of `step` for each batch but the first WARM_UP; it must return the loss as a number."""
+    """The seconds of `step` for each batch after the first WARM_UP batches; `step` must return the loss as a number."""
     seconds = []
     for batch in batches:
         began = time.perf_counter()
@@ -102,7 +102,7 @@ def time_steps(step: Callable[[Any], float], batches: Sequence[Any]) -> list[flo
 
 
 def examples_per_second(batch: int, seconds: Sequence[float], mean_length: int = 0) -> float:
-    """By the median step, or by the mean where the batches have different lengths."""
+    """The rate by the median step, or by the mean step if the batches have different lengths."""
     return batch / (statistics.mean(seconds) if mean_length else statistics.median(seconds))
 
 
@@ -117,7 +117,7 @@ def result(batch: int, seconds: Sequence[float], mean_length: int = 0, **more: A
 
 
 def peer(description: str, variants: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Any], list]:
-    """For a peer's program: its command line, the sizes of the model, and the batches."""
+    """Parses a peer's command line; returns the flags, the sizes of the model, and the batches."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--bert_config_file", help="sizes of the model; BERT-Base without it")
     parser.add_argument("--batch_size", type=int, default=8)

@@ -1,10 +1,10 @@
-"""Times the first step and the later ones on a GPU, by XLA's settings: the table of docs/gpu.md.
+"""Times the first step and the later steps on a GPU with several settings of XLA: the table of docs/gpu.md.
 
     python benchmarks/xla_settings.py
     python benchmarks/xla_settings.py --batch_size=128 --settings="as bert_tf2 sets them,without XLA"
 
 Each row is a process of `pretraining_step.py`. Without a cache, XLA compiles the step; the last row loads the program
-that an earlier row has kept. A row that takes longer than --limit is ended, and says so.
+that an earlier row has kept. A row that takes longer than --limit is stopped and marked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bert_tf2.support import flags
 from bert_tf2.support.settings import MODEL, TO_DO, TRAINING, Options, options, setting
 
 _OURS = "as bert_tf2 sets them"
-# By the words of the table: what XLA_FLAGS has in the place of what bert_tf2 sets; None: the step is not compiled.
+# Name in the table -> XLA_FLAGS in place of the flags that bert_tf2 sets; None: the step is not compiled.
 SETTINGS: dict[str, str | None] = {
     "without XLA": None,
     _OURS: "",
@@ -35,11 +35,11 @@ SETTINGS: dict[str, str | None] = {
 
 @options
 class BenchmarkOptions(Options):
-    """Times the first step and the later ones on a GPU, by XLA's settings."""
+    """Times the first step and the later steps on a GPU with several settings of XLA."""
 
     bert_config_file: str | None = setting("Configuration of the model; BERT-Base without it.", None, group=MODEL)
     settings: str = setting("Which rows, separated by commas.", "", group=TO_DO)
-    limit: int = setting("Seconds after which a row is ended.", 300, group=TO_DO, low=1)
+    limit: int = setting("Seconds after which a row is stopped.", 300, group=TO_DO, low=1)
     batch_size: int = setting("Examples per step.", 32, group=TRAINING, low=1)
     precision: str = setting("As in run_pretraining.py.", "bfloat16", group=TRAINING)
 
@@ -49,7 +49,7 @@ class BenchmarkOptions(Options):
 
 
 def row(options: BenchmarkOptions, name: str, xla_flags: str | None, cache: str) -> list[str]:
-    """Returns a row of the table: the seconds of the first step, with those of the start, then the later ones."""
+    """Returns a row of the table: the seconds of the first step and of the process, examples/s of later steps, GB."""
     given = {"batch_size": options.batch_size, "precision": options.precision, "unpad": "none"}
     given |= {
         "loop": True,

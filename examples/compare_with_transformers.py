@@ -9,7 +9,7 @@ import transformers
 import bert_tf2.commands
 
 model, folder = (sys.argv[1:] or sys.exit(__doc__))[0], tempfile.mkdtemp(prefix="hugging_face_")
-transformers.logging.set_verbosity_error()  # it would tell of the heads that BertForMaskedLM does not have
+transformers.logging.set_verbosity_error()  # hides a warning about heads that BertForMaskedLM does not have
 bert_tf2.commands.call("convert_checkpoint", input=model, output=folder, to="hf")
 ours, theirs = bert_tf2.load(model), transformers.BertForMaskedLM.from_pretrained(folder).eval()
 tokenizer = transformers.BertTokenizer.from_pretrained(folder)

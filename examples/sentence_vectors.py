@@ -1,8 +1,9 @@
 """Fine-tune sentence vectors on pairs of like meaning: python examples/sentence_vectors.py MODEL_FOLDER [FOLDER]
 
-FOLDER has pairs.tsv (text_a, text_b) to learn from, and sts.tsv (score, text_a, text_b) to measure with. The second
+FOLDER has pairs.tsv (text_a, text_b) for training, and sts.tsv (score, text_a, text_b) for the evaluation. The second
 texts of the other pairs in a batch are the wrong answers: softmax over 20 x cosine, as in MultipleNegativesRankingLoss
-of sentence-transformers (Henderson et al., 2017, section 4.4). It and `bert_tf2.load` read the folder that is written.
+of sentence-transformers (Henderson et al., 2017, section 4.4). sentence-transformers and `bert_tf2.load` can read the
+folder that this program writes.
 """
 
 import csv
@@ -23,7 +24,7 @@ data = pathlib.Path(given[0]) if given else pathlib.Path(__file__).parent / "dat
 pairs, scored = (list(csv.DictReader((data / name).open(), delimiter="\t")) for name in ("pairs.tsv", "sts.tsv"))
 bert = bert_tf2.load(model)
 tokenize = bert_tf2.Tokenize(bert.tokenizer, LENGTH)
-# Weights of 12 layers want a rate of 2e-5; the two layers of the demo one of 1e-4.
+# Weights of 12 layers need a rate of 2e-5; the two layers of the demo need 1e-4.
 schedule = bert_tf2.WarmupAndDecay(2e-5 if bert.config.hidden_size >= 384 else 1e-4, EPOCHS * len(pairs) // BATCH, 0)
 optimizer = bert_tf2.AdamWeightDecay(schedule)
 
@@ -39,10 +40,10 @@ def vectors(texts: tf.Tensor) -> tf.Tensor:
 @tf.function
 def step(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
     with tf.GradientTape() as tape:
-        logits = SCALE * vectors(first) @ tf.transpose(vectors(second))  # [B, B], the right ones on the diagonal
+        logits = SCALE * vectors(first) @ tf.transpose(vectors(second))  # [B, B], the right pairs on the diagonal
         right = tf.range(tf.shape(logits)[0])
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(right, logits))
-    variables = [one for one in bert.encoder.trainable_variables if "pooler" not in one.path]  # which nothing reads
+    variables = [one for one in bert.encoder.trainable_variables if "pooler" not in one.path]  # the pooler is not used
     optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
     return loss
 
@@ -62,7 +63,7 @@ print(f"Spearman after: {spearman():.3f}")
 folder = tempfile.mkdtemp(prefix="sentence_vectors_")
 bert.save_folder(f"{folder}/tf1")
 commands.call("convert_checkpoint", input=f"{folder}/tf1", output=f"{folder}/st", to="hf", weights_only=True)
-# What sentence-transformers wants beside the weights: the steps from texts to vectors.
+# The files that sentence-transformers needs beside the weights: the steps from texts to vectors.
 modules = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
 steps = enumerate((path, f"sentence_transformers.models.{kind}") for path, kind in modules.items())
 for name, content in {

@@ -1,4 +1,4 @@
-"""Export a model for TensorFlow Serving, and ask it with raw text: python examples/serve_and_ask.py MODEL_FOLDER"""
+"""Export a model for TensorFlow Serving, and ask it about raw text: python examples/serve_and_ask.py MODEL_FOLDER"""
 
 import sys
 import tempfile
@@ -10,7 +10,7 @@ exported = commands.call(
     "export_saved_model", task="masked_lm", init_checkpoint=model, export_dir=folder, max_seq_length=32,
     top_k=3,
 )  # fmt: skip
-ask = exporting.load(exported)  # the SavedModel itself, as a server would run it; it tokenizes the text
+ask = exporting.load(exported)  # runs the SavedModel as a server would; it tokenizes the text
 for text in ("The capital of Egypt is [MASK].", "A bird is an animal with [MASK] and two [MASK]."):
     answer = ask(text)
     print(text, *(f"  {' '.join(words)}" for words in answer["tokens"]), sep="\n")

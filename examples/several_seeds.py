@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bert_tf2 import commands
 
-tf.get_logger().setLevel("ERROR")  # it warns of many graphs, and each training has its own
+tf.get_logger().setLevel("ERROR")  # hides warnings about many graphs; each training has its own graphs
 model, *given = sys.argv[1:] or sys.exit(__doc__)
 data, results = given[0] if given else str(pathlib.Path(__file__).parent / "data" / "topics"), {}
 for rate in (5e-4, 1e-3):  # for a released model 2e-5, 3e-5, 5e-5

@@ -3,8 +3,7 @@
     python serving/client.py text_a='A fine film.'
     python serving/client.py question='Who wrote it?' context='It was written by Ann.'
 
-Each argument is an input of the model and its text; the server is at localhost:8501, where serving/compose.yaml starts
-one.
+Each argument is an input of the model and its text. The server is at localhost:8501; serving/compose.yaml starts it.
 """
 
 # `predict` needs only Python: copy it to your program.
@@ -24,15 +23,15 @@ def predict(inputs: dict[str, list], signature: str, server: str = "localhost:85
     """The outputs of a signature by name, lists with an item for each row; a single output without its name.
 
     Raises:
-      OSError: the server answers with an error (urllib.error.HTTPError); or (ConnectionError) there is no server, or
-        no answer in time, or the server is another program.
+      OSError: the server answers with an error (urllib.error.HTTPError); or there is no server, no answer in time, or
+        another program at this address (ConnectionError).
     """
     body = json.dumps({"signature_name": signature, "inputs": inputs}).encode()
     request = urllib.request.Request(f"http://{server}/v1/models/bert:predict", body)
     try:
         with urllib.request.urlopen(request, timeout=timeout) as answer:
             return json.load(answer)["outputs"]
-    except urllib.error.HTTPError as error:  # the model's own checks are sentences among names of its graph
+    except urllib.error.HTTPError as error:  # takes the model's message out of the names of its graph
         text = error.read().decode(errors="replace")
         error.msg = (re.search(r'assertion failed: \[(.*?)\](?=\\n|")', text) or [text, text])[1]
         raise

@@ -20,7 +20,7 @@ forward = torch.compile(model) if flags.variant == "compile" else model
 
 
 def as_torch(batch):
-    """transformers takes a label for every token, -100 where there is none."""
+    """Converts a batch for transformers, which takes a label for every token, -100 for tokens without a label."""
     arrays = {name: torch.from_numpy(values).to(device) for name, values in batch.items()}
     ids, positions = arrays["masked_lm_ids"].long(), arrays["masked_lm_positions"].long()
     labels = torch.full(arrays["input_ids"].shape, -100, device=device)

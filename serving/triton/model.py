@@ -1,6 +1,6 @@
 """Triton's backend bert_tf2: a SavedModel of export_saved_model.py answers, by the signature of a request's inputs.
 
-What has a value for each row of a batch is [B, 1] there. config.pbtxt lies beside the versions of the export.
+A tensor [B] of the SavedModel is [B, 1] in Triton. config.pbtxt must be beside the versions of the export.
 """
 
 import json
@@ -18,7 +18,7 @@ class TritonPythonModel:
 
     @staticmethod
     def auto_complete_config(config):
-        """Adds the inputs, of which a request gives those of one signature, and the outputs."""
+        """Adds the outputs and the inputs of all signatures; a request has the inputs of one signature."""
         info = json.loads((pathlib.Path(triton.get_model_dir()) / "model_info.json").read_text(encoding="utf-8"))
         for kind, add, more in (("inputs", config.add_input, {"optional": True}), ("outputs", config.add_output, {})):
             tensors = {}
@@ -31,15 +31,15 @@ class TritonPythonModel:
 
     def initialize(self, args):
         """Loads the version that Triton names."""
-        import tensorflow as tf  # 2 seconds, which auto_complete_config need not wait
-        import tensorflow_text  # noqa: F401  whose operations are in the graphs for text
+        import tensorflow as tf  # not at the top, because auto_complete_config would wait 2 seconds for it
+        import tensorflow_text  # noqa: F401  registers the operations of the graphs for text
 
         self.tf = tf
         self.saved = tf.saved_model.load(f"{args['model_repository']}/{args['model_version']}")
         self.inputs = {name: call.structured_input_signature[1] for name, call in self.saved.signatures.items()}
 
     def execute(self, requests):
-        """A response for each request, computed in one batch; each alone if the batch is refused."""
+        """A response for each request, computed in one batch, or one by one if the batch is refused."""
         try:
             return self._answers([{one.name(): one.as_numpy() for one in request.inputs()} for request in requests])
         except (self.tf.errors.InvalidArgumentError, ValueError) as error:
@@ -54,7 +54,7 @@ class TritonPythonModel:
         if signature is None:
             known = "; ".join(", ".join(sorted(specs)) for specs in self.inputs.values())
             raise ValueError(
-                f"the inputs {', '.join(sorted(requests[0]))} are those of no signature; there are: {known}"
+                f"no signature has the inputs {', '.join(sorted(requests[0]))}; the signatures have: {known}"
             )
         tensors = {}
         for name, spec in self.inputs[signature].items():

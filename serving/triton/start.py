@@ -3,7 +3,7 @@
     python -m venv triton && triton/bin/pip install nvidia-pytriton tensorflow tensorflow-text
     triton/bin/python serving/triton/start.py --model-repository=models
 
-An environment of its own, because Triton's Python backend ends at a text with numpy 2.
+Use a separate environment, because Triton's Python backend crashes on a text with numpy 2.
 """
 
 import importlib.util
@@ -26,7 +26,7 @@ def main() -> None:
     ):
         link.unlink(missing_ok=True)
         link.symlink_to(to)
-    # The backend runs the Python of this environment, which it finds by PATH alone.
+    # The backend must run the Python of this environment, and finds Python only by PATH.
     os.environ["PATH"] = f"{sys.prefix}/bin{os.pathsep}{os.environ['PATH']}"
     os.environ["LD_LIBRARY_PATH"] = f"{package.parent}/nvidia_pytriton.libs{os.pathsep}{sys.base_prefix}/lib"
     command = [f"{package}/tritonserver/bin/tritonserver", f"--backend-directory={backends}", *sys.argv[1:]]

@@ -87,7 +87,7 @@ def test_the_files_of_the_page_name_no_other_place_and_only_code_that_exists(cli
         ("api/sentence", {"text": "a " * 40, "padding": 8}, 400, "50 tokens"),
         ("api/sentence", {"text": "a", "text_b": "a [Mask]"}, 400, "[MASK]"),
         ("api/sentence", {"text": "a", "padding": 9}, 400, "padding must be a whole number from 0 to 8"),
-        ("api/sentence", {"text": "a \ud83d b"}, 400, "text holds half"),  # a character, of which browsers may send one
+        ("api/sentence", {"text": "a \ud83d b"}, 400, "text has half"),  # a character, of which browsers may send one
         ("api/pair", {"text": "a", "other_text": ""}, 400, "other sentence is empty"),
         ("api/attention", {"text": "the", "layer": 2, "head": 0}, 400, "layer must be a whole number from 0 to 1"),
         ("api/attention", {"text": "the", "layer": 0, "head": True}, 400, "head must be"),
