@@ -36,7 +36,7 @@ def test_with_the_keyboard_and_the_mouse(visit, saved, explorer, tmp_path):
     expect(tokens).to_have_text(["[CLS]", "rome", "is", "[MASK]", ".", "[SEP]"])
     expect(page.locator("#announcer")).to_have_text("6 tokens, 1 of them [MASK]")
     tokens.nth(1).press("Enter")
-    expect(page.locator("#embeddings h3")).to_have_text("For rome at position 1")
+    expect(page.locator("#embeddings h3")).to_have_text("Embeddings of rome at position 1")
     matrix = page.locator("#attention .heat-map")
     expect(matrix).to_contain_text("rome")  # each part of the page is drawn when its own answer is there
     matrix.locator(".cells").focus()

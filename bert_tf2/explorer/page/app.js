@@ -1,23 +1,23 @@
 // The frame of the page: tabs, the address of a view, requests, and the panel with code.
 //
 // A view is a module NAME.js here, listed in VIEWS, with
-//   export const title                                  of its tab
-//   export async function render(container, context)    fills an empty element; what it throws is shown
+//   export const title                                  the title of its tab
+//   export async function render(container, context)    fills an empty element; an error that it throws is shown
 // and context is
-//   model                       what /api/model says: path, heads, config, parameters, texts, ...
+//   model                       the answer of /api/model: path, heads, config, parameters, texts, ...
 //   api(path, arguments)        a request; arrays of the answer ({shape, float32}) become {shape, values: Float32Array}
 //   codeLink(key, what, text)   a button that shows the code of a key of code_lines.py; `what` is for screen readers,
-//                               and `text` is what it reads if there are several side by side
+//                               `text` is the label of the button if there are several buttons side by side
 //   state.get(name, fallback)   a value of the address (#sentence?layer=2), as a string
-//   state.set({name: value})    changes it, so that a reload shows the same; null removes a value
-//   announce(text)              says something to screen readers
-//   signal                      an AbortSignal of the end of this view, for addEventListener
+//   state.set({name: value})    changes values of the address, so that a reload shows the same; null removes a value
+//   announce(text)              announces a text to screen readers
+//   signal                      an AbortSignal that fires at the end of this view, for addEventListener
 
 import { element, notice } from "./draw.js";
 
 const VIEWS = ["sentence", "model"];
 
-// A page of explore.py --write has its answers within itself, by path and arguments.
+// A page of explore.py --write contains its answers, by path and arguments.
 const written = document.getElementById("answers");
 const answers = written && JSON.parse(written.textContent);
 
@@ -28,7 +28,7 @@ function answerKey(path, given) {
 export async function api(path, given = {}) {
   if (answers) {
     const found = answers[answerKey(path, given)];
-    if (!found) throw new Error("This page holds one sentence. For others, run explore.py.");
+    if (!found) throw new Error("This page has one sentence only. To show other sentences, run explore.py.");
     return unpacked(found);
   }
   const response = await fetch(path, {
@@ -168,7 +168,7 @@ function describe(model) {
 async function start() {
   const container = document.getElementById("content");
   try {
-    const names = answers ? VIEWS.slice(0, 1) : VIEWS; // a written page has the sentence alone
+    const names = answers ? VIEWS.slice(0, 1) : VIEWS; // a written page has only the sentence
     const [model, ...modules] = await Promise.all([api("/api/model"), ...names.map((name) => import(`./${name}.js`))]);
     const views = Object.fromEntries(names.map((name, index) => [name, modules[index]]));
     describe(model);

@@ -1,4 +1,4 @@
-// What the views ask with: choices, a search; and tables.
+// Controls of the views: choices, a search, and tables.
 
 import { element } from "./draw.js";
 
@@ -10,7 +10,7 @@ function labeled(label, control) {
   return element("span", { class: "control" }, element("label", { for: control.id }, label), control);
 }
 
-// One of several: options are [[value, text], ...].
+// A choice between options [[value, text], ...].
 export function choice({ label, options, value, change }) {
   const select = element("select", {}, ...options.map(([name, text]) => element("option", { value: name }, text)));
   select.value = value;
@@ -18,7 +18,7 @@ export function choice({ label, options, value, change }) {
   return labeled(label, select);
 }
 
-// A field whose text is searched for.
+// A field for a text to search for.
 export function search({ label, value, change }) {
   const input = element("input", { type: "search", value, autocomplete: "off", spellcheck: "false" });
   input.addEventListener("input", () => change(input.value));
@@ -29,8 +29,8 @@ export function controls(...given) {
   return element("div", { class: "controls" }, ...given);
 }
 
-// A table that scrolls within its frame where it is wide: head is a row of texts or elements, rows are rows of them.
-// The first cell of a row is its heading. `numeric` are the columns of numbers; a `tall` table scrolls within itself.
+// A table that scrolls within its frame if it is wide. `head` is a row of texts or elements, `rows` are such rows. The
+// first cell of a row is its heading. `numeric`: the columns of numbers; `tall`: whether the table scrolls vertically.
 export function table({ label, head, rows, numeric = [], tall = false }) {
   const align = (index) => (numeric.includes(index) ? "number" : null);
   return element(

@@ -1,7 +1,7 @@
-// What the views draw with: elements, color scales, heat maps, vectors and bars.
+// The drawing functions of the views: elements, color scales, heat maps, vectors and bars.
 //
-// All colors are variables of style.css, which has a set for light and one for dark. Everything that can be pointed at
-// can also be reached with the keyboard, and tells the value in words.
+// All colors are variables of style.css, which has a set for light and a set for dark. All values that the pointer can
+// reach can also be reached with the keyboard, and are given in words.
 
 import { roving } from "./roving.js";
 import { saveButton } from "./svg_file.js";
@@ -25,7 +25,7 @@ function filled(made, attributes, children) {
   return made;
 }
 
-// A line in words: kind is "error" or "hint".
+// A line of text; `kind` is "error" or "hint".
 export function notice(kind, text) {
   return element("p", { class: `notice ${kind}`, role: kind === "error" ? "alert" : null }, text);
 }
@@ -35,7 +35,7 @@ export function picture(name, shown) {
   return element("figure", { class: "picture" }, shown, saveButton(shown, name));
 }
 
-// A part of a view: a heading, a sentence or two, the buttons with code, and what it shows.
+// A part of a view: a heading, an explanation, the buttons with code, and the content.
 export function section(title, { text = [], codes = [], id = null, level = "h2" } = {}, ...children) {
   const heading = element(level, { tabindex: "-1" }, title);
   const explained = [text].flat().map((line) => element("p", { class: "explain" }, ...[line].flat()));
@@ -48,7 +48,7 @@ export function section(title, { text = [], codes = [], id = null, level = "h2" 
   );
 }
 
-// Numbers with as many digits as one wants to read.
+// Numbers with few digits, for reading.
 export function number(value, digits = 3) {
   if (value === 0) return "0";
   const size = Math.abs(value);
@@ -127,14 +127,14 @@ function paint(canvas, { values, rows, columns, scale, domain, gamma }) {
   context.putImageData(image, 0, 0);
 }
 
-// Cells that one points at or walks through with the arrow keys.
+// Cells that the pointer or the arrow keys select.
 //
 //   values           Float32Array or array, row after row
-//   label            what it shows, for screen readers
+//   label            the name of the picture, for screen readers
 //   scale            "weight" (domain [low, high], low is paper) or "signed" (domain [, high] around 0)
 //   describe         (row, column, value) => text of a cell
-//   select           (row, column) => done on a click or Enter
-//   show             (text) => where the text of the cell goes; "" for none
+//   select           (row, column) => called on a click or Enter
+//   show             (text) => shows the text of the cell; "" if no cell is selected
 function cells({ values, rows, columns, label, scale, domain, gamma = 1, describe, select, show, cellHeight }) {
   const canvas = element("canvas", { "aria-hidden": "true" });
   const cursor = element("span", { class: "cursor", "aria-hidden": "true", hidden: true });
@@ -221,7 +221,7 @@ function cells({ values, rows, columns, label, scale, domain, gamma = 1, describ
   return field;
 }
 
-// A small picture of numbers, [rows, columns], that nobody points at.
+// A small picture of numbers, [rows, columns], without interaction.
 export function thumbnail({ values, rows, columns, domain = [0, 1], gamma = 0.6 }) {
   const canvas = element("canvas", { "aria-hidden": "true" });
   const draw = () => paint(canvas, { values, rows, columns, scale: "weight", domain, gamma });
@@ -236,11 +236,11 @@ function readout() {
 
 const LABEL = 12; // pixels that a label needs
 
-// A matrix: values [rows, columns]. Labels are shown where a cell has room for one.
+// A matrix: values [rows, columns]. Labels are shown if cells are large enough.
 //
-// Besides what `cells` takes: rowLabels, columnLabels, rowTitle ("from"), columnTitle ("to"), hover(row, column),
-// called with null for none, a hint that tells the scale, and `how` to use it, which is no part of a saved picture. The
-// domain defaults to what the values need.
+// The arguments of `cells`, and: rowLabels, columnLabels, rowTitle ("from"), columnTitle ("to"), hover(row, column)
+// (null if the pointer is outside), a hint that describes the scale, and `how` to use the matrix, which a saved picture
+// does not have. The domain defaults to the range of the values.
 export function heatMap(given) {
   const {
     values,
@@ -295,13 +295,13 @@ export function heatMap(given) {
   return picture(label, map);
 }
 
-// Where a cell has no room for a label, only every second (third, ...) is shown.
+// If cells are too small for labels, only every second (third, ...) label is shown.
 function thin(labels, room) {
   const step = Math.ceil(LABEL / Math.max(room, 0.1));
   for (const [index, label] of [...labels.children].entries()) label.classList.toggle("left-out", index % step !== 0);
 }
 
-// A vector as a strip of cells; long ones have several lines. Strips to be compared get the same domain.
+// A vector as a strip of cells; a long vector has several lines. Strips to be compared get the same domain.
 export function strip({ values, label, domain = null, name = label, wrap = 128 }) {
   const columns = Math.min(values.length, wrap);
   const rows = Math.ceil(values.length / columns);
@@ -328,7 +328,7 @@ export function strip({ values, label, domain = null, name = label, wrap = 128 }
   return element("div", { class: "strip" }, element("span", { class: "strip-name" }, ...[name].flat()), told, field);
 }
 
-// Strips below each other, which are one stop of the Tab key: the arrows up and down lead from one to the next, and to
+// Strips below each other, which are a single stop of the Tab key: the arrows up and down move between the strips and
 // the buttons between them.
 export function stack(name, ...children) {
   const strips = element("div", { class: "stack" }, ...children);

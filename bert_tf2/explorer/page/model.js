@@ -21,8 +21,7 @@ export async function render(container, context) {
 function totals(facts) {
   const more = [
     facts.optimizer
-      ? "The file also holds what only a training needs, the arrays of the optimizer and the step: " +
-        `${whole(facts.optimizer)}.`
+      ? `The file also has ${whole(facts.optimizer)} arrays that only training needs: the optimizer and the step.`
       : "",
     facts.unused.length ? `The file also has variables that this model does not use: ${listed(facts.unused)}.` : "",
     missing(facts.variables),
@@ -50,7 +49,7 @@ function totals(facts) {
 
 function missing(rows) {
   const names = rows.filter((row) => !row.in_file).map((row) => row.name);
-  return names.length ? `Not in the file, and therefore random here: ${listed(names)}.` : "";
+  return names.length ? `These variables are not in the file and have random values: ${listed(names)}.` : "";
 }
 
 function listed(names, most = 5) {
@@ -66,8 +65,8 @@ function sharing({ copies, parameters }, context) {
   if (!context.model.heads.includes("masked_lm")) {
     return section("One table at both ends?", {
       text:
-        "These weights have no masked-LM head. A model with one would multiply its output with the word " +
-        `embeddings, ${size} parameters, which are there once.`,
+        "These weights have no masked-LM head. A model with a masked-LM head multiplies its output by the word " +
+        `embeddings, ${size} parameters, which it stores once.`,
     });
   }
   return section(
@@ -75,35 +74,34 @@ function sharing({ copies, parameters }, context) {
     {
       text: [
         "The masked-LM head has no weights of its own for the words: it multiplies the transformed state, " +
-          "[hidden_size], with the word embeddings, [vocab_size, hidden_size], transposed. A word's score is " +
-          "the dot product of the state and the word's own embedding. It is not a copy that was made once: " +
-          `there is one variable, which gets gradients from both ends. This saves ${size} parameters ` +
-          "(vocab_size x hidden_size, whatever the length of the sentences), " +
-          `${percent(saved / (parameters + saved))} of what the model would have otherwise.`,
-        "The bias is at the output only. It can say how frequent a word is in general, whatever the state " +
-          "is. At the input, there is nothing that it could be added to but the embedding itself, which is " +
-          "learned anyway.",
+          "[hidden_size], by the transposed word embeddings, [vocab_size, hidden_size]. The score of a word is " +
+          "the dot product of the state and the word's embedding. The table is not a copy: both ends share one " +
+          `variable, which gets gradients from both ends. This saves ${size} parameters ` +
+          "(vocab_size x hidden_size, independent of the length of the sentences), " +
+          `${percent(saved / (parameters + saved))} of the parameters of a model without sharing.`,
+        "Only the output has a bias, which learns how frequent a word is, independent of the state. The input " +
+          "needs no bias, because a bias there would be added to the embedding, which is learned anyway.",
       ],
       codes: [
         context.codeLink("head.table", "the table", "the table"),
-        context.codeLink("head.logits", "where the states are multiplied with it", "the product"),
+        context.codeLink("head.logits", "where the states are multiplied by the table", "the product"),
         context.codeLink("head.bias", "the bias", "the bias"),
       ],
     },
     table({
-      label: "Names of Hugging Face that are one array",
-      head: ["In Hugging Face's BertLMPredictionHead", "is the same array as", "which is here"],
+      label: "Names of Hugging Face that share an array",
+      head: ["In Hugging Face's BertLMPredictionHead", "is the same array as", "name here"],
       rows: copies.map(({ copy, of, name }) => [code(copy), code(of), code(name)]),
     }),
   );
 }
 
-// The learned table, whose directions mean nothing by themselves
+// The learned table of positions: only its cosines have a meaning, not its directions
 
 function positions({ shown, cosines }, context) {
   const step = shown.length > 1 ? shown[1] - shown[0] : 1;
   return section(
-    "How alike is each position to each other?",
+    "How alike are the positions?",
     {
       text: [
         "Each cell is the cosine of two rows of the table; position 0 is at the top and at the left. A " +
@@ -186,9 +184,8 @@ function variables(facts, context) {
     "Every variable",
     {
       text:
-        "The names are those of google-research/bert, which are also those of the checkpoints. A kernel is " +
-        "[inputs, outputs] here; PyTorch's weight of the same layer is its transpose. Choose a name to see " +
-        "its other names.",
+        "The names are the names in google-research/bert and in checkpoints. A kernel is [inputs, outputs]; " +
+        "PyTorch's weight of the same layer is its transpose. Choose a name to see the variable's other names.",
     },
     controls(
       search({ label: "Find", value: state.get("find", ""), change: change("find") }),

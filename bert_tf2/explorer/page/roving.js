@@ -2,8 +2,8 @@
 
 const groups = new WeakSet();
 
-// Makes a group one stop of the Tab key: the arrow keys move within it, Home and End to its ends. To be called again
-// when its items are new. With `columns`, the arrows up and down move by a row.
+// Makes a group a single stop of the Tab key: the arrow keys move within the group, Home and End move to its ends. Call
+// roving again when the group has new items. With `columns`, the arrows up and down move by a row.
 export function roving(group, selector = "button", columns = null) {
   const items = () => [...group.querySelectorAll(selector)];
   const settle = (stop) =>

@@ -1,12 +1,12 @@
-// The view of one sentence: what the model makes of it, from the text to the words for each [MASK].
+// The view of one sentence: the steps of the model, from the text to the words for each [MASK].
 //
-// A part is a module with a class: `element` is what it shows, and `update(look)` draws it for a look:
-//   text, text_b, padding      what was typed
-//   token, layer, head         what is looked at
+// A part is a module with a class: `element` is the element that it shows, and `update(look)` draws it for a look:
+//   text, text_b, padding      the values in the form
+//   token, layer, head         the chosen token, layer and head
 //   read                       the answer of /api/sentence: tokens, input_ids, segment_ids, input_mask, masks, words
 //   ask(path, more)            a request about this sentence
 //   choose({token, layer, head})
-// `uses` names what of it the part shows; its `element` is a section, or holds some.
+// `uses` has the names of the properties of `look` on which the part depends; `element` is or contains sections.
 
 import { element, notice, section } from "./draw.js";
 import { roving } from "./roving.js";
@@ -26,7 +26,7 @@ const EXAMPLES = [
   ["a pair", { text: "Paris is the capital of France.", text_b: "It lies on the [MASK]." }],
   ["with padding", { text: "A week has [MASK] days.", padding: "3" }],
 ];
-// For a model that predicts no words.
+// Examples for a model that predicts no words.
 const WITHOUT_BLANKS = [
   ["a sentence", { text: "The capital of France is Paris." }],
   ["a pair", { text: "Paris is the capital of France.", text_b: "It lies on the Seine." }],
@@ -80,7 +80,7 @@ class View {
     const { model, state } = this.context;
     const blanks = model.heads.includes("masked_lm");
     const examples = blanks ? EXAMPLES : WITHOUT_BLANKS;
-    const fixed = model.written ? { readonly: true } : {}; // one sentence is all that a written page has
+    const fixed = model.written ? { readonly: true } : {}; // a written page has only one sentence
     const field = (name, label, value, more = {}) => [
       element("label", { for: `field-${name}` }, label),
       element("input", { id: `field-${name}`, name, value, type: "text", autocomplete: "off", ...fixed, ...more }),
@@ -101,7 +101,7 @@ class View {
         { class: "field" },
         ...field(
           "text",
-          blanks ? "Sentence, with [MASK] where a word is to be found" : "Sentence",
+          blanks ? "Sentence, with [MASK] for each word to find" : "Sentence",
           given("text", examples[0][1].text),
         ),
       ),
@@ -112,7 +112,7 @@ class View {
           "text_b",
           "Second sentence of a pair (optional)",
           given("text_b", ""),
-          model.config.type_vocab_size < 2 ? { disabled: true, placeholder: "this model knows one segment" } : {},
+          model.config.type_vocab_size < 2 ? { disabled: true, placeholder: "this model has one segment" } : {},
         ),
       ),
       element("div", { class: "field short" }, element("label", { for: "field-padding" }, "[PAD] tokens"), padding),
@@ -133,7 +133,7 @@ class View {
         element(
           "p",
           { class: "examples" },
-          "This page holds one sentence and needs no server. For others: ",
+          "This page has one sentence only and needs no server. To show other sentences, run ",
           element("code", {}, "python explore.py --model=FOLDER"),
           " of bert_tf2.",
         ),
@@ -156,7 +156,7 @@ class View {
     return button;
   }
 
-  // What is looked at stays in sight while one reads.
+  // The bar with the chosen token, layer and head stays visible while the page scrolls.
   makeBar() {
     const { model } = this.context;
     const select = (name, label) => {
@@ -174,7 +174,7 @@ class View {
     this.controls = { token, layer, head };
     this.bar = element(
       "div",
-      { class: "look-bar", role: "group", "aria-label": "What is looked at" },
+      { class: "look-bar", role: "group", "aria-label": "Token, layer and head" },
       tokenControl,
       layerControl,
       headControl,
@@ -182,7 +182,7 @@ class View {
     );
   }
 
-  // From section to section: with the mouse, or with one stop of the Tab key and the arrows.
+  // Buttons that scroll to a section: a single stop of the Tab key; the arrow keys move between the buttons.
   sections() {
     const bar = element(
       "div",
@@ -207,7 +207,7 @@ class View {
     this.read();
   }
 
-  // What stands in the form.
+  // The values in the form.
   sentence() {
     const value = (name) => this.form.elements[name]?.value ?? "";
     return { text: value("text"), text_b: value("text_b"), padding: Number(value("padding")) };
@@ -226,7 +226,7 @@ class View {
     } catch (error) {
       if (now === this.asked) {
         this.status.replaceChildren(notice("error", error.message));
-        this.results.hidden = true; // they are of another sentence
+        this.results.hidden = true; // the results belong to another sentence
       }
       return;
     } finally {
@@ -267,7 +267,7 @@ class View {
     this.status.replaceChildren();
   }
 
-  // Says so where it takes longer: a large model needs seconds for a long text.
+  // Shows a notice if the answer takes longer: a large model needs seconds for a long text.
   wait() {
     return setTimeout(
       () => this.status.replaceChildren(element("p", { class: "notice hint waiting", role: "status" }, "Computing")),
@@ -275,7 +275,7 @@ class View {
     );
   }
 
-  // Parts say which changes concern them (`uses`); everything does when the sentence is new.
+  // `uses` decides which parts are drawn again; a new sentence draws all parts.
   async update(changes) {
     const { look } = this;
     for (const [name, control] of Object.entries(this.controls)) control.value = look[name];

@@ -9,8 +9,8 @@ const STAGES = [
   ["masked", "with the mask added"],
   ["probabilities", "after the softmax"],
 ];
-const MOST_LINES_OF_ALL = 40; // tokens; with more, only the lines of the chosen token are drawn
-const ROW = 22; // height of a token in the drawing of lines
+const MOST_LINES_OF_ALL = 40; // tokens; in longer texts, only the lines of the chosen token are drawn
+const ROW = 22; // the height of a token in the drawing of lines
 
 export class Attention {
   uses = ["token", "layer", "head"];
@@ -37,7 +37,7 @@ export class Attention {
     const stages = roving(
       element(
         "div",
-        { class: "stages", role: "group", "aria-label": "What the matrix shows" },
+        { class: "stages", role: "group", "aria-label": "Numbers in the matrix" },
         ...STAGES.map(([name, text]) => {
           const button = element(
             "button",
@@ -56,9 +56,9 @@ export class Attention {
       {
         id: "attention",
         text:
-          "The only step in which tokens meet. Each token compares its query with the keys of all tokens; the " +
-          "softmax turns these scores into weights that add up to 1; and the token gets the mean of the values " +
-          "with these weights. Each head does so with its own share of the numbers.",
+          "Attention is the only step in which tokens exchange information. Each token compares its query with " +
+          "the keys of all tokens; the softmax turns these scores into weights that add up to 1; and the token " +
+          "gets the mean of the values with these weights. Each head uses its own part of the numbers.",
         codes: [
           codeLink("attention.query", "query, key and value", "Q, K, V"),
           codeLink("attention.scores", "scores", "scores"),
@@ -108,12 +108,12 @@ export class Attention {
     const size = config.hidden_size / config.num_attention_heads;
     this.heading.replaceChildren(
       `Layer ${layer}, head ${head} of ${config.num_attention_heads}: numbers ${head * size} to ` +
-        `${(head + 1) * size - 1} of what `,
+        `${(head + 1) * size - 1} of the products of the states and `,
       ...["query", "key", "value"].flatMap((name, index) => [
         index ? ", " : "",
         variable(`bert/encoder/layer_${layer}/attention/self/${name}/kernel`, [config.hidden_size, config.hidden_size]),
       ]),
-      " make of the states.",
+      ".",
     );
   }
 
@@ -199,7 +199,7 @@ export class Attention {
     const name = STAGES.find(([stage]) => stage === this.stage)[1];
     const most = largest(this.answer.scores.values);
     const value = (number_) => (weights ? percent(number_) : number(number_));
-    // In a long text, weights are small: the strongest color is then the largest of them.
+    // In a long text, weights are small, so the strongest color is the largest weight.
     const end = weights && read.tokens.length > MOST_LINES_OF_ALL ? largest(given.values) : 1;
     this.matrix.replaceChildren(
       heatMap({
@@ -244,7 +244,7 @@ export class Attention {
       class: "lines",
       role: "img",
       "aria-label":
-        `Lines from each token to those that it looks at, layer ${this.look.layer}, head ${this.look.head}; ` +
+        `Lines from each token to the tokens that it looks at, layer ${this.look.layer}, head ${this.look.head}; ` +
         `the table below has the numbers of ${read.tokens[token]}`,
     });
     const lines = svg("g");
@@ -289,7 +289,7 @@ export class Attention {
       line.classList.toggle("chosen", Number(line.dataset.from) === from);
   }
 
-  // How one weight comes about.
+  // Explains how a weight is computed.
   explain(from, to) {
     const { read } = this.look;
     const { query, key, scores, mask_scores: mask, masked, probabilities } = this.answer;
@@ -334,7 +334,7 @@ export class Attention {
           ),
           step(
             `softmax, e^score over the sum of e^score in the row (${number(top)} of ${number(rowSum)}, with ` +
-              "the largest score of the row taken off each): ",
+              "the largest score of the row subtracted from each): ",
             percent(probabilities.values[at]),
             "attention.softmax",
           ),

@@ -16,9 +16,10 @@ export class Block {
       {
         id: "block",
         text:
-          "The heads are laid side by side and mixed by a dense layer; the result is added to what entered " +
-          "(the residual sum), and LayerNorm brings the sum back to mean 0 and variance 1. Then each token is " +
-          "processed by itself: wider, through the activation function, and back, added and normalized again.",
+          "The outputs of the heads are concatenated and mixed by a dense layer. The result is added to the input " +
+          "of the layer (the residual sum), and LayerNorm scales the sum to mean 0 and variance 1. The feed-forward " +
+          "half processes each token alone: it widens the vector, applies the activation function, and narrows " +
+          "the vector again; then the result is added and normalized as before.",
         codes: [
           codeLink("attention.output", "mixing the heads", "mix"),
           codeLink("attention.norm", "residual sum and LayerNorm", "residual sum"),
@@ -37,7 +38,7 @@ export class Block {
     const { config } = this.model;
     const [d, i] = [config.hidden_size, config.intermediate_size];
     const base = `bert/encoder/layer_${look.layer}`;
-    // What is added up or normalized has one scale, the wide vectors another: a strong color means the same in each.
+    // The narrow vectors share a scale, and the wide vectors share another: in each group, equal colors are equal numbers.
     const reach = (...names) => Math.max(...names.map((name) => largest(steps[name].values)));
     const wide = reach("intermediate", "activated");
     const narrow = reach(
@@ -69,7 +70,7 @@ export class Block {
           "mixed by ",
           variable(`${base}/attention/output/dense/kernel`, [d, d]),
         ),
-        vector("attention_sum", "attention.norm", "residual sum: what entered + mixed"),
+        vector("attention_sum", "attention.norm", "residual sum: input + mixed"),
         vector(
           "attention_norm",
           "layer_norm",
@@ -137,21 +138,21 @@ export class Block {
         "p",
         { class: "caption" },
         `${this.model.config.hidden_act}, one dot for each of the ${before.length} numbers: ${below} are ` +
-          "negative and become about 0, the others pass. ",
+          "negative and become about 0, the other numbers hardly change. ",
         this.codeLink("gelu", "activation function"),
       ),
     );
   }
 
-  // What each half adds to the state, in relation to it.
+  // The length of the vector that each half adds, relative to the state.
   shares(steps) {
     const length = (name) => Math.hypot(...steps[name].values);
     return element(
       "p",
       { class: "explain" },
-      `What attention adds is ${number(length("attention_output") / length("states"), 2)} times as long as ` +
-        "what entered; what the feed-forward half adds, " +
-        `${number(length("output") / length("attention_norm"), 2)} times as long as what entered there.`,
+      `Attention adds a vector ${number(length("attention_output") / length("states"), 2)} times as long as its ` +
+        "input; the feed-forward half adds a vector " +
+        `${number(length("output") / length("attention_norm"), 2)} times as long as its input.`,
     );
   }
 }

@@ -1,4 +1,4 @@
-// All heads of all layers at a glance: a small map of the weights of each, and what a click opens.
+// All heads of all layers at a glance: a small map of the weights of each head; a click opens the head.
 
 import { element, percent, picture, section, thumbnail } from "./draw.js";
 import { roving } from "./roving.js";
@@ -15,9 +15,9 @@ export class Maps {
       {
         id: "maps",
         text:
-          "The attention of every head, a layer in each row: within a map, a row is a token and the columns " +
-          "are the tokens it looks at. Diagonals are heads that look at a neighbor, vertical lines heads that " +
-          "look at one token from everywhere. Click a map to open it.",
+          "The attention of every head; each row of maps is a layer. In a map, a row is a token and the columns " +
+          "are the tokens that it looks at. A diagonal shows a head that looks at a neighbor, a vertical line " +
+          "shows a head in which all tokens look at the same token. Click a map to open it.",
         codes: [codeLink("attention.softmax", "softmax", "softmax")],
       },
       this.inside,
@@ -40,7 +40,7 @@ export class Maps {
     this.mark(look);
   }
 
-  // A long text in a large model takes seconds.
+  // Offers a button, because a long text in a large model takes seconds.
   offer(look, asked) {
     const button = element("button", { type: "button", class: "plain" }, "Compute all maps");
     button.addEventListener("click", () => {
@@ -51,7 +51,7 @@ export class Maps {
       element(
         "p",
         { class: "explain" },
-        `${look.read.tokens.length} tokens: the maps of all heads take a moment. `,
+        `The maps of all heads take a moment for ${look.read.tokens.length} tokens. `,
         button,
       ),
     );
@@ -111,7 +111,7 @@ export class Maps {
     this.told.textContent = this.hint;
   }
 
-  // Where the chosen token looks most.
+  // The token at which the chosen token looks most.
   most({ read, token }, start) {
     const row = this.maps.values.subarray(start + token * read.tokens.length, start + (token + 1) * read.tokens.length);
     const to = row.reduce((best, value, index) => (value > row[best] ? index : best), 0);

@@ -1,10 +1,10 @@
-// What the heads besides the masked-LM head say.
+// The answers of the heads other than the masked-LM head.
 
 import { table } from "./controls.js";
 import { bars, element, number, percent, section } from "./draw.js";
 import { shown } from "./sentence_tokens.js";
 
-// Whether next sentences have a second text to speak of.
+// Whether the output can be shown: next sentences need a second text.
 export function isAsked({ title }, look) {
   return title !== "Next sentence" || Boolean(look.text_b.trim());
 }
@@ -29,8 +29,8 @@ export class Outputs {
             id: "outputs",
             text:
               output.of === "text"
-                ? "Of the whole text: the state of [CLS] goes through the pooler and an output layer."
-                : "Of each token: its state goes through an output layer.",
+                ? "The answer for the whole text: the pooler and an output layer process the state of [CLS]."
+                : "The answer for each token: an output layer processes its state.",
             codes: [
               this.codeLink("pooler", "pooler", "pooler"),
               this.codeLink("head.labels", "output layer", "output layer"),
@@ -40,7 +40,7 @@ export class Outputs {
             ? output.of === "text"
               ? this.ofText(output)
               : this.ofTokens(output, look)
-            : element("p", { class: "explain" }, "It compares two texts: type a second sentence above to ask it."),
+            : element("p", { class: "explain" }, "This head compares two texts: type a second sentence above."),
         ),
       ),
     );

@@ -47,7 +47,7 @@ export class Pair {
         id: "pair",
         text:
           "Change one word, and see where the change arrives: at first only in the state of that word, then, " +
-          "through attention, in those of others, and at last in the answer.",
+          "through attention, in the states of other words, and at last in the answer.",
       },
       this.form,
       this.result,
@@ -112,7 +112,7 @@ export class Pair {
       "div",
       {},
       ...words.map(({ pair: [a], words: found }) =>
-        table(["The answer for ", shown(look.read.tokens[a]), ` (${a})`], found),
+        table(["The answers for ", shown(look.read.tokens[a]), ` (${a})`], found),
       ),
       ...outputs
         .filter((output) => output.title !== "Regression" && isAsked(output, look))
@@ -222,7 +222,7 @@ export class Pair {
           {
             scale: "signed",
             domain: [-most, most],
-            hint: `Orange: more in the other, up to ${percent(most)}; blue: less.`,
+            hint: `Orange: more in the other sentence, up to ${percent(most)}; blue: less.`,
           },
           (value) => `${value < 0 ? "\u2212" : "+"}${percent(Math.abs(value))}`,
         ),

@@ -4,7 +4,7 @@ import { table } from "./controls.js";
 import { element, largest, number, section, stack, strip } from "./draw.js";
 import { roving } from "./roving.js";
 
-// A name of a variable with its shape, as it stands in checkpoints.
+// The name of a variable, as in checkpoints, with its shape.
 export function variable(name, shape) {
   return element("span", { class: "variable" }, element("code", {}, name), ` [${shape.join(", ")}]`);
 }
@@ -27,9 +27,9 @@ export class Tokens {
       {
         id: "tokens",
         text:
-          "The model reads numbers. The text is cut into words, each word into the longest pieces that the " +
-          "vocabulary has (## continues a word), and each piece becomes its line number there, counted from 0. " +
-          "Choose a token to follow it.",
+          "The model reads numbers. The text is cut into words, each word is cut into the longest pieces that the " +
+          "vocabulary has (## continues a word), and each piece becomes its line number in the vocabulary, " +
+          "counted from 0. Choose a token to follow it.",
         codes: [
           codeLink("tokens.words", "text to words", "words"),
           codeLink("tokens.pieces", "words to pieces", "pieces"),
@@ -49,7 +49,7 @@ export class Tokens {
       `${words.length} words: `,
       element("code", {}, words.join(" ") || "none"),
       read.tokens.includes("[UNK]")
-        ? " \u2013 [UNK] stands where the vocabulary has no pieces for a word: the model cannot know which."
+        ? " \u2013 [UNK] replaces a word without pieces in the vocabulary: the model cannot know the word."
         : "",
     );
     const has = new Set(read.segment_ids.slice(0, read.tokens.length));
@@ -102,15 +102,15 @@ export class Tokens {
     roving(this.table, ".token");
     if (hadFocus) buttons[look.token].focus({ preventScroll: true });
     this.segments.textContent = has.has(1)
-      ? "Both sentences stand in one array, with [SEP] after each, and every step below treats them alike. The " +
-        "row segment_ids has the same length: whoever packs the pair writes 0 up to the first [SEP] and 1 " +
-        "after it. The model infers nothing; it only looks up a vector for 0 or 1."
-      : "One sentence: all segment_ids are 0. Of a pair, both sentences would stand in this same array, with 1 " +
-        "for the tokens of the second; whoever packs the pair writes these numbers, and the model infers " +
-        "nothing.";
+      ? "Both sentences are in one array, with [SEP] after each, and every step below treats them alike. The " +
+        "row segment_ids has the same length: the code that packs the pair writes 0 up to the first [SEP] and 1 " +
+        "after it. The model does not infer these numbers; it only looks up a vector for 0 or 1."
+      : "One sentence: all segment_ids are 0. In a pair, this array would have both sentences, with 1 for the " +
+        "tokens of the second; the code that packs the pair writes these numbers, and the model does not infer " +
+        "them.";
   }
 
-  // The table scrolls sideways until the chosen token is in sight.
+  // Scrolls the table sideways until the chosen token is visible.
   showChosen(button) {
     const [cell, frame] = [button.parentElement.getBoundingClientRect(), this.table.getBoundingClientRect()];
     const names = this.table.querySelector("th").offsetWidth; // stays at the left
@@ -138,8 +138,8 @@ export class Embeddings {
       {
         id: "embeddings",
         text:
-          "Each token gets the sum of three vectors of hidden_size numbers, rows of tables: of its id, of its " +
-          "segment and of its position. LayerNorm then shifts and scales the sum to mean 0 and variance 1, and " +
+          "Each token gets the sum of three vectors of hidden_size numbers, which are rows of tables: for its id, " +
+          "its segment and its position. LayerNorm then shifts and scales the sum to mean 0 and variance 1, and " +
           "applies gamma and beta. Point at a strip, or use the arrow keys, to read its numbers.",
         codes: [
           codeLink("embeddings.sum", "the sum of the embeddings", "sum"),
@@ -175,7 +175,7 @@ export class Embeddings {
       }),
     );
     this.inside.replaceChildren(
-      element("h3", {}, "For ", shown(read.tokens[token]), ` at position ${token}`),
+      element("h3", {}, "Embeddings of ", shown(read.tokens[token]), ` at position ${token}`),
       stack(
         "Embeddings of a token",
         ...strips,
@@ -190,7 +190,7 @@ export class Embeddings {
     );
   }
 
-  // How long the vectors of all tokens are.
+  // The norms of the vectors of all tokens.
   norms(look, norms) {
     const names = [
       ["words", "word"],

@@ -5,7 +5,7 @@ import { bars, element, notice, number, percent, section, stack, strip } from ".
 import { roving } from "./roving.js";
 import { shown, variable } from "./sentence_tokens.js";
 
-const MOST_MASKS = 12; // whose words are asked for at once
+const MOST_MASKS = 12; // the maximum number of [MASK] whose words are requested at once
 
 function explanation({ vocab_size: v, hidden_size: d }) {
   const size = `${v} x ${d} = ${(v * d).toLocaleString("en")} parameters`;
@@ -13,14 +13,13 @@ function explanation({ vocab_size: v, hidden_size: d }) {
     `The table has one row of ${d} numbers per word, so its product with a state of ${d} numbers gives ${v} ` +
     "scores: that is why the transposed table fits.";
   const bias =
-    "The bias belongs to the output alone: one number per word that is added whatever the context is, so it " +
-    "learns how frequent the word is. An input needs none: what is added to a word's row can as well be " +
-    "learned in the row.";
+    "Only the output has a bias: one number per word that is added in every context, so it learns how frequent " +
+    "the word is. The input needs no bias, because a word's row can learn a number that would be added to it.";
   return [
     "The score of a word is the dot product of the state, after a small network, with the word's row of the " +
       "embedding table: the same table that turned words into vectors at the beginning, transposed. A word is " +
       "probable if the state points where its row points.",
-    `${fits} It is one variable, not a copy, and is trained from both ends. Sharing it saves ${size}.`,
+    `${fits} The table is one variable, not a copy, and is trained from both ends. Sharing it saves ${size}.`,
     bias,
   ];
 }
@@ -34,7 +33,7 @@ export class Words {
     this.state = state;
     this.codeLink = codeLink;
     this.inside = element("div");
-    this.summary = element("div", { class: "summary" }); // above all parts: what most people want to know first
+    this.summary = element("div", { class: "summary" }); // above all parts, because most people read the answer first
     const predicts = model.heads.includes("masked_lm");
     this.element = section(
       "From the state to a word",
@@ -63,7 +62,7 @@ export class Words {
         notice(
           "hint",
           "These weights have no masked-LM head (cls/predictions), so they predict no words: fine-tuning and " +
-            "some conversions leave it out. Everything above works without it.",
+            "some conversions leave the head out. Everything above works without it.",
         ),
       );
       return;
@@ -88,10 +87,10 @@ export class Words {
         element(
           "li",
           {},
-          "For ",
+          "Words for ",
           shown(look.read.tokens[wanted[index]]),
           ` (token ${wanted[index]})`,
-          look.read.masks.includes(wanted[index]) ? " the model says: " : ", which it reads, the model says: ",
+          look.read.masks.includes(wanted[index]) ? ": " : ", which the model reads: ",
           ...words
             .slice(0, 3)
             .flatMap((word, place) => [
@@ -117,9 +116,9 @@ export class Words {
     return element(
       "div",
       {},
-      element("h3", {}, "The way of ", shown(look.read.tokens[token]), ` (${token})`),
+      element("h3", {}, "The steps of ", shown(look.read.tokens[token]), ` (${token})`),
       stack(
-        "Way of a state through the head",
+        "Steps of a state through the head",
         strip({
           values: answer.state.values,
           label: "state",
@@ -152,17 +151,17 @@ export class Words {
     );
   }
 
-  // From the first guess to the answer.
+  // The best words after each layer, from the first guess to the answer.
   layers({ layers }) {
     return element(
       "div",
       {},
-      element("h3", {}, "What each layer would say"),
+      element("h3", {}, "The answer after each layer"),
       element(
         "p",
         { class: "explain" },
-        "The same head on the state that this token has after each layer. It is trained for the last one " +
-          "only; the others show from where on the answer is there.",
+        "The same head on the state of this token after each layer. The head is trained only for the last layer; " +
+          "the other layers show where the answer appears.",
       ),
       table({
         label: "The best words for the state of each layer",
@@ -238,7 +237,7 @@ export class Words {
       element(
         "p",
         { class: "explain" },
-        `${own === null ? "" : "The word that stands there is in bold. "}Choose a word to see its dot product.`,
+        `${own === null ? "" : "The word in the sentence is bold. "}Choose a word to see its dot product.`,
       ),
     );
   }
@@ -326,8 +325,8 @@ export class Words {
       element(
         "p",
         { class: "explain" },
-        "Only the state decides: the same head on the state of another token answers something else, mostly " +
-          "that token itself, because a tenth of the tokens to predict stood there unchanged in pretraining.",
+        "Only the state decides: the same head on the state of another token has another answer, mostly that token " +
+          "itself, because pretraining left a tenth of the tokens to predict unchanged.",
       ),
       element("span", { class: "control" }, element("label", { for: "swap-token" }, "Take the state of"), select),
       result,

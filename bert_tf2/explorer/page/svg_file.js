@@ -1,7 +1,7 @@
-// Saves a picture as an SVG file, as it stands on the page: its cells, lines and texts, in the colors of the page.
+// Saves a picture of the page as an SVG file: its cells, lines and texts, in the colors of the page.
 
 const NAMESPACE = "http://www.w3.org/2000/svg";
-const MOST_CELLS = 20000; // of a heat map; a larger one is saved as an image within the file
+const MOST_CELLS = 20000; // a larger heat map is saved as an image within the file
 const INLINED = [
   "fill",
   "stroke",
@@ -15,7 +15,7 @@ const INLINED = [
   "dominant-baseline",
 ];
 
-// A button that saves what `picture` (an element) shows.
+// A button that saves the element `picture`.
 export function saveButton(picture, name) {
   const button = document.createElement("button");
   button.type = "button";
@@ -35,7 +35,7 @@ export function saveButton(picture, name) {
   return button;
 }
 
-// The text of an SVG file with what an element shows.
+// The text of an SVG file that shows an element.
 export function toSvg(root) {
   const origin = root.getBoundingClientRect();
   const file = { parts: [], left: origin.left, top: origin.top, right: origin.right, bottom: origin.bottom };
@@ -138,7 +138,7 @@ function inner(picture, box, file) {
   file.parts.push(new XMLSerializer().serializeToString(copy));
 }
 
-// The lines of a text as they are broken on the page.
+// The lines of a text, with the line breaks of the page.
 function texts(node, file) {
   if (!node.data.trim()) return;
   const style = getComputedStyle(node.parentElement);
