@@ -277,6 +277,20 @@ def weights_in_graph(given: tf.Tensor) -> tf.Tensor:
     return checked(given, good, "sample_weight: ", given, "; a weight is 0 or more")
 
 
+def name_of(loss: Any) -> str:
+    """The name of a loss of Keras: a name, an object or a function."""
+    return str(getattr(loss, "name", None) or getattr(loss, "__name__", None) or loss)
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Raises UserError if Keras takes the argument for no optimizer."""
+    try:
+        keras.optimizers.get(optimizer)
+    except ValueError as error:
+        known = 'a learning rate, "adam", or an optimizer, for a schedule bert_tf2.AdamWeightDecay(schedule)'
+        raise UserError(f"optimizer={optimizer!r:.60}: is not an optimizer of Keras; give {known}") from error
+
+
 def vector_metrics(metrics: Any) -> list[str]:
     """The names of the metrics of Keras that compare vectors, [B, L], and not indexes of labels."""
     kinds = keras.metrics

@@ -45,18 +45,6 @@ _RATE = 2e-5  # the rate that the reference's README recommends
 _FETCHES_BATCHES_OUTSIDE = tuple(map(int, keras.__version__.split(".")[:2])) >= (3, 16)
 
 
-def _name_of(loss: Any) -> str:
-    return str(getattr(loss, "name", None) or getattr(loss, "__name__", None) or loss)
-
-
-def _check_optimizer(optimizer: Any) -> None:
-    try:
-        keras.optimizers.get(optimizer)
-    except ValueError as error:
-        known = 'a learning rate, "adam", or an optimizer, for a schedule bert_tf2.AdamWeightDecay(schedule)'
-        raise UserError(f"optimizer={optimizer!r:.60}: is not an optimizer of Keras; give {known}") from error
-
-
 @keras.saving.register_keras_serializable(package="bert_tf2")
 class TextModel(keras.Model):
     """A classifier that takes texts, made by `bert_tf2.classifier`.
@@ -126,7 +114,7 @@ class TextModel(keras.Model):
         of_one_label = self.model.labeled == "texts" and not (self.regression or self.multi_label)
         if of_one_label and (found := targets.vector_metrics([metrics, kwargs.get("weighted_metrics")])):
             loss = loss or "categorical_crossentropy"
-            if "sparse" in _name_of(loss):
+            if "sparse" in targets.name_of(loss):
                 raise UserError(f'metrics: {found[0]} compares vectors; give loss="categorical_crossentropy" or None')
         if loss is None or metrics is None:
             kind = 0 if self.regression else 2 if self.multi_label else 1
@@ -138,7 +126,7 @@ class TextModel(keras.Model):
         if is_rate := isinstance(optimizer, numbers.Real | bool):
             check_type("optimizer", optimizer, float, low=0)
         else:
-            _check_optimizer(optimizer)
+            targets.check_optimizer(optimizer)
         self._rate = float(optimizer) if is_rate else None
         self._is_planned = is_rate  # whether the rate decreases to 0 at the end of `fit`
         if self._rate is not None:
