@@ -22,11 +22,11 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.support.process import load_tensorflow, load_tensorflow_text
 from bert_tf2.support.settings import DATA, VOCABULARY, options, setting
 
-# The search for the threshold ends when at most this fraction of the pieces is too much; the rarest are then dropped.
-# Each of its steps iterates four times over all words.
+# The search for the threshold ends when at most this fraction of the pieces exceeds the room; the rarest pieces are
+# then dropped. Each step of the search iterates four times over all words.
 _SLACK = 0.05
-_MOST_WORDS = 1_000_000  # the most frequent ones; the learner keeps all their substrings in memory
-_LONGEST_PIECE = 50  # in characters; longer words are ignored
+_MOST_WORDS = 1_000_000  # only the most frequent words, because the learner keeps all their substrings in memory
+_LONGEST_PIECE = 50  # characters; longer words are ignored
 
 
 @options
@@ -71,7 +71,7 @@ def build_vocab(
     """Learns a vocabulary; the same texts and arguments give the same entries in every run.
 
     Every character of the texts becomes an entry; if there is no room for all, the rarest are dropped with a warning.
-    For the arguments see BuildVocabOptions. With the default `num_unused`, [UNK] gets id 100, [CLS] 101, [SEP] 102 and
+    See BuildVocabOptions for the arguments. With the default `num_unused`, [UNK] gets id 100, [CLS] 101, [SEP] 102 and
     [MASK] 103, as in the reference's models.
     """
     reserved = reserved_entries(num_unused)
@@ -100,12 +100,12 @@ def count_words(texts: Iterable[str], do_lower_case: bool = True) -> collections
 
 
 def _character_entries(word_counts: collections.Counter[str], room: int) -> list[str]:
-    """The characters of the words, sorted, then those that can continue a word, with `##`; at most `room` entries."""
+    """The sorted characters of the words, then `##` and each character that can continue a word; at most `room`."""
     counts: collections.Counter[str] = collections.Counter()
     for word, count in word_counts.items():
         for char in word:
             counts[char] += count
-    # The tokenizer makes punctuation and Chinese characters words of one character: an entry with `##` would be wasted.
+    # Punctuation and Chinese characters are words of one character, so an entry with `##` would be wasted.
     inside = {char for word in word_counts if len(word) > 1 for char in word}
     kept: list[str] = []
     for char in sorted(counts, key=lambda char: (-counts[char], char)):
@@ -123,8 +123,8 @@ def _character_entries(word_counts: collections.Counter[str], room: int) -> list
 def _learn_pieces(word_counts: collections.Counter[str], room: int, min_count: int) -> list[str]:
     """At most `room` entries of more than one character, the most frequent first.
 
-    Of the pieces above a frequency threshold, roughly 1 / frequency are there, so the search bisects the ratio of its
-    bounds. (The learner's own search may stop at a list that is too long, or far too short.)
+    The number of pieces above a frequency threshold is roughly proportional to 1 / threshold, so the search bisects the
+    ratio of its bounds. (The learner's own search may stop at a list that is too long, or far too short.)
     """
     load_tensorflow()
     load_tensorflow_text("learning a vocabulary")

@@ -1,4 +1,4 @@
-"""A corpus as tokens: four bytes for each as ids, whatever the number of examples that refer to it."""
+"""A corpus as tokens. An id takes four bytes, independent of the number of examples that refer to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bert_tf2.pretraining import masking, sentences
 from bert_tf2.pretraining.options import PretrainingDataOptions
 
 SPACES = re.compile(r"[\t\n\r \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]+")
-"""What the tokenizer takes for spaces, which always end a word: no rule of it looks across them."""
+"""The characters that the tokenizer treats as spaces. They always end a word: no rule looks across spaces."""
 
 
 class Tokenizer(Protocol):
@@ -34,22 +34,22 @@ class Corpus:
 
     def __init__(self, tokens: array | list[str]):
         self.tokens: array | list[str] | np.ndarray = tokens  # the tokens of all documents, N ids (int32) or strings
-        # N bytes, what each token is for masking, see `masking.BEGINS`; empty for ids without whole words. With the
-        # word boundaries "spaces", a token continues a word where it is not the first one between two spaces
+        # N bytes, the kind of each token for masking, see `masking.BEGINS`; empty for ids without whole words. With the
+        # word boundaries "spaces", a token continues a word unless it is the first token between two spaces
         self.kinds: bytes | bytearray = bytearray()
         self.bounds = array("q", [0])  # sentence i is `tokens[bounds[i]:bounds[i + 1]]`
-        self.documents: list[tuple[int, int]] = []  # the first sentence of each document and the one after its last
+        self.documents: list[tuple[int, int]] = []  # (first, last + 1) sentence of each document
         self._extend = tokens.frombytes if isinstance(tokens, array) else tokens.extend
 
     def add_sentence(self, tokens: bytes | Sequence[str], kinds: bytes = b"") -> None:
-        """Adds a sentence of strings, or of the bytes of ids. As in the reference, one without tokens is ignored."""
+        """Adds a sentence of strings, or of the bytes of ids. As in the reference, empty sentences are ignored."""
         if tokens:
             self._extend(tokens)
             self.kinds += kinds
             self.bounds.append(len(self.tokens))
 
     def end_document(self) -> tuple[int, int]:
-        """Ends the last document, which is ignored if it has no sentences; returns them."""
+        """Ends the last document, which is ignored if it has no sentences; returns (first, last + 1) sentence."""
         document = self.documents[-1][1] if self.documents else 0, len(self.bounds) - 1
         if document[0] < document[1]:
             self.documents.append(document)
@@ -61,7 +61,7 @@ def read(
     tokenizer: tokenization.FullTokenizer,
     options: PretrainingDataOptions | None = None,
 ) -> Corpus:
-    """Reads texts (see sentences.read) as ids. What is between two spaces is tokenized on its own.
+    """Reads texts (see sentences.read) as ids. The text between two spaces is tokenized independently.
 
     Raises NotInVocabularyError if the vocabulary lacks [UNK], and a word needs it.
     """

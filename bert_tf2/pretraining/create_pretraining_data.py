@@ -1,10 +1,10 @@
 """Implements create_pretraining_data.py: writes one output, or with --num_shards as shards.
 
-A shard is byte for byte what an unsharded run writes for the shard's text with the shard's seed.
+A shard has the same bytes as the output of an unsharded run for the shard's text with the shard's seed.
 
-A worker is a new Python, which inherits neither memory nor threads, and imports only this module: the caller's program
-does not run again. Each has a pipe of its own. A worker whose main process has ended removes its partial file and ends
-too.
+A worker is a new Python process, which inherits neither memory nor threads, and imports only this module: the caller's
+program does not run again. Each worker has its own pipe. If the main process has ended, a worker removes its partial
+file and ends too.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ Maker = Callable[[Sequence[Shard], Job], Iterator[tuple[Shard, Result]]]
 def run(options: CreatePretrainingDataOptions, maker: Maker | None = None) -> None:
     """Creates TFRecord files from text files: everything that create_pretraining_data.py does.
 
-    Beside shards stands `manifest.json`. A run that was stopped continues: finished shards are kept.
+    A sharded run writes `manifest.json` beside the shards. A run that was stopped continues: finished shards are kept.
 
     Args:
       options: the settings.
-      maker: makes the shards; by default worker processes, or the cluster that the options name.
+      maker: makes the shards; defaults to worker processes, or the cluster that the options name.
     """
     if options.num_shards is None:
         return example_files.run(options)
@@ -71,7 +71,7 @@ def run(options: CreatePretrainingDataOptions, maker: Maker | None = None) -> No
 
 
 def _remove_partial(output_file: str) -> None:
-    """Removes what workers that were killed, on whatever machine, left of the files of a run that is complete."""
+    """Removes the partial files of workers that were killed, on any machine, after the run is complete."""
     folder, name = os.path.split(output_file.removesuffix(files.GZIP_ENDING))
     for partial in files.list_directory(folder or "."):
         if partial.startswith((f".{name}-", f".{NAME}.")) and errors.final_name(partial) != partial:
@@ -89,7 +89,7 @@ def _maker(options: CreatePretrainingDataOptions) -> Maker:
 
 
 def _make(manifest: Manifest, job: Job, maker: Maker) -> None:
-    """Makes the shards that are missing; a RuntimeError has the traceback of a worker."""
+    """Makes the missing shards. Raises RuntimeError with the traceback of a worker that failed."""
     missing = manifest.missing()
     if kept := len(job) - len(missing):
         logging.info("%d of %d shards are finished and kept", kept, len(job))
@@ -111,7 +111,7 @@ def _make(manifest: Manifest, job: Job, maker: Maker) -> None:
 
 
 def _warn(lines: Sequence[str], shard: Shard, warned: set[str]) -> None:
-    """Logs warnings, except those of other shards that differ only in numbers and in the input's name."""
+    """Logs warnings, unless another shard had a warning that differs only in numbers and in the input's name."""
     for line in lines:
         kind = line.replace(shard.pieces[0].source.name, "") if shard.pieces else line
         kind = re.sub(r"\d+", "", kind)
@@ -121,7 +121,7 @@ def _warn(lines: Sequence[str], shard: Shard, warned: set[str]) -> None:
 
 
 def _warn_of_few_documents(job: Job) -> None:
-    """Warns if a tenth of the shards has too few documents, with a number of shards that have enough."""
+    """Warns if a tenth of the shards has too few documents; names a number of shards that is low enough."""
     given, pairs, few = job.options.input_format, job.options.objective == "mlm_nsp", ""
     while len(job):
         found = [shards.count_documents(job.shard(number).pieces, given) for number in range(len(job))]
@@ -141,9 +141,9 @@ def _warn_of_few_documents(job: Job) -> None:
 
 
 def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
-    """Makes shards in worker processes; yields each with its result as soon as it is there, in any order.
+    """Makes shards in worker processes; yields each shard with its result as soon as it is made, in any order.
 
-    Close this generator if you do not exhaust it: that ends the workers.
+    Close this generator if you do not exhaust it, because closing it ends the workers.
     """
     waiting = list(reversed(wanted))
     workers: list[_Worker] = []
@@ -178,7 +178,7 @@ class _Worker:
         paths, descriptor = [*map(str, sys.path)], theirs.fileno()
         start = f"import sys; sys.path[:] = {paths}; from {__name__} import work; work({descriptor})"
         command = [sys.executable, "-c", start]
-        with theirs, _without_interrupts():  # closed then, so that the end of the worker is the end of the pipe
+        with theirs, _without_interrupts():  # closes `theirs` here, so that the pipe ends with the worker
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[descriptor])
         process.children.append(self.process)
         self._shard: Shard | None = None
@@ -208,7 +208,7 @@ class _Worker:
 
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Blocks Ctrl-C in this thread, and for good in the processes that it starts: their main process ends them."""
+    """Blocks Ctrl-C in this thread, and permanently in the processes that it starts: the main process ends them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         yield
@@ -217,7 +217,7 @@ def _without_interrupts() -> Iterator[None]:
 
 
 def work(descriptor: int) -> None:
-    """The whole life of a worker process: receives a job, then shards, and answers with results until the pipe ends."""
+    """Runs a worker process: receives a job, then shards, and sends their results until the pipe ends."""
     signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_end_with_parent, args=[descriptor], daemon=True).start()
     with contextlib.suppress(EOFError, OSError), multiprocessing.connection.Connection(descriptor) as connection:
@@ -233,7 +233,7 @@ def _leave(*_) -> None:
 
 def _end_with_parent(descriptor: int) -> None:
     poll = select.poll()
-    poll.register(descriptor, 0)  # only the end of the pipe
+    poll.register(descriptor, 0)  # waits only for the end of the pipe
     poll.poll()
-    # Not _leave() here: the main thread could begin another partial file after they are removed. It handles the signal.
+    # Not _leave() in this thread, because the main thread could begin another partial file. It handles the signal.
     signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)

@@ -1,8 +1,8 @@
 """Makes shards on a Dask cluster: a task per shard, on workers that are ordinary processes of one or many machines.
 
-A task is the number of a shard, and its answer the shard's counts: no text and no record passes through the scheduler.
-Dask gives the shards of a worker that ended to others, and shards to workers that join late. It may repeat the work on
-a shard, also while another worker still does it: whoever comes last replaces a file by an equal one.
+A task is the number of a shard, and its answer is the shard's counts: no text and no record passes through the
+scheduler. Dask gives the shards of a worker that ended to other workers, and shards to workers that join late. Dask may
+repeat a shard, also while another worker still makes it: the last worker replaces the file by an equal file.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
     with _connect(job.options.dask_scheduler) as client:
         try:
             yield from _submit(client, wanted, job)
-        except (OSError, concurrent.futures.CancelledError, asyncio.TimeoutError) as error:  # of a call in the meantime
+        except (OSError, concurrent.futures.CancelledError, asyncio.TimeoutError) as error:  # a call was interrupted
             raise _without_scheduler() from error
 
 
 def _submit(client: distributed.Client, wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
-    # The job is an argument of every task, which a worker gets once; as a task, it is made again if its holders end.
+    # The job is a task and an argument of every task, so a worker gets it once, and it is made again if workers end.
     sent = client.submit(bytes, pickle.dumps(_for_other_folders(job)), pure=False)
     numbers = [shard.number for shard in wanted]
     tasks = client.map(_make_shard, numbers, version=bert_tf2.__version__, sent=sent, pure=False)
@@ -52,7 +52,7 @@ def _submit(client: distributed.Client, wanted: Sequence[Shard], job: Job) -> It
     while shard_of:
         done = waiting.next_batch(block=False)
         for task in done:
-            if task.status in ("lost", "pending"):  # the worker ended before its answer was fetched: it is made again
+            if task.status in ("lost", "pending"):  # the worker ended before its answer was fetched
                 waiting.add(task)
                 continue
             yield _take(task, shard_of.pop(task))
@@ -64,7 +64,7 @@ def _submit(client: distributed.Client, wanted: Sequence[Shard], job: Job) -> It
 
 
 def _for_other_folders(job: Job) -> Job:
-    """The job for workers whose working directory is another one."""
+    """The job for workers with another working directory."""
 
     def absolute(path: str) -> str:
         return path if files.is_remote(path) else os.path.abspath(path)
@@ -76,8 +76,8 @@ def _for_other_folders(job: Job) -> Job:
 
 @contextlib.contextmanager
 def _connect(address: str) -> Iterator[distributed.Client]:
-    # Dask's log of lost connections, with tracebacks; a line tells what matters of it. Dask logs in threads of its own,
-    # which may also serve other clients of a process that is no script.
+    # Hides Dask's log of lost connections, with tracebacks, because an error in one line reports them. Only in scripts,
+    # because Dask logs in its own threads, which may also serve other clients of a process.
     for name in [*python_logging.root.manager.loggerDict] if process.is_script else ():
         if name.partition(".")[0] in ("distributed", "tornado", "bokeh"):
             python_logging.getLogger(name).disabled = True
@@ -95,7 +95,7 @@ def _connect(address: str) -> Iterator[distributed.Client]:
 
 
 def _take(task: distributed.Future, shard: Shard) -> tuple[Shard, Result]:
-    """A shard with its result, whose reason for a failure names the worker."""
+    """A shard with its result; the reason of a failure names the worker."""
     if task.status == "finished":
         worker, result = task.result()
         error = result.error and f"worker {worker}, {shard.output}: {result.error}"
@@ -123,7 +123,7 @@ def _line(error: BaseException) -> str:
 
 
 def _make_shard(number: int, *, version: str, sent: bytes) -> tuple[str, Result]:
-    """What a worker runs, if it has the launcher's version of the package."""
+    """Makes a shard on a worker that has the launcher's version of the package."""
     worker = distributed.get_worker().address
     if version != bert_tf2.__version__:
         problem = f"has bert_tf2 {bert_tf2.__version__}, and the launcher {version}: install the same"

@@ -1,8 +1,8 @@
-"""The examples of a corpus of ids, as the script makes them: drawn as rows of numbers, and written as features.
+"""The examples of a corpus of ids for the script: drawn as rows of numbers, and written as features.
 
-One pass over the lengths of the sentences draws everything (`make`), and the tokens are put in place afterwards, many
-examples at a time (`batches`). All examples are drawn before the first one is written, because they are shuffled. A
-large corpus, or many passes over it, has more of them than should be in memory, so most are in a temporary file.
+A pass over the lengths of the sentences draws everything (`make`); the tokens are put in place afterwards, for many
+examples at a time (`batches`). All examples are drawn before the first example is written, because they are shuffled. A
+large corpus, or many passes over it, has more examples than fit into memory, so most are in a temporary file.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class DrawnExamples:
     """
 
     def __init__(self, most_masked: int, folder: str | None = None, most: int = 150_000, at_once: int = 10_000):
-        """Holds no examples yet.
+        """Begins without examples.
 
         Args:
-          most_masked: the most masked tokens of an example.
-          folder: where the temporary file is, unless remote.
-          most: this many examples are in memory, some 30 MB, before they are moved to the file.
+          most_masked: the maximum number of masked tokens of an example.
+          folder: the folder of the temporary file, unless it is remote.
+          most: the number of examples in memory (some 30 MB) before they are moved to the file.
           at_once: the number of examples that are written to the file at a time.
         """
         self.order: Sequence[int] = ()
@@ -97,7 +97,7 @@ class DrawnExamples:
     def rows(self, numbers: np.ndarray) -> np.ndarray:
         """The examples with these numbers, which count from 0 in the order of drawing: fields of Example.
 
-        There is also `num_masked`; behind so many tokens, `masked` and `replacements` have any numbers.
+        The additional field `num_masked` is the number of valid values in `masked` and `replacements`.
         """
         if self._file is None:
             return self._in_memory(numbers)
@@ -110,7 +110,7 @@ class DrawnExamples:
         rows, fields = np.empty(len(numbers), self._row), np.frombuffer(self._fields, _FIELDS)
         for name in fields.dtype.names:
             rows[name] = fields[name][numbers]
-        if self._masked:  # otherwise no example has a word short enough
+        if self._masked:  # empty if no example has a word that is short enough
             begins = np.frombuffer(self._ends, np.int64)[numbers] - rows["num_masked"]
             places = begins[:, None] + np.arange(self._row["masked"].shape[0])
             rows["masked"] = np.frombuffer(self._masked, np.int32).take(places, mode="clip")
@@ -143,8 +143,8 @@ def batches(
 ) -> Iterator[dict[str, np.ndarray | Ragged]]:
     """Yields the features of the records of all examples, in the order in which they are written; see `make`.
 
-    Each is an array of integers or float32, [B, max_seq_length], [B, max_predictions_per_seq] or [B, 1], with B up to
-    `rows_per_batch`; of examples without masks the features of `records.UNMASKED`.
+    Each feature is an array of integers or float32, [B, max_seq_length], [B, max_predictions_per_seq] or [B, 1], with B
+    up to `rows_per_batch`. Examples without masks have the features of `records.UNMASKED`.
     """
     for first in range(0, len(examples), rows_per_batch):
         rows = examples.rows(np.asarray(examples.order[first : first + rows_per_batch]))
@@ -188,7 +188,7 @@ def _masks(rows: np.ndarray, input_ids: np.ndarray, length_a: np.ndarray) -> dic
     used = np.arange(rows["masked"].shape[1]) < rows["num_masked"][:, None]
     positions = rows["masked"].astype(np.int64)
     positions += np.where(positions < length_a, 1, 2)  # [CLS] before A, and [SEP] before B
-    # Sorted as pairs, in one number each; places that are not used come last.
+    # Sorts pairs (position, replacement) as one number each; unused places come last.
     pairs = np.where(used, positions << 32 | (rows["replacements"].astype(np.int64) + 1), np.iinfo(np.int64).max)
     pairs.sort(axis=1)
     positions, replacements = (pairs >> 32) * used, (pairs & 0xFFFFFFFF) - 1

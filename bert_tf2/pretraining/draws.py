@@ -1,10 +1,10 @@
-"""Random numbers for examples: any `random.Random`, and the same numbers many at a time.
+"""Random numbers for examples: from any `random.Random`, and the same numbers many at a time.
 
-`Draws` says what is drawn, by the methods of a `random.Random`. `BufferedDraws` returns the same numbers several times
-faster. Making examples takes some 200 of them for each, one after the other, and a call of `random.Random` for every
-number takes most of the time. The generator, a Mersenne twister, produces words of 32 bits, and every method of
-`random.Random` is a simple function of the next words. Here numpy produces the words, and functions of C look for the
-next one that matters.
+`Draws` defines the draws, with the methods of a `random.Random`. `BufferedDraws` returns the same numbers several times
+faster: an example takes some 200 numbers, one after the other, and calls of `random.Random` would take most of the
+time. The generator, a Mersenne twister, produces words of 32 bits, and every method of `random.Random` is a simple
+function of the next words. In BufferedDraws, numpy produces the words, and C functions search for the next relevant
+word.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_SMALL = 8  # bits that fit into bytes, whose slices are fast
-_SHORT = list(range(1 << 10))  # a part of it is copied in a third of the time of a new list
+_SMALL = 8  # the number of bits that fit into bytes, whose slices are fast
+_SHORT = list(range(1 << 10))  # copying a part of this list takes a third of the time of making a list
 
 
 class Draws:
@@ -35,11 +35,11 @@ class Draws:
         return self._rng.randint(low, high)
 
     def coin_flips(self, count: int) -> bytes:
-        """For each of `count` calls of `random`, one byte: 0 below 0.5, otherwise 1."""
+        """The results of `count` calls of `random` as bytes: 0 below 0.5, otherwise 1."""
         return bytes(self.random() >= 0.5 for _ in range(count))
 
     def count_below(self, limit: float, most: int) -> int:
-        """Calls `random` until a number is at least `limit`, at most `most` times; returns how many were below it."""
+        """Calls `random`, at most `most` times, until a number is >= `limit`; returns the count of lower numbers."""
         return next((count for count in range(most) if self.random() >= limit), most)
 
     def shuffled(self, count: int, wanted: int | None = None) -> Sequence[int]:
@@ -50,10 +50,10 @@ class Draws:
 
 
 class BufferedDraws(Draws):
-    """The numbers that a `random.Random` would return next. It is read once, and does not advance."""
+    """The numbers that a `random.Random` would return next. Reads its state once, without advancing it."""
 
     def __init__(self, rng: random.Random, block: int = 1 << 16):
-        """`block`: the least number of words that are made at a time."""
+        """`block`: the minimum number of words that are made at a time."""
         self._block = block
         _, (*key, place), _ = rng.getstate()
         self._generator = np.random.MT19937()
@@ -72,12 +72,13 @@ class BufferedDraws(Draws):
         top = (words >> 24).astype(np.uint8)
         self._top = [(top >> (_SMALL - bits)).tobytes() for bits in range(_SMALL + 1)]  # [bits]: getrandbits(bits)
         self._upper = self._top[1]  # whether random() >= 0.5: only the first bit matters
-        self._at_least: dict[float, bytes] = {}  # limit: for each word, whether `random` is at least this there
+        self._at_least: dict[float, bytes] = {}  # limit -> see _is_at_least
 
     def _is_at_least(self, limit: float) -> np.ndarray:
-        """For each word, whether `random()` would be at least `limit` if it started there.
+        """Whether `random()` would be at least `limit` if it started at a word, for each word.
 
-        It has 27 bits of a word and 26 of the next one, so the next one matters only where the first ones are equal.
+        `random()` has 27 bits of a word and 26 bits of the next word, so the next word matters only if the first 27
+        bits equal the bits of `limit`.
         """
         high, low = divmod(int(limit * 2**53), 2**26)
         first = self._words >> 5
@@ -87,7 +88,7 @@ class BufferedDraws(Draws):
         return answer
 
     def _need(self, count: int) -> int:
-        """The place of the next word, from which `count` words and one more are available."""
+        """Makes `count` + 1 words available; returns the place of the next word."""
         if self._place + count > self._end:
             self._refill(count + 1)
         return self._place
@@ -100,7 +101,7 @@ class BufferedDraws(Draws):
         return ((self._integers[place] >> 5) * 67108864 + (self._integers[place + 1] >> 6)) / 9007199254740992
 
     def randint(self, low: int, high: int) -> int:
-        """Takes as many bits as the count of the integers has, again while they are too large."""
+        """Takes as many bits as the number of integers needs; draws again while the result is too large."""
         count = high - low + 1
         bits = count.bit_length()
         while True:
@@ -134,14 +135,14 @@ class BufferedDraws(Draws):
     def shuffled(self, count: int, wanted: int | None = None) -> Sequence[int]:
         """Swaps each item, from the last to the second, with an item at or before it.
 
-        An item that has been swapped is not looked at again, so where it is not wanted, only its partner is stored.
+        A swapped item is not used again, so if the item is not wanted, only its partner is stored.
         """
         items = _SHORT[:count] if count <= len(_SHORT) else array("i", range(count))
         wanted = count if wanted is None else wanted
         stretches, probable = _stretches(count)
         place = self._need(probable)
         for bits, index, first, ahead in stretches:
-            while index >= first:  # once, unless unusually many draws were too large
+            while index >= first:  # a single iteration, unless unusually many draws were too large
                 if place + ahead > self._end:
                     self._place = place
                     place = self._need(ahead)
@@ -164,7 +165,7 @@ class BufferedDraws(Draws):
                             index -= 1
                             if index < first:
                                 break
-                place += ahead - source.__length_hint__()  # the values that were not looked at
+                place += ahead - source.__length_hint__()  # minus the values that were not used
         self._place = place
         return items[:wanted]
 
@@ -173,7 +174,8 @@ class BufferedDraws(Draws):
 def _stretches(count: int) -> tuple[list[tuple[int, int, int, int]], int]:
     """The indexes of a shuffle, from the last to the second, as stretches that are treated in the same way.
 
-    Of each the bits of its draws, its first and last index, and how many draws will probably do; and the sum of these.
+    Returns (the bits of its draws, first index, last index, the number of draws that will probably suffice) for each
+    stretch, and the sum of these numbers of draws.
     """
     found = []
     index = count - 1

@@ -1,12 +1,12 @@
-"""Masks for examples without masks, drawn while they are read: other ones each time an example is read again.
+"""Masks for examples without masks, drawn while they are read: new masks each time an example is read again.
 
-Which tokens are masked, and by what, follows the rule of `masking`. Every random number is a function of
+The masked tokens and their replacements follow the rule of `masking`. Every random number is a function of
 
     seed, epoch, file, record, purpose, place
 
 and not of a state, so the masks of an example depend neither on the size of a batch, nor on the order of the records,
-nor on how many threads or replicas there are. The function is that of splitmix64: a counter, multiplied and mixed. All
-numbers of a batch are computed at once.
+nor on the number of threads or replicas. The function is splitmix64: a counter, multiplied and mixed. All numbers of a
+batch are computed at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MASKED, _MASKED_OR_KEPT = (int(share * 2**_BITS) for share in (masking.MASKED, 
 
 
 class Masker:
-    """Makes batches of `records.PRETRAINING` of batches of `UNMASKED`: the `transform` of record_order.read_records."""
+    """Converts batches of `records.UNMASKED` to `PRETRAINING`, as `transform` of record_order.read_records."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Masker:
         options: PretrainingDataOptions | PretrainingOptions,
         seeds: Sequence[int],
     ):
-        """`options`: how much is masked, and the padded lengths; `seeds`: numbers from 0 on, for other masks."""
+        """`options`: the share of masked tokens, and the padded lengths; `seeds`: numbers >= 0 that vary the masks."""
         self._mask_id = vocabulary["[MASK]"]
         self._words = np.array([*vocabulary.values()], np.int32)
         self._length, self._most = options.max_seq_length, options.max_predictions_per_seq
@@ -65,7 +65,7 @@ class Masker:
         keys = self._keys(origin)
         maskable = tokens - 1 - segments  # without [CLS] and the [SEP] of each segment
         places, used = self._choose(keys, maskable, tf.gather(self._wanted, tokens))
-        # [CLS] is before the maskable tokens, and the first [SEP] before those of the second segment.
+        # [CLS] is before the maskable tokens; the first [SEP] is before the maskable tokens of the second segment.
         positions = tf.where(used, places + 1 + tf.cast(places + 2 >= first[:, None], tf.int32), 0)
         whole = batch["input_ids"].to_tensor(shape=[None, self._length])
         labels = tf.where(used, tf.gather(whole, positions, batch_dims=1), 0)
@@ -92,7 +92,7 @@ class Masker:
         drawn = tf.cast(_shift(_draw(keys, _ORDER, column[None]), 1), tf.int64)
         order = tf.math.top_k(tf.where(column < maskable[:, None], drawn, -1), most).indices
         used = tf.range(most) < tf.minimum(wanted, maskable)[:, None]
-        places = tf.sort(tf.where(used, order, self._length), axis=1)  # places that are not used come last
+        places = tf.sort(tf.where(used, order, self._length), axis=1)  # unused places come last
         more = [[0, 0], [0, self._most - most]]
         return tf.pad(places, more), tf.pad(used, more)
 
@@ -107,7 +107,7 @@ class Masker:
         return tf.tensor_scatter_nd_update(ids, target, tf.gather_nd(new, where))
 
     def _keys(self, origin: Mapping):
-        """One number for each example, uint64 [B]."""
+        """A number for each example, uint64 [B]."""
         key = tf.zeros_like(origin["epoch"], tf.uint64)
         seeds = [tf.cast(seed, tf.int64) for seed in self._seeds]
         for number in (*seeds, origin["epoch"], origin["file"], origin["record"]):

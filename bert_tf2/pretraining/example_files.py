@@ -23,7 +23,7 @@ from bert_tf2.support import console, files, outputs, progress
 from bert_tf2.support.errors import and_more
 from bert_tf2.weights import text_rules
 
-_VALUES_PER_BATCH = 1 << 17  # a few megabytes while they are encoded
+_VALUES_PER_BATCH = 1 << 17  # they take a few megabytes while they are encoded
 _MANY_PASSES = 5
 _MANY_SINGLE = 0.9
 FEW_DOCUMENTS = "leave empty lines between documents only, or give --objective=mlm, which has no next sentences"
@@ -42,8 +42,8 @@ def write_instance_to_example_files(
 
     Args:
       instances: objects with the attributes `tokens`, `segment_ids`, `masked_lm_positions`, `masked_lm_labels` and
-        `is_random_next`, such as TrainingInstance. If `is_random_next` is None, which it then is in all of them, the
-        records are for masked words only.
+        `is_random_next`, such as TrainingInstance. If `is_random_next` is None (in all instances), the records are for
+        masked words only.
       tokenizer: converts the tokens to ids.
       max_seq_length, max_predictions_per_seq: the lengths to which the features are padded.
       output_files: the names of the files; those that end in .gz are compressed.
@@ -150,11 +150,11 @@ def _warn_of_settings(options: PretrainingDataOptions) -> None:
 
 
 def _warn_of_documents(name: str, text: corpus.Corpus, options: CreatePretrainingDataOptions) -> None:
-    """Warns if documents give no next sentences. (create_pretraining_data.run knows before how many a shard has.)"""
+    """Warns if documents give no next sentences; create_pretraining_data.run warns about shards before the work."""
     count = len(text.documents)
     single = sum(stop - start == 1 for start, stop in text.documents)
     if single > _MANY_SINGLE * count and count > 1:
-        problem = f'{single:,} of {count:,} documents are a single sentence: what follows is always labelled "random"'
+        problem = f'{single:,} of {count:,} documents are a single sentence: the next is always labelled "random"'
     elif count == 1 and options.num_shards is None:
         problem = 'is one document, from which the "random" second texts are taken too'
     else:

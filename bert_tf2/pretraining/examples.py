@@ -16,10 +16,10 @@ Without next sentence prediction (`objective` "mlm"), an example is one segment,
 
 Every document is used `dupe_factor` times, with other pairs and masks each time.
 
-For the same files, options and seed the examples are those of google-research/bert's create_pretraining_data.py, in the
+The same files, options and seed give the same examples as google-research/bert's create_pretraining_data.py, in the
 same order: **the order in which random numbers are drawn is part of the interface**, so no draw may be moved, added or
-removed. An example is numbers that refer to a corpus; what is drawn depends on lengths, and with whole words on where
-words begin.
+removed. An example is numbers that refer to a corpus. The draws depend only on lengths, and with whole words also on
+the places where words begin.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from bert_tf2.support import progress
 class Example(NamedTuple):
     """An example as numbers."""
 
-    # start_a, start_b: where segments A and B begin in the tokens of the corpus
+    # start_a, start_b: the index of the first token of segments A and B in the corpus
     start_a: int
     # length_a, length_b: the numbers of their tokens; 0 for B if the example is no pair
     length_a: int
     start_b: int
     length_b: int
     is_random_next: bool  # whether B is from a random place
-    # the tokens to predict, counted from the first token of A, without the delimiters, as they were drawn
+    # the indexes of the tokens to predict, from the first token of A, without the delimiters, in the order of drawing
     masked: Sequence[int] = ()
-    replacements: Sequence[masking.Token] = ()  # for each of them what replaces it, see `masking.draw_replacements`
+    replacements: Sequence[masking.Token] = ()  # the replacement of each masked token, see `masking.draw_replacements`
 
 
 class ExampleMaker:
@@ -77,10 +77,10 @@ class ExampleMaker:
             yield from self.make_document(documents, number)
 
     def make_document(self, documents: Sequence[tuple[int, int]], number: int) -> Iterator[Example]:
-        """Makes the examples of a document. `documents`: of each the first sentence and the one after its last.
+        """Makes the examples of a document. `documents`: the (first, last + 1) sentence of each document.
 
-        They should have the maximum length (paper, appendix A.2), because padding is wasted computation, and sometimes
-        be shorter, because texts in fine-tuning are short as well.
+        Examples should have the maximum length (paper, appendix A.2), because padding is wasted computation, and
+        sometimes be shorter, because texts in fine-tuning are also short.
         """
         draws, bounds = self._draws, self._bounds
         first, last = documents[number]
@@ -96,7 +96,7 @@ class ExampleMaker:
             stop = bisect_left(bounds, start_a + length, first + 1, last)
             middle = first + (draws.randint(1, stop - first - 1) if stop - first > 1 else 1)
             length_a = bounds[middle] - start_a
-            # A single sentence (the last one, or a long one) has no continuation.
+            # A single sentence (the last sentence, or a long sentence) has no continuation.
             is_random_next = middle == stop or draws.random() < 0.5
             if is_random_next:
                 start_b, length_b = self._random_segment(documents, number, length - length_a)
@@ -109,7 +109,7 @@ class ExampleMaker:
     def _random_segment(self, documents: Sequence[tuple[int, int]], own: int, num_tokens: int) -> tuple[int, int]:
         """Sentences from a random place: at least one, until they have `num_tokens` tokens or the document ends.
 
-        In a corpus of few documents it may be this one, and even the true continuation, as in the reference.
+        In a corpus of few documents, they may be from document `own`, even its true continuation, as in the reference.
         """
         for _ in range(10):
             number = self._draws.randint(0, len(documents) - 1)
@@ -123,7 +123,7 @@ class ExampleMaker:
     def _make(
         self, start_a: int, length_a: int, start_b: int = 0, length_b: int = 0, is_random_next: bool = False
     ) -> Example:
-        """Truncates a pair, and masks it unless training does."""
+        """Truncates a pair, and masks it unless masks are drawn in training."""
         num_tokens = length_a + length_b
         if num_tokens > self._max_num_tokens:
             front_a, length_a, front_b, length_b = truncate(length_a, length_b, self._max_num_tokens, self._draws)
@@ -153,8 +153,8 @@ class ExampleMaker:
 def truncate(length_a: int, length_b: int, max_num_tokens: int, draws: Draws) -> tuple[int, int, int, int]:
     """Removes tokens one by one from the longer segment (B if both are equal), at random from its start or its end.
 
-    So examples neither always start nor always end at the boundary of a sentence. Returns how many tokens are removed
-    from the start of A, how many of A are left, and the same for B.
+    So examples neither always start nor always end at the boundary of a sentence. Returns the number of tokens removed
+    from the start of A, the number of remaining tokens of A, and the same for B.
     """
     front_a = front_b = 0
     for at_end in draws.coin_flips(max(0, length_a + length_b - max_num_tokens)):
@@ -170,11 +170,11 @@ def truncate(length_a: int, length_b: int, max_num_tokens: int, draws: Draws) ->
 def spans(bounds: Sequence[int], first: int, last: int, num_tokens: int) -> Iterator[tuple[int, int]]:
     """Divides consecutive sentences into spans of at most `num_tokens` tokens. Every token is in one of them.
 
-    A span ends where a sentence ends, the last one that has room. Only a sentence that does not fit into a span of its
-    own is cut: it fills spans, and its rest begins one, which the next sentences may fill.
+    A span ends at the end of the last sentence that fits. Only a sentence that does not fit into its own span is cut:
+    it fills spans, and its rest begins a span, which the next sentences may fill.
 
-    Sentence i has the tokens `bounds[i]` to `bounds[i + 1] - 1`; `last` is the one after the last. Yields the first
-    token of a span, and the one after its last.
+    Sentence i has the tokens `bounds[i]` to `bounds[i + 1] - 1`; the sentences are `first` to `last - 1`. Yields
+    (first, last + 1) token of each span.
     """
     start, end = bounds[first], bounds[last]
     while start < end:

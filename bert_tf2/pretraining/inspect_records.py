@@ -1,4 +1,4 @@
-"""Shows what TFRecord files hold, and checks every record: the implementation of inspect_records.py."""
+"""Shows the contents of TFRecord files, and checks every record: the implementation of inspect_records.py."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def inspect(paths: Sequence[str], words: Sequence[str] | None = None, show: int 
         for number, record in enumerate(read_all(paths, len(words) if words is not None else None)):
             if statistics is None:
                 first = int(record.values["input_ids"][0])
-                if words and words[first] != "[CLS]":  # all words would be wrong
+                if words and words[first] != "[CLS]":  # with a wrong vocabulary, all words would be wrong
                     raise UserError(
                         f"{record.path}, record {record.number}: begins with {first}, which is {words[first]!r} and not"
                         " [CLS] in --vocab_file; give the vocabulary that the records were made with"
@@ -54,17 +54,17 @@ def inspect(paths: Sequence[str], words: Sequence[str] | None = None, show: int 
 
 
 class Statistics:
-    """Counts over records of one kind. Those that only fill up a batch (is_real_example 0) count in `of_files` only."""
+    """Counts over records of one kind. Records that only fill a batch (is_real_example 0) count in `of_files` only."""
 
     def __init__(self, kind: records.RecordKind):
         self.kind = kind
         self.of_files: Counter[str] = Counter()  # records by file
-        self.records = self.random_next = 0  # the number of all, and of those whose second text is random
-        self.max_seq_length = self.tokens = 0  # the most values of input_ids, and all that are no padding
-        self.masked = self.most_masked = 0  # the masked tokens, and the most of them in a record
-        self.replacements = Counter()  # the ids at masked places; None for those that are unchanged
-        self.labels = Counter()  # by label; of token tagging, the tokens
-        self.label_sum = 0.0  # of a regression
+        self.records = self.random_next = 0  # the records, and the records whose second text is random
+        self.max_seq_length = self.tokens = 0  # the most values of input_ids, and all values without padding
+        self.masked = self.most_masked = 0  # the masked tokens, and the most masked tokens in a record
+        self.replacements = Counter()  # the ids at masked places; None for tokens that are unchanged
+        self.labels = Counter()  # the records by label; the tokens by label for token tagging
+        self.label_sum = 0.0  # the sum of the labels of a regression
 
     def add(self, record: Record) -> None:
         values = record.values
@@ -100,7 +100,7 @@ def _tokens(record: Record) -> np.ndarray:
 
 
 def _masks(record: Record) -> tuple[np.ndarray, np.ndarray]:
-    """The masked positions, and the ids that are to be predicted there."""
+    """The masked positions, and the ids to predict at these positions."""
     used = record.values["masked_lm_weights"] > 0
     return record.values["masked_lm_positions"][used], record.values["masked_lm_ids"][used]
 
@@ -153,7 +153,7 @@ def _number(count: int, what: str) -> str:
 
 
 def example(record: Record, words: Sequence[str] | None = None) -> list[str]:
-    """A record as text, in two lines: what is known of it, and its tokens without padding.
+    """A record as text, in two lines: facts about the record, and its tokens without padding.
 
     The pieces of a word are joined. A masked token is shown as [original>replacement].
     """
@@ -171,7 +171,7 @@ def example(record: Record, words: Sequence[str] | None = None) -> list[str]:
         if place in originals:
             first = word(originals[place])
             shown = f"[{first}>{shown}]"
-        # The front of a text may have been cut off within a word; its first piece then keeps its ##.
+        # The front of a text may have been cut off within a word; the first piece then keeps its ##.
         goes_on = words and first.startswith("##") and len(first) > 2 and not after_special
         text += shown.removeprefix("##") if goes_on else f" {shown}"
         after_special = first in ("[CLS]", "[SEP]")

@@ -1,6 +1,6 @@
-"""Examples as text, for code of one's own: the functions of the reference's create_pretraining_data.py.
+"""Examples as text, for user code: the functions of the reference's create_pretraining_data.py.
 
-They accept any tokenizer, and any generator of random numbers. The examples are those of the script.
+They accept any tokenizer, and any generator of random numbers. The examples equal the examples of the script.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TrainingInstance:
     tokens: list[str]  # [CLS] A [SEP] B [SEP], or [CLS] A [SEP]; with the replacements
     segment_ids: list[int]  # 0 for [CLS] A [SEP], 1 for B [SEP]
     masked_lm_positions: list[int]  # sorted indexes into `tokens`
-    masked_lm_labels: list[str]  # the original tokens there
+    masked_lm_labels: list[str]  # the original tokens at masked_lm_positions
     is_random_next: bool | None  # whether B is from a random place; None without B
 
 
@@ -62,7 +62,7 @@ def create_training_instances(
     rng: random.Random,
     do_whole_word_mask: bool = False,
 ) -> list[TrainingInstance]:
-    """Like `make_instances`; see PretrainingDataOptions for the arguments. The last one is a flag in the reference."""
+    """Like `make_instances`; see PretrainingDataOptions for the arguments. The last is a flag in the reference."""
     options = PretrainingDataOptions(
         max_seq_length=max_seq_length, max_predictions_per_seq=max_predictions_per_seq, masked_lm_prob=masked_lm_prob,
         short_seq_prob=short_seq_prob, do_whole_word_mask=do_whole_word_mask, dupe_factor=dupe_factor,
@@ -93,7 +93,7 @@ def create_instances_from_document(
 
 
 class _Documents(Sequence):
-    """Copies documents into a corpus on access, so that only the needed ones are copied."""
+    """Copies documents into a corpus on access, so that only the needed documents are copied."""
 
     def __init__(self, documents: Sequence[Sequence[Sequence[str]]], corpus: Corpus):
         self._documents, self._corpus = documents, corpus

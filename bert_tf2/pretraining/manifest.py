@@ -1,11 +1,11 @@
 """The manifest of a sharded run, and the files of records that it lists.
 
-`manifest.json` stands beside the shards: the flags, the vocabulary and the inputs, and a row per finished shard. It is
-written again after a shard, unless the shards would wait for it: a large one takes longer to write than a shard.
+`manifest.json` is beside the shards. It has the flags, the vocabulary and the inputs, and a row per finished shard. The
+manifest is written again after a shard, but not after every shard if it is large, because shards would wait for it.
 
-Records that are missing, made twice, or of another run train a model without an error, so readers get their files from
-`find`. A pattern that matches a file of a manifest must match all files that the manifest lists, and no others. A name
-without a pattern is taken as it is, and only the named file is compared with the manifest.
+Training on records that are missing, made twice, or from another run gives no error, so readers get their files from
+`find`. A pattern that matches a file of a manifest must match all files that the manifest lists, and no other files. A
+name without a pattern is taken as it is, and only the named file is compared with the manifest.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from bert_tf2.support import files, progress
 from bert_tf2.support.errors import UserError, and_more
 
 NAME = "manifest.json"
-_SHARE = 0.05  # of the time is for writing the manifest; after a kill, what was made since the last time is made again
+_SHARE = 0.05  # the share of the time for writing; after a kill, shards since the last write are made again
 _SECONDS_BETWEEN_REMOTE = 10.0  # object stores limit how often an object may change
 _NUMBERED = re.compile(r".*-\d{1,6}-of-\d{1,6}(\..*)?")
-_ONE_BY_ONE = "or name the files that are meant one by one, with commas"
+_ONE_BY_ONE = "or name the wanted files one by one, with commas"
 
 
 def _describe(job: Job) -> dict[str, Any]:
-    """Everything that decides what the shards hold."""
+    """Everything that decides the contents of the shards."""
     options, tokenizer = job.options, job.tokenizer
     flags = {field.name: getattr(options, field.name) for field in dataclasses.fields(PretrainingDataOptions)}
     return {
@@ -48,7 +48,7 @@ def _describe(job: Job) -> dict[str, Any]:
 
 
 def _changed(name: str) -> float | None:
-    """When anything of a local file changed, its name or rights too, which no program can set back."""
+    """The time of the last change of a file; for a local file, the change time, which no program can set back."""
     return files.modified(name) if files.is_remote(name) else os.stat(name).st_ctime_ns
 
 
@@ -71,7 +71,7 @@ class Manifest:
             if problem:
                 raise UserError(
                     f"{self.path}: the shards beside it were made {problem}; repeat that command, or write to another"
-                    " folder, or remove the file to begin anew"
+                    " folder, or remove the file to start over"
                 )
         self.save()
 
@@ -87,7 +87,7 @@ class Manifest:
         }
 
     def _other_text(self, found: dict[str, Any]) -> str | None:
-        """What `_difference` would say of finished shards, whose text is read where something of its files changed."""
+        """Like `_difference`, for the text of finished shards, which is read only if an input file has changed."""
         if found["inputs"] != self._described["inputs"]:
             for shard in self.shards:
                 if shard.number in self._rows and self._rows[shard.number]["text_sha256"] != text_sha256(shard.pieces):
@@ -99,7 +99,7 @@ class Manifest:
         return [shard for shard in self.shards if shard.number not in self._rows]
 
     def add(self, shard: Shard, counts: dict[str, Any]) -> None:
-        """Records a finished shard, in the file with others if that takes long."""
+        """Adds a finished shard; writes the file at once, or later with further shards if writing takes long."""
         self._rows[shard.number] = {
             "shard": shard.number,
             "file": os.path.basename(shard.output),
@@ -111,14 +111,14 @@ class Manifest:
             self.save()
 
     def save(self, *, complete: bool = False) -> None:
-        """Writes the manifest of the shards that are finished so far, or `complete`, of all."""
+        """Writes the manifest with the finished shards; `complete`: whether these are all shards."""
         begin = time.monotonic()
         files.write_json(self.path, {**self._described, "complete": complete, "shards": self._listed()})
         end = time.monotonic()
         self._next_time = end + max((end - begin) / _SHARE, _SECONDS_BETWEEN_REMOTE * files.is_remote(self.path))
 
     def end_early(self) -> None:
-        """Saves what a run that failed has finished. A manifest without a shard would forbid another run there."""
+        """Saves the finished shards of a failed run, or removes a manifest without shards, which would block a run."""
         if self._rows:
             self.save()
         elif files.exists(self.path):
@@ -129,7 +129,7 @@ class Manifest:
         return sum(row[name] for row in self._rows.values())
 
     def keep_index(self) -> None:
-        """Keeps the index of the records beside them."""
+        """Writes the index of the records beside the records."""
         folder = os.path.dirname(self.path)
         record_index.keep({os.path.join(folder, row["file"]): row["index"] for row in self._listed()})
 
@@ -142,18 +142,18 @@ def _text_of(shard: Shard) -> list[dict[str, Any]]:
 
 
 def is_row(row: object) -> bool:
-    """Whether a value is the row of a finished shard. One that is damaged is none: its shard is made again."""
+    """Whether a value is the row of a finished shard. The shard of a damaged row is made again."""
     if not isinstance(row, dict) or not isinstance(row.get("file"), str) or not isinstance(row.get("index"), list):
         return False
     return all(type(row.get(name)) is int and row[name] >= 0 for name in ("shard", "bytes", "examples"))
 
 
 def _difference(found: dict[str, Any], described: dict[str, Any]) -> str | None:
-    """What distinguishes an earlier run, as the end of a sentence."""
+    """The difference between an earlier run and this run, as the end of a sentence; None if they are equal."""
     if found["output"] != described["output"]:
         return f"for --output_file={found['output']}, not {described['output']}"
     for name, value in described["flags"].items():
-        # An earlier version wrote no flag that came later, and made what its default makes.
+        # A manifest of an earlier version lacks newer flags; it was made with their defaults.
         if (before := found["flags"].get(name, getattr(PretrainingDataOptions, name, None))) != value:
             return f"with --{name}={before}, not {value}"
     if found["splitter"] != described["splitter"]:
@@ -170,13 +170,13 @@ def _difference(found: dict[str, Any], described: dict[str, Any]) -> str | None:
 class RecordFiles:
     """Files of records."""
 
-    paths: list[str]  # the files; patterns are replaced by what they match, sorted
-    rows: Mapping[str, dict[str, Any]]  # what a manifest says of some of them, by path
+    paths: list[str]  # the files; patterns are replaced by the matching files, sorted
+    rows: Mapping[str, dict[str, Any]]  # path -> the row in a manifest, for files that a manifest lists
 
     def check(self, counts: Mapping[str, int | None]) -> None:
-        """Compares files that were read with the manifest; remote ones only by what does not read them once more.
+        """Compares files that were read with the manifest; remote files only by size and count, without reading again.
 
-        `counts`: the records of each file by its path; None if it was not read to its end.
+        `counts`: path -> the number of records; None if the file was not read to its end.
         """
         listed = [path for path in counts if path in self.rows]
         with progress.Progress("Comparing with the manifest", len(listed), "files") as shown:
@@ -186,7 +186,7 @@ class RecordFiles:
                 if count is not None and count != row["examples"]:
                     raise _other(path, f"has {count:,} records", f"{row['examples']:,}")
                 if not files.is_remote(path) and sha256(path) != row.get("sha256"):
-                    raise _other(path, "has another SHA-256", "the one it was made with")
+                    raise _other(path, "has another SHA-256", "the SHA-256 it was made with")
                 shown.advance()
 
 
@@ -197,17 +197,17 @@ def _check_size(path: str, row: Mapping[str, Any]) -> None:
 
 def _other(path: str, found: str, stated: str) -> UserError:
     return UserError(
-        f"{path}: {found}, and the {NAME} beside it states {stated}, so one of the two was changed or is of"
+        f"{path}: {found}, and the {NAME} beside it states {stated}, so one of both was changed or is from"
         " another run; copy both again, or remove the file and repeat the command that made it"
     )
 
 
 def find(input_file: str, held_out: Sequence[str] = ()) -> RecordFiles:
-    """Finds the files that a comma-separated list of names and patterns stands for; see files.match_files.
+    """Finds the files of a comma-separated list of names and patterns; see files.match_files.
 
     Args:
       input_file: the names and patterns.
-      held_out: files to leave out of what the patterns match; see without_held_out. A manifest is compared with all.
+      held_out: files to leave out of the patterns' matches; see without_held_out. Manifests are compared before that.
     """
     paths: list[str] = []
     rows: dict[str, dict[str, Any]] = {}
@@ -224,7 +224,7 @@ def find(input_file: str, held_out: Sequence[str] = ()) -> RecordFiles:
             rows |= {os.path.join(folder, name): listed[name] for name in names if name in listed}
         paths += found
     for path, row in rows.items():
-        if not files.is_remote(path):  # asking for the sizes of thousands takes minutes there
+        if not files.is_remote(path):  # the sizes of thousands of remote files take minutes
             _check_size(path, row)
     kept = without_held_out(paths or files.match_files(input_file), input_file, held_out)
     if left_out := sorted({*paths}.difference(kept)):
@@ -233,7 +233,7 @@ def find(input_file: str, held_out: Sequence[str] = ()) -> RecordFiles:
 
 
 def _compare(folder: str, names: Sequence[str], listed: Collection[str], pattern: str) -> None:
-    """Raises UserError if a pattern does not find all files of the manifest that it matches, or finds others."""
+    """Raises UserError if a pattern finds not all files of the manifest that it matches, or finds other files."""
     wanted = {name for name in listed if fnmatch.fnmatchcase(os.path.join(folder, name), pattern)}
     where = os.path.join(folder, NAME)
     if missing := sorted(wanted.difference(names)):
@@ -243,13 +243,13 @@ def _compare(folder: str, names: Sequence[str], listed: Collection[str], pattern
         )
     if others := [name for name in names if name not in listed]:
         raise UserError(
-            f"{pattern}: matches {and_more(others, 3)}, which by {where} is none of the {len(listed)} files; give a"
-            f" pattern that leaves out what does not belong to them, {_ONE_BY_ONE}"
+            f"{pattern}: matches {and_more(others, 3)}, which is not one of the {len(listed)} files in {where}; give a"
+            f" pattern that matches only these files, {_ONE_BY_ONE}"
         )
 
 
 def _read_manifest(folder: str, names: Sequence[str], pattern: str | None) -> dict[str, dict[str, Any]]:
-    """The rows of the manifest in a folder by the name of the file; none if it is about none of these."""
+    """Name of a file -> its row in the manifest of a folder; {} if the manifest does not concern these names."""
     path = os.path.join(folder, NAME)
     if not (pattern or any(map(_NUMBERED.fullmatch, names))) or not files.exists(path):
         return {}
@@ -259,12 +259,12 @@ def _read_manifest(folder: str, names: Sequence[str], pattern: str | None) -> di
         complete, count, begin = made["complete"], made["flags"]["num_shards"], made["output"]
         begin = f"{begin.removesuffix(files.GZIP_ENDING)}-"
     except (AttributeError, KeyError, TypeError):
-        return {}  # of another program
+        return {}  # the manifest of another program
     if not any(name in listed or (name.startswith(begin) and _NUMBERED.fullmatch(name)) for name in names):
         return {}
     if pattern and not (complete and len(listed) == count):
         raise UserError(
-            f"{path}: lists {len(listed)} of {count} files{'' if complete else ' of a run that goes on'}, so these are"
-            f" not all; repeat the command that makes them, {_ONE_BY_ONE}"
+            f"{path}: lists {len(listed)} of {count} files{'' if complete else ' of an unfinished run'}, so files are"
+            f" missing; repeat the command that makes them, {_ONE_BY_ONE}"
         )
     return listed

@@ -1,15 +1,15 @@
-"""The rule of masking (paper, section 3.1): which tokens of an example are predicted, and what replaces them.
+"""The rule of masking (paper, section 3.1): the tokens of an example to predict, and their replacements.
 
 * Any token may be masked except [CLS] and [SEP].
-* 15 % of the tokens are, [CLS] and [SEP] counted too, at least one and at most `max_predictions_per_seq`
+* 15 % of the tokens are masked ([CLS] and [SEP] are counted), at least one and at most `max_predictions_per_seq`
   (`num_to_predict`).
-* They are taken in random order. For whole words, words are taken in random order until there are enough tokens; a word
-  that would give too many is skipped, so there may be fewer, or none.
-* 80 % of them are replaced by [MASK], 10 % by a random entry of the vocabulary ([PAD] and `##s` included), 10 % stay.
-  Also for whole words, this is drawn for each token, unless `whole_word_draw` is "word".
-* An example lists them in the order of their positions.
+* Tokens are taken in random order. With whole words, words are taken in random order until there are enough tokens; a
+  word that would give too many tokens is skipped, so there may be fewer tokens, or no tokens.
+* 80 % of the tokens are replaced by [MASK], 10 % by a random entry of the vocabulary ([PAD] and `##s` included), 10 %
+  do not change. The replacement is drawn for each token, also with whole words, unless `whole_word_draw` is "word".
+* An example lists the tokens in the order of their positions.
 
-`examples` masks by these functions. `dynamic_masking` does the same to tensors, with other random numbers.
+`examples` masks with these functions. `dynamic_masking` does the same for tensors, with other random numbers.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import TypeVar
 from bert_tf2.pretraining.draws import Draws
 from bert_tf2.pretraining.options import PretrainingDataOptions, PretrainingOptions
 
-MASKED, KEPT, RANDOM = 0.8, 0.1, 0.1  # what becomes of the tokens to predict
+MASKED, KEPT, RANDOM = 0.8, 0.1, 0.1  # the shares of the tokens to predict
 _KEPT_OF_REST = KEPT / (KEPT + RANDOM)
 CONTINUES, BEGINS, NEVER = range(3)
-"""What a token is for masking: a further one of a word, the first one, or one that is not masked."""
+"""The kinds of tokens for masking: a later token of a word, the first token of a word, a token that is never masked."""
 SAME = -1
-"""Stands for the token itself among replacements."""
+"""Among replacements, means the token itself."""
 
 Token = TypeVar("Token", int, str)
 
@@ -46,7 +46,7 @@ def choose(count: int, kinds: bytes, wanted: int, whole_words: bool, draws: Draw
     """The indexes of at most `wanted` tokens to predict, in the order in which their replacements are drawn.
 
     Args:
-      kinds: what each token is: BEGINS, CONTINUES or NEVER. Empty if any may be masked and there are no whole words.
+      kinds: BEGINS, CONTINUES or NEVER for each token. Empty if any token may be masked and there are no whole words.
       whole_words: whether the tokens of a word are masked together. The first token always begins a word.
     """
     if NEVER in kinds:
@@ -71,9 +71,9 @@ def _choose_words(kinds: bytes, wanted: int, draws: Draws) -> list[int]:
 def draw_replacements(
     count: int, mask: MutableSequence[Token], words: Sequence[Token], draws: Draws
 ) -> MutableSequence[Token]:
-    """Draws what replaces each of `count` tokens: [MASK], SAME, or one of `words`.
+    """Draws the replacement of each of `count` tokens: [MASK], SAME, or one of `words`.
 
-    `mask` is [MASK] alone, in an array or a list; the result has the same type.
+    `mask` is an array or a list with only [MASK]; the result has the same type.
     """
     replacements = mask * count
     place = draws.count_below(MASKED, count)
@@ -88,9 +88,9 @@ def draw_replacements(
 def draw_replacements_of_words(
     chosen: Sequence[int], kinds: bytes, mask: MutableSequence[Token], words: Sequence[Token], draws: Draws
 ) -> MutableSequence[Token]:
-    """Like `draw_replacements` for whole words, all tokens of which become [MASK], SAME, or each one of `words`.
+    """Like `draw_replacements` for whole words: all tokens of a word become [MASK], SAME, or random tokens of `words`.
 
-    `chosen`: what `choose` returned for `kinds`.
+    `chosen`: the result of `choose` for `kinds`.
     """
     replacements = mask * len(chosen)
     first = next((index for index, kind in enumerate(kinds) if kind != NEVER), 0)
@@ -112,7 +112,7 @@ def create_masked_lm_predictions(
     rng: random.Random,
     do_whole_word_mask: bool = False,
 ) -> tuple[list[str], list[int], list[str]]:
-    """Masks an example: the reference's function. Its last argument is a flag there.
+    """Masks an example; the reference's function of the same name, in which the last argument is a flag.
 
     Args:
       tokens: [CLS] A [SEP] B [SEP], or [CLS] A [SEP]; not modified.
@@ -120,7 +120,7 @@ def create_masked_lm_predictions(
       vocab_words: the words from which random replacements are drawn.
 
     Returns:
-      The masked tokens; the positions to predict, sorted; and the original tokens there.
+      The masked tokens; the positions to predict, sorted; and the original tokens at these positions.
     """
     options = PretrainingDataOptions(max_predictions_per_seq=max_predictions_per_seq, masked_lm_prob=masked_lm_prob)
     draws, output = Draws(rng), list(tokens)

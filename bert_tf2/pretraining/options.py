@@ -1,4 +1,4 @@
-"""The settings of the scripts for pretraining: making its examples, and training on them."""
+"""The settings of the scripts that make examples for pretraining, and train on them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from bert_tf2.training.options import (
     sequence_length,
 )
 
-NUM_DELIMITERS = 3  # [CLS], [SEP], [SEP]; of pairs
+NUM_DELIMITERS = 3  # of a pair: [CLS], [SEP], [SEP]
 OBJECTIVES = ("mlm_nsp", "mlm")
-_LONGEST = 1_000_000  # every example is padded to its length, in memory
+_LONGEST = 1_000_000  # limits the memory, because every example is padded to this length
 
 
 @options
@@ -42,7 +42,7 @@ class CorpusOptions(Options):
         "lines", group=DATA, choices=("lines", "text", "jsonl"),
     )  # fmt: skip
     language: str = setting(
-        "Language of text and jsonl, an ISO 639 code such as de or zh: where sentences end.", "en", group=DATA
+        "Language of text and jsonl, an ISO 639 code such as de or zh, to find sentences.", "en", group=DATA
     )
     text_field: str = setting("The field of jsonl that has the text.", "text", group=DATA)
 
@@ -54,7 +54,7 @@ class CorpusOptions(Options):
 
 @options
 class PretrainingDataOptions(CorpusOptions):
-    """How text is read and what is made of it; the defaults are the reference's behavior."""
+    """How text is read and made into examples; the defaults are the reference's behavior."""
 
     not_both = (("dynamic_masking", "do_whole_word_mask"),)
 
@@ -64,15 +64,15 @@ class PretrainingDataOptions(CorpusOptions):
     max_predictions_per_seq: int = setting(
         "Most masked tokens per example; give run_pretraining.py the same.", 20, group=EXAMPLES, low=1, high=_LONGEST
     )
-    do_whole_word_mask: bool = setting("Predict either all pieces of a word or none.", False, group=EXAMPLES)
+    do_whole_word_mask: bool = setting("Predict all pieces of a word or no piece.", False, group=EXAMPLES)
     whole_word_draw: str = setting(
         "With --do_whole_word_mask, whether [MASK], another token or the token itself is drawn for each piece on its"
         " own, or for all pieces of a word at once.",
         "piece", group=EXAMPLES, choices=("piece", "word"),
     )  # fmt: skip
     word_boundaries: str = setting(
-        "What a word is for --do_whole_word_mask: pieces, where the next ones begin with ##; or spaces, all that stands"
-        " between two spaces.",
+        "Words of --do_whole_word_mask: pieces, a piece and all following pieces with ##; or spaces, the text between"
+        " two spaces.",
         "pieces", group=EXAMPLES, choices=("pieces", "spaces"),
     )  # fmt: skip
     objective: str = setting(
@@ -88,7 +88,7 @@ class PretrainingDataOptions(CorpusOptions):
     )
     random_seed: int = setting("The same seed gives the same examples.", 12345, group=EXAMPLES)
     dynamic_masking: bool = setting(
-        "Write examples without masks; run_pretraining.py draws new ones in every pass.", False, group=EXAMPLES
+        "Write examples without masks; run_pretraining.py draws new masks in every pass.", False, group=EXAMPLES
     )
 
     @property
@@ -108,8 +108,8 @@ class PretrainingDataOptions(CorpusOptions):
 class CreatePretrainingDataOptions(PretrainingDataOptions, CaseOptions):
     """Makes masked-LM and next-sentence examples for pretraining BERT out of plain text.
 
-    The text has one sentence a line and a blank line between documents; --input_format has other ways. For a large
-    corpus see --num_shards.
+    The text has one sentence a line and a blank line between documents; --input_format has other formats. Use
+    --num_shards for a large corpus.
 
     Example:
       python create_pretraining_data.py --input_file=sample_text.txt --output_file=/tmp/tf_examples.tfrecord \\
@@ -130,8 +130,8 @@ class CreatePretrainingDataOptions(PretrainingDataOptions, CaseOptions):
     )
     vocab_file: str = setting("Vocabulary of the model to train, one entry per line.", group=MODEL, reads=True)
     num_shards: int | None = setting(
-        "Cut the text into this many shards, written to OUTPUT-00000-of-00010 and so on: one for every 16 MB, for"
-        " example.", None, group=DATA, low=1, high=1_000_000,
+        "Cut the text into this many shards, written to OUTPUT-00000-of-00010 and so on; for example, a shard for every"
+        " 16 MB.", None, group=DATA, low=1, high=1_000_000,
     )  # fmt: skip
     num_workers: int | None = setting(
         "Processes that make shards; the number of cores if not given.", None, group=DATA, low=1
@@ -183,7 +183,7 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
     )  # fmt: skip
     vocab_file: str | None = setting(
         "The vocabulary that the records were made with, to keep beside the checkpoints; needed for records of"
-        " --dynamic_masking. Defaults to the one beside the weights.",
+        " --dynamic_masking. Defaults to the file beside the weights.",
         None, group=MODEL, reads=True,
     )  # fmt: skip
     do_eval: bool = setting(
@@ -203,7 +203,7 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
         "Number of steps in which the learning rate rises from 0.", 10000, group=TRAINING, low=0
     )
     stop_at_step: int | None = setting(
-        "End this call at an earlier step; a later call goes on, with the same schedule of the learning rate.",
+        "End this call at an earlier step; a later call continues, with the same schedule of the learning rate.",
         None, group=TRAINING, low=1,
     )  # fmt: skip
     max_eval_steps: int = setting(
@@ -221,7 +221,7 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
 
 
 def without_held_out(found: Sequence[str], input_file: str, held_out: Sequence[str]) -> list[str]:
-    """The files to train on: those of a value of --input_file, `found`, without those of --eval_input_file.
+    """The files to train on: `found`, the files of the value of --input_file, without the files of --eval_input_file.
 
     Raises UserError if a file that is held out is named in --input_file, not only matched by a pattern, or if no file
     is left.
@@ -229,20 +229,18 @@ def without_held_out(found: Sequence[str], input_file: str, held_out: Sequence[s
     others, named = {*map(outputs.identity, held_out)}, {part.strip() for part in input_file.split(",")}
     twice = {path for path in found if outputs.identity(path) in others}
     if both := sorted(named.intersection(twice)):
-        raise UserError(
-            f"{both[0]}: is named in --input_file and is one of --eval_input_file, too; leave it out of one of them"
-        )
+        raise UserError(f"{both[0]}: is named in --input_file and in --eval_input_file; leave the file out of one flag")
     if twice.issuperset(found):
-        raise UserError(f"--input_file={input_file}: every file is one of --eval_input_file; none is left to train")
+        raise UserError(f"--input_file={input_file}: every file is in --eval_input_file; no file is left to train")
     return [path for path in found if path not in twice]
 
 
 @options
 class InspectRecordsOptions(Options):
-    """Checks every record of TFRecord files, and shows what they hold: lengths, padding, masks, labels, examples.
+    """Checks every record of TFRecord files, and shows their contents: lengths, padding, masks, labels, examples.
 
-    It reads what create_pretraining_data.py, run_classifier.py, run_squad.py and run_ner.py write, and the reference's
-    files. The first invalid record is an error that names the file, the record and the reason.
+    Reads the records of create_pretraining_data.py, run_classifier.py, run_squad.py and run_ner.py, and the reference's
+    records. The first invalid record is an error that names the file, the record and the reason.
 
     Example:
       python inspect_records.py --input_file=/tmp/tf_examples.tfrecord --vocab_file=$BERT_BASE_DIR/vocab.txt --show=3
@@ -257,4 +255,4 @@ class InspectRecordsOptions(Options):
         group=MODEL,
         reads=True,
     )
-    show: int = setting("Number of examples to show as text, the first ones.", 0, group=ANSWERS, low=0)
+    show: int = setting("Number of examples to show as text, from the first.", 0, group=ANSWERS, low=0)

@@ -16,7 +16,7 @@ from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.training.forward import explained
 from bert_tf2.training.workers import ALONE, Team
 
-# What masks are drawn for: the second seed of dynamic_masking.Masker.
+# The purpose of the masks: the second seed of dynamic_masking.Masker.
 _EVALUATION, _TRAINING = 0, 1
 _FILES_TO_CHECK = 100  # a corpus may consist of thousands of remote files
 _FIRST_BYTES = 1 << 16
@@ -33,7 +33,7 @@ class Source:
         input_file: str,
         held_out: Sequence[str] = (),
     ):
-        """Finds the files of `input_file`, without those that are `held_out`, and looks at the first record."""
+        """Finds the files of `input_file` without `held_out`, and reads the first record."""
         self._options = options
         self._files = manifest.find(input_file, held_out)
         self.paths = self._files.paths
@@ -57,7 +57,7 @@ class Source:
         logging.info("Reading records from %s", and_more(self.paths, 8))
 
     def _check_unmasked(self, block: tfrecords.Block) -> None:
-        """Raises UserError for records without masks that do not fit; `block`: the first ones."""
+        """Raises UserError for records without masks that do not fit; `block`: the first records."""
         if self._vocabulary is None:
             raise UserError(
                 f"{self.paths[0]}: its records hold no masks (create_pretraining_data.py --dynamic_masking); give the"
@@ -72,7 +72,7 @@ class Source:
                 f"{self._options.vocab_file}: [CLS] is entry {self._vocabulary['[CLS]']}, but the first record of"
                 f" {self.paths[0]} begins with {first}; give the vocabulary that the records were made with"
             )
-        logging.info("The records hold no masks: they are drawn now, other ones in each pass")
+        logging.info("The records hold no masks: new masks are drawn in each pass")
 
     def _read(self, batch_size: int, purpose: int, *, repeat: bool = True, **order):
         transform = None
@@ -83,7 +83,7 @@ class Source:
         return record_order.read_records(self.paths, self._kind, self._sizes, batch_size, **order)
 
     def for_training(self, index: record_index.RecordIndex, first: int, share: record_order.Share | None = None):
-        """The records in the order of the seed, without the `first` examples; perhaps the parts of a share of them."""
+        """The records in the order of the seed, without the `first` examples; with a `share`, only its parts."""
         options = self._options
         order = {"shuffle_seed": options.random_seed, "index": index, "first": first, "share": share}
         data = self._read(options.train_batch_size, _TRAINING, **order)
@@ -91,7 +91,7 @@ class Source:
         return record_order.with_packed_rows(data, parts) if options.pack_rows else data
 
     def index(self, team: Team = ALONE) -> record_index.RecordIndex:
-        """Where the records lie. The first of several workers reads the files for it, and keeps it for the others."""
+        """The places of the records. The first of several workers reads the files and keeps the index for all."""
         records.check_first_records(self.paths, self._kind, self._sizes, must_have_some=True)
         if not team.is_chief:
             team.wait()
@@ -106,7 +106,7 @@ class Source:
         return index
 
     def for_evaluation(self, *, once: bool = False):
-        """The records in order, without end as in the reference or `once`, and how many batches of them count."""
+        """The records in order (endless as in the reference, or `once`), and the number of batches that count."""
         options = self._options
         batches_there = -(-self._check_framing() // options.eval_batch_size)
         data = self._read(options.eval_batch_size, _EVALUATION, repeat=not once)
@@ -119,7 +119,7 @@ class Source:
         return data, min(batches_there, options.max_eval_steps)
 
     def _check_framing(self) -> int:
-        """Checks and counts the records of an evaluation, of which a damaged length would end TensorFlow's reader."""
+        """Checks and counts the records of an evaluation; a damaged length would end TensorFlow's reader."""
         found, needed = 0, self._options.max_eval_steps * self._options.eval_batch_size
         for path in self.paths:
             before = found
@@ -144,7 +144,7 @@ def _first_block(paths: Sequence[str]) -> tfrecords.Block | None:
 
 
 def _first_record(block: tfrecords.Block | None) -> records.Values:
-    """The features of the first record of a block; none if there is no block, or it is no Example."""
-    with contextlib.suppress(example.NotAnExample):  # `records` says so when all is known
+    """The features of the first record of a block; {} if there is no block, or the record is no Example."""
+    with contextlib.suppress(example.NotAnExample):  # `records` reports this later
         return example.parse(block.record(0)) if block else {}
     return {}

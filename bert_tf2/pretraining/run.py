@@ -37,9 +37,9 @@ def run(options: PretrainingOptions, export: Export | None = None) -> dict[str, 
 
 
 class PretrainingTask(driver.Task):
-    """Masked words, and next sentences unless --objective=mlm.
+    """Trains masked words, and next sentences unless --objective=mlm.
 
-    Evaluates on the records that are held out if there are any, else on those of the training, as the reference does.
+    Evaluates on the held-out records if there are any, else on the training records, as the reference does.
     """
 
     export_as = "masked_lm"
@@ -49,7 +49,7 @@ class PretrainingTask(driver.Task):
         options = self.options
         if self.computes:
             self._check_objective()
-        if options.vocab_file:  # only the export and dynamic masking need it, but one that does not match is told now
+        if options.vocab_file:  # needed later or not at all, but a wrong file is reported now
             self.tokenizer = text_rules.load_tokenizer(
                 options.vocab_file, options.do_lower_case, self.config.vocab_size, self.source, options.init_checkpoint
             )
@@ -61,9 +61,9 @@ class PretrainingTask(driver.Task):
         self._evaluation, self._is_held_out = held_out or self._training, held_out is not None
 
     def _check_objective(self) -> None:
-        """Raises UserError if the weights in output_dir, or those to evaluate, are those of another objective.
+        """Raises UserError if the weights in output_dir, or the weights to evaluate, have another objective.
 
-        Masked words alone may be evaluated with both heads; training them would lose the one for next sentences.
+        Weights with both heads may be evaluated on masked words alone; training would lose the next-sentence head.
         """
         options, weights = self.options, self.source
         if options.do_train and not checkpoint.latest_checkpoint(options.output_dir):
@@ -87,7 +87,7 @@ class PretrainingTask(driver.Task):
         return heads.MaskedLMModel(self.config, has_pooler=has_pooler, dtype=dtype)
 
     def schedule(self) -> dict[str, Any]:
-        return {}  # the options state all of it
+        return {}  # the options have the whole schedule
 
     def training_data(self, trainer: Trainer, team: Team) -> TrainingData:
         options = self.options
@@ -101,7 +101,7 @@ class PretrainingTask(driver.Task):
                 options.num_warmup_steps, options.num_train_steps, highest,
             )  # fmt: skip
         if options.eval_steps:
-            _ = self._evaluation_data  # errors in these records show before the training
+            _ = self._evaluation_data  # reports errors in these records before the training
         source = self._training
         index = source.index(team)
         return TrainingData(source.for_training(index, trainer.examples, trainer.share), index, source.find_fault)
@@ -143,8 +143,8 @@ def evaluation_results(batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str,
     """The reference's measures, computed from each batch and its PretrainingModel.outputs.
 
     `masked_lm_loss` and `masked_lm_accuracy` are weighted means over all predictions; `next_sentence_*` over all
-    examples; `loss` is the mean over batches of the sum of both losses, not exactly the sum of the means. Those of next
-    sentences are left out for the outputs of a MaskedLMModel.
+    examples; `loss` is the mean over batches of the sum of both losses, not exactly the sum of the means. The outputs
+    of a MaskedLMModel give no `next_sentence_*`.
     """
     sums, batch_losses = collections.Counter(), []
     for batch in batches:

@@ -1,6 +1,6 @@
-"""Sentences and ends of documents of a corpus, whatever the format of its files.
+"""Sentences and ends of documents of a corpus, for all formats of its files.
 
-Every reader of a corpus, and whoever cuts one into shards, takes from here what a line means:
+This module defines the meaning of a line, for all readers of a corpus and for cutting a corpus into shards:
 
     format   a line is            a document ends
     lines    a sentence           at a blank line
@@ -35,7 +35,7 @@ class Source:
     """A file of text that is cut into pieces."""
 
     name: str  # the name that the user gave
-    place: str  # the file with its text; another one than `name` if that is compressed
+    place: str  # the file with its text; differs from `name` if `name` is compressed
     size: int  # the bytes of `place`
 
 
@@ -51,7 +51,7 @@ class Piece:
         return self.source.name
 
     def lines(self) -> Iterator[bytes]:
-        """The lines, each with its end; the last line of a file gets one if it has none."""
+        """The lines, each with its line end, which is added to the last line of a file if it is missing."""
         with files.open_binary(self.source.place) as stream:
             stream.seek(self.start)
             left = self.stop - self.start
@@ -103,7 +103,7 @@ def _watched(lines: Iterable[str], name: str, input_format: str) -> Iterator[str
 
 
 def _decoder(options: CorpusOptions) -> Callable[[Iterable[str], str], Iterator[str]]:
-    """A function that makes sentences and "" of the lines of a file, given them and the file's name."""
+    """A function (lines of a file, its name) -> sentences and ""."""
     if options.input_format == "lines":
         return lambda lines, name: map(str.strip, lines)
     split = _splitter(options.language)
@@ -117,7 +117,7 @@ def _decoder(options: CorpusOptions) -> Callable[[Iterable[str], str], Iterator[
 def ends_document(line: bytes, input_format: str) -> bool:
     """Whether a document ends with this line of a file, which has its line end.
 
-    A line of only CRs without a line end is none: files.read_lines drops it too.
+    A line of only CRs without a line end is not a line, because files.read_lines drops it.
     """
     text = line.replace(b"\r", b"")
     return bool(text) and (input_format == "jsonl" or not text.decode("utf-8", "replace").strip())
@@ -150,8 +150,8 @@ def _splitter(language: str) -> Callable[[str], list[str]]:
     segment = _load().segment
 
     def split(paragraph: str) -> list[str]:
-        # The library fails at some white space outside of ASCII (1.0.32: "J.\u2028K."), and leaves every character in
-        # its place, so it gets blanks instead, and the sentences are cut out of the paragraph itself.
+        # The library fails at some white space outside of ASCII (1.0.32: "J.\u2028K."), so it gets blanks instead. It
+        # does not move characters, so the sentences are cut out of the paragraph itself.
         plain = paragraph if paragraph.isascii() else _WHITE.sub(" ", paragraph)
         sentences, start = [], 0
         for length in map(len, segment(language, plain)):

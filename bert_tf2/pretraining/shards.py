@@ -1,9 +1,9 @@
-"""Cuts a corpus into shards at the boundaries of documents, without holding it in memory, and makes one.
+"""Cuts a corpus into shards at the boundaries of documents, without holding it in memory, and makes a shard.
 
-The files of a corpus are taken as one text of `total` bytes. Shard s of n begins behind the first line that ends a
+The files of a corpus are taken as one text of `total` bytes. Shard s of n begins after the first line that ends a
 document (see sentences.ends_document) and whose own end is at byte total * s // n or later, so a document belongs to
-the shard in which its first byte lies. The cuts follow from the sizes of the files and from a few lines at each cut;
-the rest of a file is read only by those who make a shard.
+the shard of its first byte. The cuts follow from the sizes of the files and from a few lines at each cut; the rest of a
+file is read only to make a shard.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """All shards of a run: whoever has it makes any of them, given its number."""
+    """All shards of a run: sufficient to make any shard, given its number."""
 
     options: CreatePretrainingDataOptions  # the options of the run
     tokenizer: FullTokenizer
@@ -86,7 +86,7 @@ def seed_of(random_seed: int, number: int) -> int:
 
 
 def name_of(output_file: str, number: int | None, count: int) -> str:
-    """The file of a shard: NAME-00000-of-01000, or NAME-00000-of-01000.gz for NAME.gz; the pattern of all for None."""
+    """The file of a shard: NAME-00000-of-01000, or NAME-00000-of-01000.gz for NAME.gz; for None, the pattern of all."""
     ending = files.GZIP_ENDING if output_file.endswith(files.GZIP_ENDING) else ""
     which = "*" if number is None else f"{number:05d}"
     return f"{output_file.removesuffix(ending)}-{which}-of-{count:05d}{ending}"
@@ -94,7 +94,7 @@ def name_of(output_file: str, number: int | None, count: int) -> str:
 
 @contextlib.contextmanager
 def opened(names: Sequence[str], output_file: str) -> Iterator[tuple[Source, ...]]:
-    """The files of the corpus; those that are compressed are unpacked beside the output, as long as this is open."""
+    """The files of the corpus; compressed files are unpacked beside the output while this context is open."""
     begin = output_file.removesuffix(files.GZIP_ENDING)
     with contextlib.ExitStack() as unpacked:
         yield tuple(_open_source(name, f"{begin}-input-{number}", unpacked) for number, name in enumerate(names))
@@ -116,7 +116,7 @@ def _open_source(name: str, scratch: str, unpacked: contextlib.ExitStack) -> Sou
 
 
 def cut(sources: Sequence[Source], count: int, input_format: str = "lines") -> tuple[int, ...]:
-    """Where each of `count` shards begins, in bytes, and where the last one ends. Of few documents, some are empty."""
+    """The byte at which each of `count` shards begins, and the end of the last; with few documents, some are empty."""
     bases = _bases(sources)
     total = bases[-1]
     cuts = [0]
@@ -128,7 +128,7 @@ def cut(sources: Sequence[Source], count: int, input_format: str = "lines") -> t
 
 
 def _bases(sources: Sequence[Source]) -> list[int]:
-    """Where each file begins in the corpus, and where the last one ends."""
+    """The byte at which each file begins in the corpus, and the end of the last file."""
     return [0, *itertools.accumulate(source.size for source in sources)]
 
 
@@ -159,7 +159,7 @@ def _start_of_line(stream, position: int) -> int:
 
 
 def count_documents(pieces: Sequence[Piece], input_format: str) -> int:
-    """The number of documents in pieces: 0, 1 or, for any more, 2."""
+    """The number of documents in pieces: 0, 1, or 2 for two and more."""
     found = 0
     inside = False
     for line in itertools.chain.from_iterable(piece.lines() for piece in pieces):
@@ -172,7 +172,7 @@ def count_documents(pieces: Sequence[Piece], input_format: str) -> int:
 
 
 def placed(message: str, pieces: Sequence[Piece]) -> str:
-    """A message about pieces, whose lines are counted in their files instead."""
+    """A message about pieces, with line numbers of the files instead of the pieces."""
     for piece in pieces:
         if (found := re.search(rf"{re.escape(str(piece))}, line (\d+)", message)) and piece.start:
             before = sum(1 for _ in Piece(piece.source, 0, piece.start).lines())
@@ -188,21 +188,21 @@ def text_sha256(pieces: Sequence[Piece]) -> str:
     return found.hexdigest()
 
 
-# Making one
+# Making a shard
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a worker answers."""
+    """The answer of a worker."""
 
-    counts: dict[str, Any] | None = None  # of the shard, for the manifest; None if it was not made
-    error: str = ""  # a line for the user, "" if there is none
-    bug: str = ""  # a traceback, "" if there is none
-    warnings: tuple[str, ...] = ()  # what was logged
+    counts: dict[str, Any] | None = None  # the counts of the shard, for the manifest; None if it was not made
+    error: str = ""  # a line for the user, "" without an error
+    bug: str = ""  # a traceback, "" without a bug
+    warnings: tuple[str, ...] = ()  # the logged warnings
 
 
 def attempt(shard: Shard, job: Job) -> Result:
-    """Writes a shard, or says why it cannot be written."""
+    """Writes a shard; returns its counts, or the reason why it cannot be written."""
     with _collected_log() as messages:
         try:
             result = Result(counts=make_shard(shard, job))
@@ -216,7 +216,7 @@ def attempt(shard: Shard, job: Job) -> Result:
 
 @contextlib.contextmanager
 def _collected_log() -> Iterator[list[str]]:
-    """Collects the warnings of this thread, which may be one of the launcher's; nothing else of it is logged."""
+    """Collects the warnings of this thread, which may be a thread of the launcher; hides its other messages."""
     collected: list[str] = []
 
     def collect(record: python_logging.LogRecord) -> bool:
@@ -229,7 +229,7 @@ def _collected_log() -> Iterator[list[str]]:
 
 
 def make_shard(shard: Shard, job: Job) -> dict[str, Any]:
-    """Writes a shard, as an unsharded run does for its text with its seed; returns its counts for the manifest."""
+    """Writes a shard like an unsharded run for its text with its seed; returns its counts for the manifest."""
     options = job.options
     corpus, examples = make_files(shard.pieces, [shard.output], job.tokenizer, options, shard.seed)
     places = options.max_seq_length * len(examples)
@@ -248,12 +248,12 @@ def make_shard(shard: Shard, job: Job) -> dict[str, Any]:
 
 
 def sha256(path: str, *, durable: bool = False) -> str:
-    """The SHA-256 of a file, in hexadecimal; with `durable`, a local file is on its disk afterwards."""
+    """The SHA-256 of a file, in hexadecimal; with `durable`, a local file is flushed to its disk."""
     found = hashlib.sha256()
     with files.open_binary(path) as stream:
         while block := stream.read(_BLOCK):
             found.update(block)
         if durable and not files.is_remote(path):
-            with contextlib.suppress(OSError):  # some file systems do not offer it
+            with contextlib.suppress(OSError):  # some file systems do not support it
                 os.fsync(stream.fileno())
     return found.hexdigest()
