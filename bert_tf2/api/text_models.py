@@ -49,11 +49,9 @@ _FETCHES_BATCHES_OUTSIDE = tuple(map(int, keras.__version__.split(".")[:2])) >= 
 class TextModel(keras.Model):
     """A classifier that takes texts, made by `bert_tf2.classifier`.
 
-    `x` of all methods is one of
-      - texts, or pairs as tuples, in a list, an array, a column or table of pandas, polars or pyarrow;
-      - two columns as a tuple or a dict;
-      - batches `(x, y)` or `(x, y, sample_weight)` in a `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator;
-      - the arrays of `Bert.tokenize`.
+    `x` of all methods has texts, or pairs as tuples, in a list, an array, a column or table of pandas, polars or
+    pyarrow; or two columns as a tuple or a dict; or batches `(x, y)` or `(x, y, sample_weight)` in a `tf.data.Dataset`,
+    a `keras.utils.PyDataset` or a generator; or the arrays of `Bert.tokenize`.
 
     `y` has the names or the indexes of labels, or a number for each label if the loss compares vectors. In a
     regression, `y` has numbers; with multi_label, a list of names for each text, or 1 or 0 for each label. With `y`, no
@@ -366,10 +364,7 @@ class TextModel(keras.Model):
         self._is_planned = True
 
     def _make_variables(self, data: tf.data.Dataset) -> None:
-        """Makes the variables of the optimizer and the metrics.
-
-        If the training step made the variables, Keras would trace it twice, which takes seconds.
-        """
+        """Makes the variables of optimizer and metrics, because a training step that makes them is traced twice."""
         strategy = self.distribute_strategy
         with strategy.scope():
             self.optimizer.build(self.trainable_variables)
@@ -481,8 +476,7 @@ def classifier(
       labels: the names of the labels, in the order of the outputs; default to the labels of the weights.
       regression: whether a text has a number in place of a label.
       multi_label: whether a text may have several labels, or none.
-      max_seq_length: texts are cut to this number of tokens; defaults to the setting of the weights' training, else
-        to 128.
+      max_seq_length: texts are cut to this number of tokens; defaults to the weights' training, else to 128.
       random_seed: determines the new weights of the output layer.
 
     Raises:
