@@ -65,7 +65,7 @@ class Task(abc.ABC):
 
     export_as: str  # the name of the task in export_saved_model.py
     uses_best_weights = False  # whether evaluations, predictions and exports use output_dir/best, if it is up to date
-    options: TrainingOptions
+    options: TrainingOptions  # which also has do_eval, eval_steps, max_seq_length and vocab_file
     config: BertConfig
     strategy: tf.distribute.Strategy
     runner: Runner  # computes the model's answers
