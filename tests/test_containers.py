@@ -352,6 +352,8 @@ def test_mistakes_of_calls_of_a_folder(opened, encoder):
         ("pooling='sum'", lambda: bert.classify("good", pooling="sum")),
         ("run_ner.py", bert.tag, ["a"]),
         ("masked-LM head", bert.fill_mask, "[MASK]"),
+        ("masked-LM head", bert.score, "a text"),
+        ("next-sentence head", bert.next_sentence, ("a", "b")),
         ("sentence 1: 5", opened["names"].tag, [5]),
         ("paragraph=' '", reader.answer, "where ?", " "),
         ("threshold=nan", lambda: reader.answer("where ?", "in rome", null_score_diff_threshold=NAN)),

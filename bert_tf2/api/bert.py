@@ -17,7 +17,7 @@ from bert_tf2.api.text_parts import path_of_weights, span_settings, write_folder
 from bert_tf2.config import BertConfig
 from bert_tf2.data.rows import padded
 from bert_tf2.finetuning.options import checked_length
-from bert_tf2.inference import answering, extract_features, predict_masked
+from bert_tf2.inference import answering, extract_features, predict_masked, scoring
 from bert_tf2.support import rows
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.rows import Text
@@ -25,7 +25,7 @@ from bert_tf2.support.settings import check_type
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.forward import check_process
 from bert_tf2.training.options import PRECISIONS, DeviceOptions
-from bert_tf2.weights import checkpoint, sources, task_file, text_rules
+from bert_tf2.weights import checkpoint, names, sources, task_file, text_rules
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.task_file import LabelMap, SentenceVectors
 
@@ -168,6 +168,56 @@ class Bert:
         )
         return next(answers) if alone else list(answers)
 
+    def score(
+        self, texts: Text | Iterable[Text], *, batch_size: int = 32, max_seq_length: int | None = None
+    ) -> scoring.Score | list[scoring.Score]:
+        """How probable the model finds texts: their pseudo-log-likelihood (Salazar et al., 2020).
+
+        Each token is masked in turn, so a text of T tokens takes T rows of the model. Scores compare texts of one
+        model: a sentence with a wrong word has a lower `.total` than the right sentence.
+
+        Args:
+          texts, batch_size: see `embed`; a batch has rows, not texts.
+          max_seq_length: the maximum number of tokens of a text (longer texts raise UserError); defaults to
+            max_position_embeddings.
+
+        Returns:
+          A Score for each text, with `.total`, `.tokens` and `.log_probabilities`. A single text returns one Score.
+
+        Raises:
+          UserError: the weights have no masked-LM head, or a text has too many tokens; or see `embed`.
+        """
+        predict_masked.check_head(self.path, self._variables)
+        given, alone = rows.texts(texts)
+        check_type("batch_size", batch_size, int, low=1)
+        length = self._checked_length(max_seq_length)
+        found = list(scoring.score(self.model, self.tokenizer, _named("text", given), length, batch_size))
+        return found[0] if alone else found
+
+    def next_sentence(
+        self, pairs: Text | Iterable[Text], *, batch_size: int = 32, max_seq_length: int | None = None
+    ) -> float | list[float]:
+        """The probability that the second text of a pair follows the first, as pretraining learned it.
+
+        Args:
+          pairs: tuples (first text, second text), or two columns; see `embed`. A single tuple returns one float.
+          batch_size, max_seq_length: see `score`.
+
+        Raises:
+          UserError: the weights have no next-sentence head, a text is not a pair, or a pair has too many tokens.
+        """
+        missing = [row.reference for row in names.NEXT_SENTENCE if row.reference not in self._variables]
+        if missing:
+            raise UserError(f"{self.path}: has no next-sentence head ({missing[0]} is missing); load weights with one")
+        given, alone = rows.texts(pairs, "pairs")
+        for number, pair in enumerate(given, 1):
+            if isinstance(pair, str):
+                raise UserError(f"pairs: row {number} is a single text, {pair!r:.40}; give (first text, second text)")
+        check_type("batch_size", batch_size, int, low=1)
+        length = self._checked_length(max_seq_length)
+        found = list(scoring.next_sentence(self.model, self.tokenizer, _named("pair", given), length, batch_size))
+        return found[0] if alone else found
+
     def tokenize(self, texts: Text | Iterable[Text], max_seq_length: int | None = None) -> dict[str, np.ndarray]:
         """The inputs of `model`: `input_ids`, `input_mask` and `segment_ids`, int32 [N, F], F of the longest text.
 
@@ -293,6 +343,11 @@ class Bert:
         """The length of a call; if `kept`, defaults to the length of the training."""
         given = self._kept.get("max_seq_length") if given is None and kept else given
         return checked_length(given, self.config.max_position_embeddings)
+
+
+def _named(name: str, given: Iterable[Text]) -> dict[str, Text]:
+    """The rows by the names that errors give them: "text 1", "text 2", ..."""
+    return {f"{name} {number}": row for number, row in enumerate(given, 1)}
 
 
 def _sentences(given: Any) -> tuple[list[list[str]], bool]:

@@ -108,6 +108,10 @@ class MaskedLMOptions(VocabularyOptions, PrecisionOptions, ModelOptions):
     max_seq_length: int = sequence_length("Maximum number of tokens of a sentence, including [CLS] and [SEP].")
     batch_size: int = setting("Sentences per batch; 1 answers each line as soon as it is read.", 8, group=MODEL, low=1)
     top_k: int = setting("Number of words to show for each blank.", 5, group=ANSWERS, low=1)
+    score: bool = setting(
+        "Instead of filling in blanks, show how probable whole sentences are: the sum of the log-probabilities of their"
+        " tokens, each given all others.", False, group=ANSWERS,
+    )  # fmt: skip
     output_format: str = setting(
         "text for people, or json for one JSON object per line.", "text", group=ANSWERS, choices=("text", "json")
     )
@@ -117,5 +121,5 @@ class MaskedLMOptions(VocabularyOptions, PrecisionOptions, ModelOptions):
 
         super().check_inputs()
         for number, text in enumerate(self.sentence or (), 1):
-            if text.strip():
+            if text.strip() and not self.score:
                 check_blanks(text, f"--sentence, line {number}")

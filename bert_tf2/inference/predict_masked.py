@@ -21,6 +21,7 @@ from bert_tf2 import heads, tokenization
 from bert_tf2.config import BertConfig, check_vocab_size
 from bert_tf2.data.rows import pack
 from bert_tf2.fast.encoder import accelerated
+from bert_tf2.inference import scoring
 from bert_tf2.inference.blanks import MASK, check_blanks, check_fits, fill, split_segments, tokenize
 from bert_tf2.inference.options import MaskedLMOptions
 from bert_tf2.support import files
@@ -91,6 +92,12 @@ def run(options: MaskedLMOptions) -> None:
     if name == _STANDARD_INPUT and sys.stdin.isatty():
         print(f"Type a sentence with {MASK} and press Enter; Ctrl-D ends.", file=sys.stderr, flush=True)
         batch_size = 1
+    if options.score:
+        for where, text in _nonblank(lines, name):
+            given = {where: tuple(split_segments(text))}
+            (found,) = scoring.score(model, tokenizer, given, options.max_seq_length, batch_size)
+            print(_score_as_text(text, found, options.output_format), flush=True)
+        return
     sentences = (
         encode(text, tokenizer, config, options.max_seq_length, where) for where, text in _nonblank(lines, name)
     )
@@ -275,6 +282,13 @@ def as_text(answer: Answer) -> str:
             for rank, prediction in enumerate(mask.predictions, 1)
         )
     return "\n".join([*lines, f"  = {answer.filled}", ""])
+
+
+def _score_as_text(text: str, found: scoring.Score, output_format: str) -> str:
+    """The sum and the sentence, or one line of JSON with the text, the sum and the attributes of Score as keys."""
+    if output_format == "json":
+        return json.dumps({"text": text, "total": found.total, **dataclasses.asdict(found)}, ensure_ascii=False)
+    return f"{found.total:10.4f}  {text}"
 
 
 def as_json(answer: Answer) -> str:

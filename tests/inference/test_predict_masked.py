@@ -124,6 +124,39 @@ def test_a_text_that_cannot_be_encoded(bert):
         refuses(f"text 2 {words}", bert.fill_mask, ["[MASK]", text], max_seq_length=longest)
 
 
+def test_scores_are_the_probabilities_of_each_token_given_the_others(model, bert, call, capsys, tmp_path):
+    def wanted(tokens: list[str]) -> list[float]:
+        places = [place for place, token in enumerate(tokens) if token not in ("[CLS]", "[SEP]", "|")]
+        masked = (" ".join([*tokens[:place], "[MASK]", *tokens[place + 1 :]]) for place in places)
+        return [np.log(direct(model, text)[0][VOCAB.index(tokens[p])]) for p, text in zip(places, masked, strict=True)]
+
+    texts = {"She playing piano.": "[CLS] she play ##ing piano . [SEP]", "": "[CLS] [SEP]", "she": "[CLS] she [SEP]"}
+    texts[("is", "the capital")] = "[CLS] is [SEP] | the capital [SEP]"
+    for text, found in zip(texts, bert.score([*texts], batch_size=3), strict=True):
+        np.testing.assert_allclose(found.log_probabilities, wanted(texts[text].split()), rtol=1e-4)
+        assert len(found.tokens) == len(found.log_probabilities) and found.total == sum(found.log_probabilities)
+    (tmp_path / "texts").write_text("She playing piano.\nis ||| the capital\n")
+    call(input_file=f"{tmp_path}/texts", score=True, output_format="json")
+    totals = [json.loads(line)["total"] for line in capsys.readouterr().out.splitlines()]
+    np.testing.assert_allclose(
+        totals, [sum(wanted(texts[t].split())) for t in (*[*texts][:1], [*texts][-1])], rtol=1e-4
+    )
+    refuses(f"{tmp_path}/texts, line 1 7 --max_seq_length", call, input_file=f"{tmp_path}/texts", score=True,
+            max_seq_length=6)  # fmt: skip
+
+
+def test_next_sentences(model, bert):
+    pairs = [("is", "the capital"), ("she", "playing"), ("paris", "berlin")]
+    rows = bert.tokenize(pairs)
+    pooled = model.bert(rows["input_ids"], rows["input_mask"], rows["segment_ids"]).pooled_output.numpy()
+    head = model.next_sentence
+    logits = pooled @ head.output_weights.numpy().T + head.output_bias.numpy()
+    wanted = 1 / (1 + np.exp(logits[:, 1] - logits[:, 0]))
+    np.testing.assert_allclose(bert.next_sentence(pairs, batch_size=2), wanted, rtol=1e-4)
+    assert bert.next_sentence(pairs[0]) == pytest.approx(wanted[0], rel=1e-4)
+    refuses("row 1 single second", bert.next_sentence, ["paris"])
+
+
 def test_answers_as_text():
     def answer_with(*masks: list[tuple[str, float]]) -> str:
         masks = [[predict_masked.Prediction(word, 5, share) for word, share in mask] for mask in masks]
