@@ -1,6 +1,6 @@
 """Serialized `tf.train.Example`s without TensorFlow: written many at a time, read by protobuf.
 
-A message object for every record takes most of the time of writing, so numpy makes the bytes of many records at once.
+numpy makes the bytes of many records at once, because a message object for each record would take most of the time.
 
 An Example is a map from names to lists of numbers. Each level is a field: a tag, the size in bytes, the content.
 
@@ -27,7 +27,7 @@ _LONGEST_VARINT = 10  # bytes
 
 
 class NotAnExample(ValueError):
-    """The bytes are no serialized tf.train.Example."""
+    """The bytes are not a serialized tf.train.Example."""
 
 
 # Writing
@@ -45,7 +45,7 @@ class Ragged:
 
     @property
     def used(self) -> np.ndarray:
-        """Which of `values` are no padding, bool [B, L]."""
+        """True for each of `values` that is not padding, bool [B, L]."""
         return np.arange(self.values.shape[1]) < self.lengths[:, None]
 
     def tolist(self) -> list[list[int]]:
@@ -61,7 +61,7 @@ def encode(columns: Mapping[str, np.ndarray | Ragged]) -> list[bytes]:
     count = len(next(iter(columns.values())))
     rows = _Rows(count)
     for name in sorted(columns, key=str.encode):  # by the bytes of the name, as protobuf sorts
-        values, used = columns[name], None  # `used` tells integers from padding
+        values, used = columns[name], None  # `used` is false for padding
         if isinstance(values, Ragged):
             values, used = values.values, values.used
         if np.issubdtype(values.dtype, np.integer):
@@ -117,10 +117,11 @@ def _constant(count: int, content: bytes) -> _Rows:
 def encode_varints(values: np.ndarray, used: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray | None]:
     """Encodes integers [B, L] as protobuf's varints.
 
-    A byte has 7 bits of the number, the lowest first, and one that tells that another byte follows. A negative number
-    is that of 64 bits with the same bits. `used`, bool [B, L], is false for those to leave out; None for all.
+    A byte has 7 bits of the number, the lowest first, and a bit that is 1 if another byte follows. A negative number is
+    encoded as the unsigned number of 64 bits with the same bits. `used`, bool [B, L], is false for the integers to
+    leave out; None uses all.
 
-    Returns the bytes, uint8 [B, W], and which of them belong to the varints, bool [B, W], or None for all.
+    Returns the bytes, uint8 [B, W], and bool [B, W], true for the bytes that belong to the varints; None if all do.
     """
     count, length = values.shape
     smallest, largest = (int(values.min()), int(values.max())) if values.size else (0, 0)
@@ -146,9 +147,9 @@ def encode_varints(values: np.ndarray, used: np.ndarray | None = None) -> tuple[
 
 
 def messages(table: Mapping[str, str]) -> dict[str, type]:
-    """Makes classes of protobuf, since TensorFlow's own take seconds to import.
+    """Makes classes of protobuf, because TensorFlow's own classes take seconds to import.
 
-    `table`: name of a message -> its fields with commas between them: name, number, type; * for a repeated one.
+    `table`: name of a message -> its fields with commas between them: name, number, type; * for a repeated field.
     """
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # late: not every script needs it
 
@@ -183,7 +184,7 @@ def _example() -> type:
 
 
 def parse(data: bytes) -> dict[str, np.ndarray]:
-    """The features of an Example that are numbers: name -> int64 or float32 [L]. Raises NotAnExample."""
+    """Returns the numeric features of an Example: name -> int64 or float32 [L]. Raises NotAnExample."""
     from google.protobuf import message
 
     try:

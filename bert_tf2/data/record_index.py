@@ -1,8 +1,8 @@
-"""Where the records of TFRecord files are: in runs of 1024, at which reading can begin; kept in a file.
+"""An index of the records of TFRecord files: runs of 1024 records, at whose first record reading can begin.
 
-`.records-index.json` stands beside the records, or in the output folder if nothing can be written there, so that
-neither a later start nor another worker reads the records for it. A file of records counts as known while its size and
-time of change are those of when it was read. A training verifies the checksums again as it reads.
+The index is kept in `.records-index.json` beside the records, or in the output folder if the records' folder cannot be
+written. A later start and the other workers then need not read the records to index them. A file of records counts as
+known while its size and time of change are unchanged. A training run verifies the checksums again as it reads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bert_tf2.support import files, progress
 from bert_tf2.support.errors import UserError
 
 RUN = 1024
-"""The records of a run; the last one of a file may have fewer."""
+"""The records of a run; the last run of a file may have fewer."""
 NAME = ".records-index.json"
 _SMALLEST = 100_000_000  # bytes
 _READERS = 8
@@ -42,11 +42,11 @@ class RecordIndex:
     paths: tuple[str, ...]  # the files, sorted, so that the order in which they are given does not matter
     files: np.ndarray  # int64 [R], the number of the file of each run
     offsets: np.ndarray  # int64 [R], the byte of the file at which the run begins
-    starts: np.ndarray  # int64 [R], the number of its first record in the file, from 0
-    counts: np.ndarray  # int64 [R], its records
-    sizes: np.ndarray  # int64 [R], their bytes, uncompressed
-    checksums: tuple[int, ...]  # of the content of each file
-    packed: tuple[bool, ...]  # whether each file is an archive of gzip
+    starts: np.ndarray  # int64 [R], the number of the run's first record in the file, from 0
+    counts: np.ndarray  # int64 [R], the number of records in the run
+    sizes: np.ndarray  # int64 [R], the bytes of the run's records, uncompressed
+    checksums: tuple[int, ...]  # the checksum of each file's content
+    packed: tuple[bool, ...]  # whether each file is compressed by gzip
 
     @property
     def total(self) -> int:
@@ -55,18 +55,18 @@ class RecordIndex:
 
     @property
     def description(self) -> str:
-        """Tells these records from others: their number, and a checksum of all of them."""
+        """Identifies these records by their number and a checksum of all of them."""
         numbers = np.concatenate([self.files, self.counts, self.sizes, np.array(self.checksums, np.int64)])
         checksum = google_crc32c.value(numbers.tobytes())
         return f"{self.total} records in {len(self.paths)} files ({checksum:08x})"
 
 
 Runs = Sequence[int]
-"""The runs of a file, as they are kept: its records, the form of the first one (`records.form_of`), a checksum of the
-checksums that stand behind the records, whether it is an archive of gzip, and the bytes of each run."""
+"""The runs of a file, as they are kept: the number of records, the form of the first record (`records.form_of`), a
+checksum of the records' checksums, whether the file is compressed by gzip, and the bytes of each run."""
 
 _State = tuple[int, float]
-"""The size of a file and its time of change, 0 where that is unknown, which makes the file unknown."""
+"""The size of a file and its time of change. A time of 0 is unknown, and such a file is read again each time."""
 
 
 def read_index(paths: Sequence[str]) -> RecordIndex:
@@ -75,7 +75,10 @@ def read_index(paths: Sequence[str]) -> RecordIndex:
 
 
 def find_change(index: RecordIndex) -> UserError | None:
-    """The first file that does not hold the records of the index any more; or None. Reads them all."""
+    """Reads all files and returns an error about the first whose records are not the index's any more.
+
+    None if there is no such file.
+    """
     for number, path in enumerate(index.paths):
         of_file = index.files == number
         before = int(index.counts[of_file].sum()), index.checksums[number], index.sizes[of_file].tolist()
@@ -99,16 +102,17 @@ def read(
     check: Callable[[Mapping[str, int], Sequence[str]], None] | None = None,
     smallest: int = _SMALLEST,
 ) -> tuple[RecordIndex, list[str]]:
-    """The index of record files, of which those that are not known are read.
+    """Returns the index of record files. Reads only the files that a kept index does not know.
 
     Args:
       output_dir: where the index is kept if it cannot be kept beside the first file.
-      keep: whether to write what was read; one worker of several does.
+      keep: whether to write the index; of several workers, one does.
       check: is called before anything is kept, with the number of records of each file that was read, and with one file
         for each form of first records.
-      smallest: records of fewer bytes are read anew: that takes a second at most, and leaves no file in the folder.
+      smallest: the index of records of fewer bytes is not kept: reading them again takes a second at most, and no file
+        is left in their folder.
 
-    Returns the index, equal to that of `read_index`; and the files that were read for it.
+    Returns the index, equal to `read_index(paths)`, and the files that were read for it.
     """
     paths = tuple(sorted(paths))
     places = [os.path.join(folder, NAME) for folder in (os.path.dirname(paths[0]), output_dir)]
@@ -133,14 +137,14 @@ def read(
 def keep(known: Mapping[str, Runs], smallest: int = _SMALLEST) -> None:
     """Keeps the index of new records, path -> `runs_of`, if their folder allows it. `smallest`: see `read`."""
     with contextlib.suppress(*_DAMAGE):
-        _assemble([*known], known)  # fails if they make no sense
+        _assemble([*known], known)  # fails if the runs make no sense
         states = _states([*known])
         place = os.path.join(os.path.dirname(next(iter(known))), NAME)
         _save({path: (states[path], runs) for path, runs in known.items()}, [place], smallest)
 
 
 def runs_of(path: str) -> Runs:
-    """Reads a file for its runs."""
+    """Reads a file and returns its runs."""
     begins: list[int] = []  # byte offsets of the records RUN * 0, RUN * 1, ...
     count, size, form, checksum = 0, 0, 0, 0
     packed = files.is_archive(path)
@@ -192,7 +196,7 @@ def _assemble(paths: Sequence[str], known: Mapping[str, Runs]) -> RecordIndex:
 
 
 def _load(place: str) -> dict[str, tuple[_State, Runs]]:
-    """What a file knows; nothing if it is damaged or of another version."""
+    """Returns the content of an index file; empty if the file is missing, damaged or of another version."""
     try:
         if not files.exists(place):
             return {}
@@ -209,14 +213,14 @@ def _head(rows: bytes) -> bytes:
 
 
 def _save(known: dict[str, tuple[_State, Runs]], places: Sequence[str], smallest: int) -> None:
-    """Adds what is known to the first place that can be written, unless the files have fewer bytes than `smallest`."""
+    """Adds known runs to the first place that can be written, unless the records have fewer bytes than `smallest`."""
     if sum(size for (size, _), _ in known.values()) < smallest:
         return
     mine = {_key(path): row for path, row in known.items()}
     for place in places:
         with contextlib.suppress(UserError, OSError):
             files.make_directory(os.path.dirname(place))
-            # Other records of the folder are known there; those that are gone would stay forever.
+            # The place also has the runs of other records. Entries of deleted files are dropped, or they would stay.
             others = {name: row for name, row in _load(place).items() if files.is_remote(name) or os.path.exists(name)}
             every = {name: [*state, *runs] for name, (state, runs) in (others | mine).items()}
             rows = json.dumps(every).encode()

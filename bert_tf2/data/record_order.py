@@ -1,14 +1,14 @@
-"""Reads the records of TFRecord files as batches, and in what order.
+"""Reads the records of TFRecord files as batches, in the order of the files or shuffled.
 
-For training, the order is a function of (seed, epoch, position), so that reading can go on where an earlier run ended:
+The shuffled order is a function of (seed, epoch, position), so that reading can continue where an earlier run ended:
 
     files    -> runs of 1024 consecutive records (`record_index`)
     an epoch -> all runs in the order that the seed and the epoch decide
              -> cut into windows of 16 runs' length, each shuffled: seed, epoch, number of the window
 
 So a window holds records from sixteen places of the corpus, and every epoch holds every record once. No iterator has a
-state to be saved: `shuffled(index, seed, first)` begins at the `first`-th record of the endless order, and reads no
-more than the window that holds it. The reference draws from a buffer of 100 records, an order that cannot be continued.
+state to be saved: `shuffled(index, seed, first)` begins at the `first`-th record of the endless order, and reads only
+the window that holds this record. The reference draws from a buffer of 100 records, an order that cannot be continued.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from bert_tf2.support.errors import and_more
 
 WINDOW = 16 * RUN
 """The records that are shuffled together; they are in memory at the same time."""
-_COMPRESSIONS = ("", "GZIP")  # of a file that is no archive, or one
+_COMPRESSIONS = ("", "GZIP")  # TensorFlow's names, by whether gzip compressed the file
 _BUFFER_BYTES = 1 << 18
 _READERS = 32  # a store of objects answers slowly
-# Of batches of rows of like length. A window is in memory at once. A larger one has less padding.
+# The window from which batches of rows of like length are made. A window is in memory at once; a larger window gives
+# less padding.
 _BATCHES_OF_WINDOW = 128
 _ROWS_OF_WINDOW = 1 << 14  # at most, unless a batch is larger
 
@@ -41,9 +42,9 @@ PLACES = "places"
 
 
 def _opened(path, compression, offset=0):
-    """The records of a file from a byte on; the arguments are tensors. Within a dataset."""
-    # tf.data.TFRecordDataset has no argument for the offset. This operation works only within a function of another
-    # dataset: TensorFlow 2.21 cannot serialize one that stands alone.
+    """The records of a file from a byte on; the arguments are tensors. Call it only inside a function of a dataset."""
+    # tf.data.TFRecordDataset has no argument for the offset. This operation works only inside a function of another
+    # dataset, because TensorFlow 2.21 cannot serialize such a dataset by itself.
     records = tf.raw_ops.TFRecordDatasetV2(
         filenames=[path],
         compression_type=compression,
@@ -54,7 +55,7 @@ def _opened(path, compression, offset=0):
 
 
 def unshuffled(paths: Sequence[str]):
-    """The records in the order of the files, once; as `shuffled` gives them, with epoch 0."""
+    """The records in the order of the files, once, in the form that `shuffled` returns, with epoch 0."""
     ranks = {path: rank for rank, path in enumerate(sorted(paths))}
     with ThreadPoolExecutor(_READERS) as readers:
         compressions = [_COMPRESSIONS[packed] for packed in readers.map(files.is_archive, paths)]
@@ -64,7 +65,7 @@ def unshuffled(paths: Sequence[str]):
 
 
 def _end_of_file():
-    """A dataset that fails when it is read: without it, an order that finds no record would have no end."""
+    """A dataset that fails when it is read. Without it, an endless order that finds no record would never end."""
 
     def fail(nothing):
         with tf.control_dependencies([tf.debugging.Assert(nothing != "", ["a file holds fewer records than before"])]):
@@ -74,7 +75,7 @@ def _end_of_file():
 
 
 def _numbered(records, epoch, file, start):
-    """Several records of a file at a time, with their origins; the first one has the number `start`."""
+    """Several records of a file at a time, with their origins; the first record has the number `start`."""
 
     def number(part, data):
         numbers = start + part * RUN + tf.range(tf.size(data, tf.int64))
@@ -96,7 +97,7 @@ def shuffled(index: RecordIndex, seed: int, first: int = 0, *, endless: bool = T
       A dataset of some records at a time, [N], for `rebatch`: strings, and their origins, a dict of int64: "epoch", how
       often all records were read before; "file", the number of the file among the sorted paths; "record", the number of
       the record in the file. All count from 0. A file with fewer records than in the index ends the iteration with an
-      InvalidArgumentError; `record_index.find_change` names it.
+      InvalidArgumentError; `record_index.find_change` names the file.
     """
     paths, compressions = tf.constant(index.paths), tf.constant([_COMPRESSIONS[packed] for packed in index.packed])
     files, offsets, starts, counts = map(tf.constant, (index.files, index.offsets, index.starts, index.counts))
@@ -132,7 +133,7 @@ def shuffled(index: RecordIndex, seed: int, first: int = 0, *, endless: bool = T
 
 
 class Share(NamedTuple):
-    """The rows of each batch that one of several processes reads, so that all of them together read each row once.
+    """The rows of each batch that one of several processes reads. All processes together read each row once.
 
     A batch of B rows is cut into `count` parts whose sizes differ by one at most.
     """
@@ -142,7 +143,7 @@ class Share(NamedTuple):
     count: int  # the number of parts of all processes
 
     def take(self, batches, batch_size: int):
-        """A dataset of this share's parts of the elements of a dataset, each of which has B rows, B >= `count`."""
+        """Cuts this share's parts out of each batch of a dataset; a batch has B rows, B >= `count`."""
         ends = [batch_size * number // self.count for number in range(self.first, self.first + self.parts + 1)]
 
         def cut(*batch):
@@ -156,7 +157,7 @@ class Share(NamedTuple):
 
 
 def where(index: RecordIndex, seed: int, first: int, count: int) -> str:
-    """Names the files and records, counted from 1, of some examples of the order of `shuffled`, for a message."""
+    """Names the files and records, counted from 1, of `count` examples in the order of `shuffled`, for a message."""
     _, origin = next(iter(shuffled(index, seed, first).rebatch(count)))
     found: dict[int, list[int]] = {}
     for file, record in zip(origin["file"].numpy(), origin["record"].numpy(), strict=True):
@@ -166,7 +167,7 @@ def where(index: RecordIndex, seed: int, first: int, count: int) -> str:
 
 
 def _fold(seed, number):
-    """Another seed, int64 [2], for each number."""
+    """A different seed, int64 [2], for each number."""
     return tf.random.experimental.stateless_fold_in(seed, tf.cast(number, tf.int64), alg="philox")
 
 
@@ -176,13 +177,13 @@ def _permutation(count, seed):
     return tf.cast(tf.argsort(drawn, stable=True), tf.int64)
 
 
-# Batches with little padding: cut to their longest row, or of rows of like length
+# Batches with little padding: cut to their longest row, of rows of like length, or packed
 
 
 def cut_to_longest(batch: Mapping[str, Any], wide: Container[str], multiple: int) -> dict[str, Any]:
-    """Drops columns of the tensors `wide`, [B, F], that are padding in every row, up to a multiple of so many columns.
+    """Drops the last columns of the tensors `wide`, [B, F], if they are padding in every row.
 
-    Attention gives padding no weight, so outputs do not change.
+    The new width is a multiple of `multiple`, or F. Attention gives padding no weight, so outputs do not change.
     """
     used = tf.where(tf.reduce_any(batch["input_mask"] > 0, axis=0))  # columns with a token in any row
     length = tf.maximum(tf.reduce_max(tf.concat([used, [[0]]], 0)) + 1, 1)
@@ -199,11 +200,11 @@ def of_like_length(windows, batch_size: int):
 
     Args:
       windows: a dataset of dicts of [rows, ...] with `input_mask`.
-      batch_size: the least number of rows in a batch; the last one of a window may have fewer. The shorter its rows,
-        the more a batch has: as many tokens as `batch_size` rows of the full length.
+      batch_size: the least number of rows in a batch; the last batch of a window may have fewer. A batch of short rows
+        has more rows: as many tokens as `batch_size` rows of the full length.
 
     Returns:
-      A dataset of dicts with the further feature PLACES.
+      A dataset of dicts with the additional feature PLACES.
     """
 
     def divided(number, window):
@@ -234,10 +235,10 @@ def of_like_length(windows, batch_size: int):
 def put_back(
     found: Iterable[Mapping[str, np.ndarray]], batch_size: int, no_score: float
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Puts batches of `of_like_length`, or what was computed for them, into batches in the order of the windows.
+    """Puts batches of `of_like_length`, or the outputs computed for them, into batches in the order of the windows.
 
     Rows that are shorter than others of their batch are filled: whole numbers with 0, which is padding, others with
-    `no_score`, so that a position that was not computed is no answer.
+    `no_score`, so that a position that was not computed cannot be an answer.
     """
     for _, window in itertools.groupby(found, key=lambda batch: batch[PLACES][0, 0]):
         parts = list(window)
@@ -259,7 +260,7 @@ def _stacked(rows: Sequence[np.ndarray], no_score: float) -> np.ndarray:
 
 
 _PACKERS = 4  # each packs about 25,000 examples in a second
-_SIZES_OF_ROWS = 16  # so many numbers of rows are possible, of which two to five are usual
+_SIZES_OF_ROWS = 16  # the number of possible row counts; two to five of them are usual
 
 
 def with_packed_rows(batches, parts: int = 1):
@@ -268,20 +269,20 @@ def with_packed_rows(batches, parts: int = 1):
 
 
 def packed(batch: Mapping[str, Any], parts: int = 1) -> dict[str, Any]:
-    """Chooses the places of examples in rows that several of them share: the longest example first, in the first row
+    """Chooses the places of examples in rows that several examples share: the longest example first, in the first row
     with room for it.
 
-    Each example gets the places up to its last token, or a whole row if it has none. The number of rows is rounded up,
-    so that there are few different ones, and is never larger than that of the examples.
+    Each example gets the places up to its last token, or a whole row if it has no token. The number of rows is rounded
+    up, so that there are few different row counts, and is never larger than the number of examples.
 
     Args:
       batch: features with `input_mask`, int [B, F].
-      parts: the parts of the batch that are computed one after the other; each has rows of its own.
+      parts: the parts of the batch that are computed one after the other; each part has rows of its own.
 
     Returns:
-      The features, and those of records.PACKED: int32 [parts * R, F], for each place the number of its token among
-      those of the part, [B / parts * F], or -1; and int32 [B], the place of each example's first token among those of
-      the part, [R * F].
+      The features, and two more, named in records.PACKED. The first, int32 [parts * R, F], has for each place the
+      number of its token among the tokens of the part, [B / parts * F], or -1. The second, int32 [B], has the place of
+      each example's first token among the places of the part, [R * F].
     """
     mask = batch["input_mask"]
     width = tf.shape(mask)[1]
@@ -292,7 +293,7 @@ def packed(batch: Mapping[str, Any], parts: int = 1) -> dict[str, Any]:
     step = -(-count // _SIZES_OF_ROWS)
     size = tf.minimum(-(-needed // step) * step, count) * width  # the places of a part
     begins = tf.reshape(firsts + tf.range(parts)[:, tf.newaxis] * size, [-1])  # among the places of all parts
-    # At each place, the example that begins there or before it, and the number of the token in it.
+    # `example`: for each place, the example that begins there or before it. `token`: the number of the token in it.
     marks = tf.tensor_scatter_nd_add(tf.fill([parts * size], 0), begins[:, tf.newaxis], tf.ones_like(begins))
     example = tf.gather(tf.argsort(begins), tf.cumsum(marks) - 1)
     token = tf.range(parts * size) - tf.gather(begins, example)
@@ -302,14 +303,17 @@ def packed(batch: Mapping[str, Any], parts: int = 1) -> dict[str, Any]:
 
 
 def _first_fit(lengths, width):
-    """int32 [parts, count] -> the place of the first token of each example, [parts, count]; the most rows of a part."""
+    """Places examples of the given lengths, int32 [parts, count].
+
+    Returns the place of each example's first token, [parts, count], and the largest number of rows of a part.
+    """
     parts, count = tf.unstack(tf.shape(lengths))
     order = tf.argsort(lengths, stable=True, direction="DESCENDING")
     columns = tf.transpose(tf.gather(lengths, order, batch_dims=1))  # [count, parts]
 
     def place(number, free, firsts):
         length = columns[number][:, tf.newaxis]
-        row = tf.argmax(tf.cast(free >= length, tf.int8), axis=1, output_type=tf.int32)  # the first one with room
+        row = tf.argmax(tf.cast(free >= length, tf.int8), axis=1, output_type=tf.int32)  # the first row with room
         first = row * width + width - tf.gather(free, row, batch_dims=1)
         return number + 1, free - tf.one_hot(row, count, dtype=tf.int32) * length, firsts.write(number, first)
 
@@ -319,10 +323,10 @@ def _first_fit(lengths, width):
     return firsts, tf.reduce_max(tf.reduce_sum(tf.cast(free < width, tf.int32), axis=1))
 
 
-# All of it
+# The whole pipeline
 
 
-@tf.autograph.experimental.do_not_convert  # has no loops over tensors, and the conversion takes seconds
+@tf.autograph.experimental.do_not_convert  # it has no loops over tensors, and the conversion takes seconds
 def read_records(
     paths: Sequence[str],
     kind: RecordKind,
@@ -347,18 +351,19 @@ def read_records(
       sizes: the value of every size that `kind` names, e.g. {"max_seq_length": 128, "vocab_size": 30522, ...}.
       batch_size: examples per batch, over all replicas.
       shuffle_seed: shuffles the records, see `shuffled`; None for the order of the files.
-      first: with `shuffle_seed`, the number of examples that were read before; reading goes on behind them.
+      first: with `shuffle_seed`, the number of examples that were read before; reading continues behind them.
       share: the rows of each batch that this process reads, with `drop_remainder`; None for all.
       repeat: whether to repeat the records endlessly. A batch may then contain the last and the first records.
       pad_to_max_length: False cuts each batch to its longest row.
-      width_multiple: the width of such a batch is a multiple of this, or the whole width; for few different widths.
+      width_multiple: with pad_to_max_length=False, a batch's width is a multiple of this number, or the whole width, so
+        that there are few different widths.
       like_lengths: with pad_to_max_length=False, whether to read batches of rows of like length; see `of_like_length`.
-      transform: makes another batch of each batch, in which features whose number of values varies are RaggedTensors,
-        and of the origins of its records: the dict of `shuffled`, each int64 [B].
+      transform: a function (batch, origins) -> batch. In its argument, features whose number of values varies are
+        RaggedTensors; the origins are the dict of `shuffled`, each int64 [B].
 
     Returns:
       A tf.data.Dataset of dicts: features of length 1 as [B], the others as [B, length]; int32 or float32. An invalid
-        record stops the iteration with a TensorFlow error; `find_fault` then finds the record.
+        record stops the iteration with a TensorFlow error; `records.find_fault` then names the record.
     """
     check_first_records(paths, kind, sizes, must_have_some=repeat)
 
@@ -385,7 +390,7 @@ def read_records(
 
 
 def _parse(serialized, kind: RecordKind, sizes: Sizes) -> dict:
-    """Parses serialized Examples [B] into a batch, and checks every value against its limits."""
+    """Parses serialized Examples [B] into a batch and checks every value against its limits."""
     spec = {
         name: tf.io.RaggedFeature(feature.dtype, row_splits_dtype=tf.int64)
         if feature.varies
@@ -400,7 +405,8 @@ def _parse(serialized, kind: RecordKind, sizes: Sizes) -> dict:
             values, lengths = values.flat_values, values.row_lengths()
             right = (lengths > 0) & (lengths <= sizes.get(feature.length, feature.length))
             checks.append(tf.debugging.Assert(tf.reduce_all(right), [f"{name} has too many values or none"]))
-        # On a GPU, an index out of range would return zeros, not fail. Comparisons with NaN are false: out of range.
+        # Without this check, a GPU returns zeros for an index out of range and does not fail. Comparisons with NaN are
+        # false, so NaN counts as out of range.
         if feature.exclusive_maximum is not None:
             limit = sizes.get(feature.exclusive_maximum, feature.exclusive_maximum)
             fits = (values >= feature.minimum) & (values < limit)

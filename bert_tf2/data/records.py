@@ -1,11 +1,11 @@
-"""The kinds of records, one table of features for each; and records written and checked by these tables.
+"""The kinds of records, with a table of features for each kind. Records are written and checked by these tables.
 
 A record is a `tf.train.Example`. Only the tables define the names, types and lengths of its features. The checks need
 no TensorFlow:
 
-find_fault           what is wrong with files that training could not read, whose sizes the flags state
-check_first_records  the same of the first records, before a training
-read_all             an inspection: kind and sizes are those of the first record
+find_fault           finds the first invalid record of files that training could not read; the flags give the sizes
+check_first_records  checks the first records before a training run; the flags give the sizes
+read_all             reads all records for an inspection; the first record decides kind and sizes
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Feature:
     dtype: str  # "int64" or "float32"
     length: int | str  # the number of values, as a number or as the name of a size
     minimum: float = 0  # the smallest allowed value
-    # every value must be smaller than this number or size, so NaN is not allowed; None for no limit
+    # every value must be smaller than this number or size, so NaN is not allowed; None if there is no limit
     exclusive_maximum: float | str | None = None
     varies: bool = False  # whether a record may have fewer values, at least one
 
@@ -78,9 +78,10 @@ _UNMASKED = {
     "segment_lengths": Feature("int64", "type_vocab_size", minimum=2, exclusive_maximum=1 << 20, varies=True),
 }
 
-# Of create_pretraining_data.py --dynamic_masking, for which training draws the masks. A record has nothing that can be
-# computed, and a third of the bytes of one with masks: the ids of [CLS] A [SEP] B [SEP] without padding, the number of
-# tokens of [CLS] A [SEP] and of B [SEP] or of a single segment, and for pairs whether B is random.
+# create_pretraining_data.py --dynamic_masking writes these records, and training draws the masks. Such a record omits
+# all that can be computed, and has a third of the bytes of a record with masks: the ids of [CLS] A [SEP] B [SEP]
+# without padding; the number of tokens of [CLS] A [SEP] and of B [SEP], or of a single segment; for pairs whether B is
+# random.
 UNMASKED_WORDS = RecordKind("unmasked pretraining", _UNMASKED)
 UNMASKED = RecordKind(
     "unmasked pretraining", {**_UNMASKED, "next_sentence_labels": Feature("int64", 1, exclusive_maximum=2)}
@@ -120,9 +121,9 @@ _ROWS_AT_ONCE = 256
 
 
 def columns(kind: RecordKind, rows: Sequence[Mapping[str, Sequence]]) -> dict[str, np.ndarray]:
-    """The features of some rows (feature name -> values, as many in each row), as `example.encode` takes them.
+    """The features of some rows (feature name -> values, equally many in each row), as `example.encode` takes them.
 
-    Raises TypeError for no number, or a fraction where the kind has integers.
+    Raises TypeError if a value is not a number, or a fraction where the kind has integers.
     """
     return {
         name: np.array([row[name] for row in rows]).astype(feature.dtype, casting="same_kind")
@@ -131,12 +132,12 @@ def columns(kind: RecordKind, rows: Sequence[Mapping[str, Sequence]]) -> dict[st
 
 
 def encode(kind: RecordKind, row: Mapping[str, Sequence]) -> bytes:
-    """Serializes a row; the same row gives the same bytes in every run."""
+    """Serializes a row. The same row gives the same bytes in every run."""
     return example.encode(columns(kind, [row]))[0]
 
 
 def write_records(path: str, kind: RecordKind, rows: Iterable[Mapping[str, Sequence]]) -> int:
-    """Writes rows (feature name -> values) to a TFRecord file, complete or absent; returns their number."""
+    """Writes rows (feature name -> values) to a TFRecord file, complete or absent; returns the number of rows."""
     count, rows = 0, iter(rows)
     with tfrecords.writing(path) as (append,):
         while some := [*itertools.islice(rows, _ROWS_AT_ONCE)]:
@@ -148,10 +149,10 @@ def write_records(path: str, kind: RecordKind, rows: Iterable[Mapping[str, Seque
 # Checking
 
 _SEGMENTS = 2  # BERT's type_vocab_size
-_MOST_IDS = 10_000_000  # without a vocabulary
-_FILES_TO_CHECK = 100  # a corpus may consist of thousands of remote ones
+_MOST_IDS = 10_000_000  # the limit of ids without a vocabulary
+_FILES_TO_CHECK = 100  # a corpus may consist of thousands of remote files
 _SIZES_OF_MODEL = ("vocab_size", "type_vocab_size")
-# What to do about a record that lacks a feature.
+# Advice to a user whose record lacks a feature.
 _ADVICE = {"next_sentence_labels": ", so it is for masked words only; give --objective=mlm"}
 
 Sizes = Mapping[str, int]
@@ -169,9 +170,10 @@ class Record(NamedTuple):
 
 
 def read_all(paths: Sequence[str], vocab_size: int | None = None) -> Iterator[Record]:
-    """Yields the records of several files in order: of one kind and the same lengths, those of the first record.
+    """Yields the records of several files in order. Raises UserError for an invalid record.
 
-    `vocab_size`: every id must be smaller; None if it is unknown.
+    All records must have the kind and the lengths of the first record. `vocab_size`: every id must be smaller; None if
+    the size is unknown.
     """
     kind: RecordKind | None = None
     sizes = {"type_vocab_size": _SEGMENTS, "vocab_size": _MOST_IDS if vocab_size is None else vocab_size}
@@ -187,16 +189,19 @@ def read_all(paths: Sequence[str], vocab_size: int | None = None) -> Iterator[Re
 
 
 def _look_at_first(block: tfrecords.Block) -> tuple[RecordKind, Sizes]:
-    """The kind of the first record, and the sizes that its table names: {"max_seq_length": 128, ...}."""
+    """Returns the kind of the first record, and the sizes that the kind's table names: {"max_seq_length": 128, ...}.
+
+    Raises UserError if the record is of no kind.
+    """
     place = f"{block.path}, record {block.first}"
     try:
         found = example.parse(block.record(0))
     except example.NotAnExample:
-        raise UserError(f"{place}: is no tf.train.Example; make the file again") from None
+        raise UserError(f"{place}: is not a tf.train.Example; make the file again") from None
     kind = kind_of(found)
     if kind is None:
         raise UserError(
-            f"{place}: is no record of this project, which would have input_ids, and masked_lm_positions, label_ids"
+            f"{place}: is not a record of this project, which would have input_ids, and masked_lm_positions, label_ids"
             f" or unique_ids, for example (found: {and_more(sorted(found), 8) or 'nothing'})"
         )
     sizes: dict[str, int] = {}
@@ -207,7 +212,7 @@ def _look_at_first(block: tfrecords.Block) -> tuple[RecordKind, Sizes]:
 
 
 def form_of(block: tfrecords.Block) -> int:
-    """Tells the kind and the lengths of the first record from others; 0 if that is of no kind."""
+    """Returns a hash of the first record's kind and lengths, 0 if the kind is unknown."""
     try:
         kind, sizes = _look_at_first(block)
     except UserError:
@@ -216,6 +221,7 @@ def form_of(block: tfrecords.Block) -> int:
 
 
 def kind_of(found: Values) -> RecordKind | None:
+    """Returns the kind of a record with these values, None if the kind is unknown."""
     if "segment_lengths" in found:
         return UNMASKED if "next_sentence_labels" in found else UNMASKED_WORDS
     if "input_ids" not in found:
@@ -241,11 +247,11 @@ def check_first_records(paths: Sequence[str], kind: RecordKind, sizes: Sizes, mu
             check(block, 0, kind, sizes)
             some = True
     if must_have_some and not some and not any(map(any, map(tfrecords.read_blocks, paths[_FILES_TO_CHECK:]))):
-        raise _no_records(paths)  # tf.data would search forever for a first record
+        raise _no_records(paths)  # otherwise tf.data would search forever for a first record
 
 
 def find_fault(paths: Sequence[str], kind: RecordKind, sizes: Sizes) -> UserError | None:
-    """An error that names the first invalid record and the reason, or None if all are valid; reads them all."""
+    """Reads all records. Returns an error that names the first invalid record and the reason, None if all are valid."""
     blocks = (block for path in paths for block in tfrecords.read_blocks(path))
     try:
         count = sum(1 for block in blocks for row in range(len(block)) if check(block, row, kind, sizes))
@@ -259,23 +265,24 @@ def _no_records(paths: Sequence[str]) -> UserError:
 
 
 def check(block: tfrecords.Block, row: int, kind: RecordKind, sizes: Sizes, inspects: bool = False) -> Record:
-    """A record of a block; raises UserError if it is invalid. A limit that is not in `sizes` is not checked.
+    """Returns a record of a block. Raises UserError if the record is invalid.
 
-    `inspects`: the sizes are those of the first record; what no training depends on is checked, too.
+    A limit that is not in `sizes` is not checked. `inspects`: whether the sizes come from the first record, as in
+    `read_all`; then values on which no training depends are checked, too.
     """
     number = block.first + row
     try:
         found = example.parse(block.record(row))
         problem = next(_problems(found, kind, sizes, inspects), None)
     except example.NotAnExample:
-        problem = f"is no tf.train.Example; a file of {kind.name} records is needed"
+        problem = f"is not a tf.train.Example; a file of {kind.name} records is needed"
     if problem:
         raise UserError(f"{block.path}, record {number}: {problem}")
     return Record(block.path, number, kind, {name: found[name] for name in kind.features})
 
 
 def _problems(found: Values, kind: RecordKind, sizes: Sizes, inspects: bool) -> Iterator[str]:
-    """What is wrong with a record. Each problem supposes that those before it are none."""
+    """Yields the problems of a record. Use only the first: each check supposes that the checks before it passed."""
     for name, feature in kind.features.items():
         values, length = found.get(name), feature.length
         size = sizes.get(length) if isinstance(length, str) else length
@@ -330,7 +337,7 @@ def _problems_of_masks(values: Values) -> Iterator[str]:
     if (mask[1:] > mask[:-1]).any():
         yield "input_mask has a 1 behind a 0"
     tokens = np.count_nonzero(mask)
-    if not tokens and values.get("is_real_example", [1])[0]:  # otherwise, it only fills up a batch
+    if not tokens and values.get("is_real_example", [1])[0]:  # a record that is not real only fills up a batch
         yield "input_mask has no 1: the record has no tokens"
     if "masked_lm_positions" in values:
         positions = values["masked_lm_positions"][values["masked_lm_weights"] > 0]

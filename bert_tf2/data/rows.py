@@ -38,13 +38,13 @@ def pack(
 
 
 def kept_lengths(length_a: int, length_b: int, room: int) -> tuple[int, int]:
-    """Returns how many tokens of a pair are kept: the longer text loses tokens, the second if both have as many."""
+    """Returns how many tokens of a pair are kept: the longer text loses tokens, the second if both are equally long."""
     kept_b = min(length_b, max(room // 2, room - length_a))
     return min(length_a, room - kept_b), kept_b
 
 
 def windows(total: int, room: int, stride: int) -> list[range]:
-    """Divides `total` tokens, 1 or more, into ranges of at most `room`, `stride` apart or `room` if that is less.
+    """Divides `total` tokens, 1 or more, into ranges of at most `room` tokens that start min(stride, room) apart.
 
     Raises ValueError if the stride or the room is below 1.
     """

@@ -30,7 +30,7 @@ _FOOTER = 4
 FRAME = _HEADER + _FOOTER
 """The bytes of a record in addition to its data."""
 _BLOCK_BYTES = 1 << 22  # large enough that numpy's calls do not count, small enough for the processor's cache
-_MOST_BYTES = 1 << 28  # thirty million tokens; protobuf allows 1 << 31
+_MOST_BYTES = 1 << 28  # of a record: thirty million tokens; protobuf allows 1 << 31
 _AGAIN = "make it again or copy it again"
 _FROM_TEXT = "create_pretraining_data.py makes records of text, to be given here"
 
@@ -44,7 +44,7 @@ def mask(checksum: int) -> int:
 
 
 def frames(records: Iterable[bytes]) -> bytes:
-    """The part of a file that these records make."""
+    """The bytes of these records in a file."""
     parts: list[bytes] = []
     for record in records:
         parts += (_header(len(record)), record, _checksum(record))
@@ -63,9 +63,9 @@ def _header(length: int) -> bytes:
 
 @contextlib.contextmanager
 def writing(*paths: str) -> Iterator[list[Callable[[Iterable[bytes]], None]]]:
-    """Opens files for writing, which appear under their names, complete, at the end of the context, or not at all.
+    """Opens files for writing. They appear under their names, complete, at the end of the context, or not at all.
 
-    Yields for each file a function that appends records to it.
+    Yields a list with one function for each file, which appends records to the file.
     """
     with files.complete_or_absent(*paths) as beside, contextlib.ExitStack() as stack:
         streams = [
@@ -96,15 +96,16 @@ class Block:
         return self.data[start : start + int(self.lengths[row])]
 
     def checksums(self) -> bytes:
-        """What stands behind the records in the file, 4 bytes each."""
+        """The checksums behind the records in the file, 4 bytes each."""
         ends = (self.starts + self.lengths)[:, np.newaxis] + np.arange(_FOOTER)
         return np.frombuffer(self.data, np.uint8)[ends].tobytes()
 
 
 def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[Block]:
-    """Yields the records of a TFRecord file, which gzip may have compressed, in blocks, and raises where it is damaged.
+    """Yields the records of a TFRecord file, which gzip may have compressed, in blocks.
 
-    A record that is longer than `block_bytes` makes its block as large as necessary.
+    Raises UserError at the first damaged record. A record that is longer than `block_bytes` makes its block as large as
+    necessary.
     """
     lengths_of_headers: dict[bytes, int] = {}
     number, rest, wanted = 1, b"", block_bytes
@@ -124,9 +125,10 @@ def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[Block]:
 
 
 def _walk(data: bytes, known: dict[bytes, int]) -> tuple[list[int], list[int], int, str | None]:
-    """The places and lengths of the complete records' data in bytes, the place of the rest, and what is wrong there.
+    """Returns the places and lengths of the complete records' data, the place of the rest, and the problem there.
 
-    `known`: the lengths of headers that were read before, as most records of a file have one of few lengths.
+    The problem is None if there is no problem. `known`: header -> length, of the headers that were read before, because
+    most records of a file have one of few lengths.
     """
     starts: list[int] = []
     lengths: list[int] = []

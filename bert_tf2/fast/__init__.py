@@ -1,1 +1,1 @@
-"""What makes BERT fast and changes no answer; `encoder.accelerate(model, plan)` puts it around a model."""
+"""Makes BERT fast without changing its answers; `encoder.accelerate(model, plan)` accelerates a model."""

@@ -1,4 +1,4 @@
-"""Blocks as functions of their variables: one graph for all of them, and activations that are computed again.
+"""Blocks as functions of their variables: one graph for all blocks, and activations that are computed again.
 
 A graph of twelve blocks has the same operations twelve times: TensorFlow builds, optimizes and places each of them
 before the first step. Blocks differ only in the values of their variables. So the operations of one block can be a
@@ -6,7 +6,7 @@ function of these values, which the graph calls twelve times.
 
 After Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016), a block can keep only its input, and compute
 its activations again in the backward pass. A second forward pass through all blocks would be a third of a step's
-arithmetic at most; that through two blocks in three is two ninths.
+arithmetic at most; a second pass through two blocks in three is two ninths.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import tensorflow as tf
 from bert_tf2.layers import DropoutSeeds, current_seeds, dropout_from
 
 Values = Sequence[tf.Tensor]
-# The values of a block's variables, states, and the layout for attention, a structure of tensors, to states.
+# (the values of a block's variables, states, the layout for attention as a structure of tensors) -> states
 BlockOfLayout = Callable[[Values, tf.Tensor, tuple], tf.Tensor]
-_KEPT = 3  # the activations of one block in so many
+_KEPT = 3  # the activations of every third block are kept
 
 
 def values_of(block: keras.layers.Layer) -> list[tf.Tensor]:
-    """The variables of a block as tensors, which functions of several replicas can take; with gradients."""
+    """The variables of a block as tensors, which have gradients and which functions of several replicas can take."""
     return [tf.convert_to_tensor(variable.value) for variable in block.variables]
 
 
 def with_values(run: Callable[[tf.Tensor, tuple], tf.Tensor], variables: Sequence[keras.Variable]) -> BlockOfLayout:
-    """`run`, a function of states and a layout, with the given values in place of those of these variables."""
+    """Makes `run`, a function of states and a layout, a function of the variables' values, too."""
 
     def call(values: Values, states: tf.Tensor, layout: tuple) -> tf.Tensor:
         with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
@@ -40,24 +40,24 @@ def with_values(run: Callable[[tf.Tensor, tuple], tf.Tensor], variables: Sequenc
 
 
 class SharedGraph:
-    """A `BlockOfLayout` for all blocks that are equal but for their variables: functions that the graph calls for each.
+    """A `BlockOfLayout` for blocks that differ only in their variables: functions that the graph calls for each block.
 
-    An object belongs to one pass through a model, within layers.dropout_from. The numbers that dropout draws are those
-    of separate blocks.
+    An object belongs to one pass through a model, inside layers.dropout_from. Dropout draws the same numbers as in
+    blocks with graphs of their own.
     """
 
     def __init__(self, run: BlockOfLayout):
-        """`run`: of one of the blocks."""
+        """`run`: the function of one of the blocks."""
         self._run = run
         self._functions: dict[tuple, tuple[Callable, Callable]] = {}  # by the known shape of the states
-        self._seeds = 0  # that a block makes
+        self._seeds = 0  # the number of seeds that a block makes
         self._zero: tf.Tensor | None = None
 
     def __call__(self, values: Values, states: tf.Tensor, layout: tuple) -> tf.Tensor:
         seeds = current_seeds()
         if self._zero is None:
-            # TensorFlow would make a function for every constant that is an argument, so the number of a seed must not
-            # be a constant: no optimization knows that this is 0.
+            # TensorFlow would make a function for every constant argument, so the number of a seed must not be a
+            # constant. This expression is always 0, but no optimization knows that.
             self._zero = tf.cast(seeds.seed[0] == seeds.seed[0] + 1, tf.int32)
         others = [*tf.nest.flatten(layout), seeds.seed, seeds.number + self._zero]
         if (shape := tuple(states.shape)) not in self._functions:
@@ -74,7 +74,7 @@ class SharedGraph:
         return compute(states, *values)
 
     def _graph_of(self, layout: tuple, count: int) -> Callable:
-        """A function of tensors: states, the values of `count` variables, those of a layout, a seed and its number."""
+        """A function of tensors: states, `count` values of variables, tensors of a layout, a seed and its number."""
 
         def compute(states, *others):
             *of_layout, seed, number = others[count:]
@@ -88,20 +88,20 @@ class SharedGraph:
 
 
 def _shared(function: Callable) -> Callable:
-    """A function in the graph. The attribute is TensorFlow's: it would replace each call with the operations."""
+    """A function in the graph. Without the attribute, TensorFlow would replace each call with the operations."""
     return tf.function(function, autograph=False, experimental_attributes={"_noinline": True})
 
 
-# Their results are small, and what they read can be large.
+# The results of these operations are small, and their inputs can be large.
 _OF_SHAPES = {"Shape", "ShapeN", "Size", "BroadcastGradientArgs"}
 
 
 def _forward_and_backward(compute: Callable, inputs: Sequence[tf.Tensor], sources: int) -> tuple[Callable, Callable]:
-    """Cuts the graph of a function and its gradient in two: what is computed before the gradient is known, and after.
+    """Cuts the graph of a function and its gradient in two: operations before and after the gradient is known.
 
-    TensorFlow would cut it by itself, but keep every tensor of which the second part uses only the shape, and others
-    that it does not use at all: a sixth more memory. `inputs` are tensors like the arguments of `compute`, of which the
-    first `sources` have gradients.
+    TensorFlow would cut the graph by itself, but also keep tensors whose shape alone the second part uses, and tensors
+    that the second part does not use at all: a sixth more memory. `inputs` are tensors like the arguments of `compute`;
+    the first `sources` of them have gradients.
 
     Returns (arguments -> result, tensors to keep), and (gradient of the result, kept tensors -> gradients).
     """
@@ -129,7 +129,7 @@ def _forward_and_backward(compute: Callable, inputs: Sequence[tf.Tensor], source
 
 
 def _kept(arguments: Sequence[tf.Tensor], output: tf.Tensor, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The tensors of the forward pass that the gradients are computed from."""
+    """The tensors of the forward pass from which the gradients are computed."""
     before = {argument.op for argument in arguments}.union(_needed_for([output.op], lambda op: True))
 
     def is_before(op: tf.Operation) -> bool:
@@ -141,7 +141,7 @@ def _kept(arguments: Sequence[tf.Tensor], output: tf.Tensor, gradients: Sequence
 
 
 def _needed_for(ops: Sequence[tf.Operation], counts: Callable[[tf.Operation], bool]) -> dict[tf.Operation, None]:
-    """These operations and all that they depend on, as far as they count; in the order in which they are found."""
+    """These operations and those they depend on for which `counts` is true; in the order in which they are found."""
     found, ways = dict.fromkeys(ops), [*ops]
     while ways:
         for tensor in ways.pop().inputs:
@@ -152,9 +152,9 @@ def _needed_for(ops: Sequence[tf.Operation], counts: Callable[[tf.Operation], bo
 
 
 def keeps_activations(blocks: int) -> list[bool]:
-    """Whether the activations of each block are kept: of one in three, and of the last, which are needed first.
+    """Whether each block keeps its activations: every third block does, counted from the last, which is needed first.
 
-    To keep none would leave about an eighth of the memory instead of a third, for half as much time again.
+    If no block kept them, about an eighth of the memory would be needed, not a third, for half as much time again.
     """
     return [(blocks - 1 - number) % _KEPT == 0 for number in range(blocks)]
 
@@ -162,7 +162,7 @@ def keeps_activations(blocks: int) -> list[bool]:
 def recomputed(run: Callable[[Values, tf.Tensor], tf.Tensor]) -> Callable[[Values, tf.Tensor], tf.Tensor]:
     """A function like `run` that keeps only its arguments for the backward pass.
 
-    The gradients are those of `run` itself, because both passes drop the same values.
+    The gradients are equal to the gradients of `run`, because both passes drop the same values.
     """
 
     def call(values: Values, states: tf.Tensor) -> tf.Tensor:
@@ -188,10 +188,10 @@ def recomputed(run: Callable[[Values, tf.Tensor], tf.Tensor]) -> Callable[[Value
 
 
 def _only_after(upstream: tf.Tensor) -> tf.Tensor:
-    """0, which is not known before the gradient `upstream` is.
+    """A 0 that is not known before the gradient `upstream` is known.
 
-    What depends on it can be neither computed in the forward pass nor recognized as equal to what was computed there:
-    otherwise TensorFlow or XLA would compute it once and keep it. (XLA ignores control dependencies.)
+    An operation that reads this 0 can be neither computed in the forward pass nor recognized as equal to an operation
+    there. Otherwise TensorFlow or XLA would compute it once and keep the result. (XLA ignores control dependencies.)
     """
     first = tf.reshape(upstream, [-1])[:1]
     return tf.cast(tf.reduce_any(tf.math.is_inf(first) & tf.math.is_nan(first)), tf.int32)

@@ -2,7 +2,7 @@
 
 TensorFlow reads and writes whole tensors for each operation: on a CPU, gelu takes five times as long as its arithmetic.
 XLA compiles a chain into one loop, again for every new shape, so this is done only in graphs whose shapes are fixed or
-few. The large matrix products are left to TensorFlow, which has the faster ones.
+few. TensorFlow computes the large matrix products, because it is faster at them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from bert_tf2 import layers
 
 
 def compiled_with_xla(function: Callable) -> Callable:
-    """Decorates a function of tensors, sequences, None or numbers whose operations XLA compiles into one if it pays.
+    """Decorates a function of tensors, sequences, None or numbers: XLA compiles its operations into one if that pays.
 
-    Elsewhere (outside a graph, where a shape is not known, in a TPU's program) it is the function itself. It has no
-    gradient: use it within tf.custom_gradient.
+    Outside a graph, with an unknown shape and in a TPU's program, the function itself is called. The compiled function
+    has no gradient: use it inside tf.custom_gradient.
     """
     kernel = tf.function(function, jit_compile=True, autograph=False)
 
@@ -37,7 +37,7 @@ _OF_THREAD = threading.local()  # TensorFlow builds the graph of each replica in
 
 @contextlib.contextmanager
 def few_sizes(are_few: bool) -> Iterator[None]:
-    """While a graph is built: whether sizes that are not known have few values in the many runs of this graph."""
+    """States, while a graph is built, whether its unknown sizes will have few values in the many runs of this graph."""
     before = getattr(_OF_THREAD, "few", False)
     _OF_THREAD.few = are_few
     try:

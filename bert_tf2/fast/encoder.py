@@ -1,4 +1,4 @@
-"""The way of a batch through a model with all that makes it fast."""
+"""`FastEncoder` computes a model's encoder with all accelerations of this folder."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ Layout = PaddedLayout | UnpaddedLayout | PackedLayout
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What to do besides the explicit gradients of `kernels`."""
+    """The accelerations to use besides the explicit gradients of `kernels`."""
 
-    # how padding is left out of the computation: "none", or in "groups", see `unpadding`. The outputs are the same
-    # within rounding, except for the states of padding, which are then zeros
+    # how padding is left out of the computation: "none" (it is computed), or in "groups", see `unpadding`. The outputs
+    # are the same within rounding, except for the states of padding, which are then zeros
     unpad: str = "none"
-    recompute: bool = False  # whether a training keeps of two blocks in three only the inputs; see `blocks`
-    share_graph: bool = False  # whether the graph of a training has the operations of a block once, for all
+    recompute: bool = False  # whether training keeps only the inputs of two blocks in three; see `blocks`
+    share_graph: bool = False  # whether the graph of training has the operations of a block once, for all blocks
 
 
 def accelerate(model: Model, plan: Plan) -> Model:
-    """Makes a model of `heads` compute its encoder as planned, with the same variables; returns that model."""
+    """Makes a model of `heads` compute its encoder as planned, with the same variables; returns the model."""
     model.encoder = faster(model.bert, plan)
     return model
 
 
 def faster(bert: modeling.BertModel, plan: Plan) -> FastEncoder | modeling.BertModel:
-    """The encoder as planned, with the same variables; one with a block of another class, or in float64, as it is."""
+    """The encoder as planned, with the same variables; `bert` itself if it is float64 or has other blocks."""
     is_plain = all(type(block) is modeling.TransformerBlock for block in bert.blocks)
     return FastEncoder(bert, plan) if is_plain and bert.variable_dtype == "float32" else bert
 
 
 @contextlib.contextmanager
 def accelerated(model: Model) -> Iterator[Model]:
-    """`accelerate` while a graph is traced, unless the model is already; afterwards it is as its user has it."""
+    """Accelerates a model, unless it is already, while a graph is traced; afterwards restores its encoder."""
     before = model.encoder
     try:
         yield accelerate(model, Plan()) if before is model.bert else model
@@ -56,7 +56,7 @@ def accelerated(model: Model) -> Iterator[Model]:
 
 
 class FastEncoder:
-    """Computes what a BertModel does, and is called like it; `computes_padding` as there."""
+    """Computes the same as a BertModel and is called like it; `computes_padding` has the same meaning there."""
 
     def __init__(self, bert: modeling.BertModel, plan: Plan):
         self.plan = plan
@@ -75,9 +75,9 @@ class FastEncoder:
         reads: tf.Tensor | None = None,
         packing: tuple[tf.Tensor, tf.Tensor] | None = None,
     ) -> modeling.BertOutput:
-        """See BertModel.call, and `heads._Model.encode` for `reads`: there alone, the last block computes all.
+        """See BertModel.call, and `heads._Model.encode` for `reads`, the positions that the last block computes.
 
-        `packing`: the features of data.record_order.packed, by which several examples are computed in a row.
+        `packing`: the features that data.record_order.packed adds, by which several examples share a row.
         """
         Contract().check("2", dropout_seed=dropout_seed)
         input_ids, mask, types = self._bert.check_inputs(input_ids, input_mask, token_type_ids)
@@ -88,7 +88,7 @@ class FastEncoder:
                 queries = batch.queries(tf.pad(tf.cast(reads, tf.int32), [[0, 0], [1, 0]]))  # [B, 1 + P]
             states = self._embed(batch.pack(input_ids), batch.pack(types), batch.positions)  # [B, F, D] or [T, D]
             *layers, last = self._run_blocks(states, batch, queries)
-            layers = [batch.spread(states) for states in layers]  # a graph computes only those that are used
+            layers = [batch.spread(states) for states in layers]  # a graph computes only the layers that are used
             last = batch.spread(last) if reads is None else last
         pooled_output = self._bert.pooler(last[:, 0])
         embedding_output, *others = layers
@@ -109,9 +109,12 @@ class FastEncoder:
     def _run_blocks(
         self, states: tf.Tensor, batch: Padded | Unpadded | Packed, queries: Queries | None
     ) -> list[tf.Tensor]:
-        """Returns the states that enter each block and leave the last one, there those of `queries`: [B, Q, D]."""
+        """Returns the states that enter each block, and the states that leave the last block.
+
+        With `queries`, only the queries' states leave the last block, [B, Q, D].
+        """
         trains = current_seeds() is not None
-        # Only in a training: what a model answers must not depend, by rounding, on whether it was trained just before.
+        # Only in training, because a model's answers must not depend, by rounding, on a training run just before.
         shared = None
         if trains and self.plan.share_graph and not tf.executing_eagerly() and self._are_alike():
             shared = SharedGraph(self._blocks[0].with_values())
@@ -132,7 +135,10 @@ class FastEncoder:
 
 
 class Block:
-    """A block with the parts of `kernels` in place of its own; see modeling.after_attention. Exports have others."""
+    """A block that computes with `kernels` in place of its own layers; see modeling.after_attention.
+
+    Exports use other parts.
+    """
 
     def __init__(self, layer: modeling.TransformerBlock):
         self.layer = layer
@@ -142,7 +148,10 @@ class Block:
         self.output_dense, self.output_norm = kernels.add_and_norm(layer.output_dense, layer.output_norm)
 
     def __call__(self, states: tf.Tensor, layout: Layout, queries: Queries | None = None) -> tf.Tensor:
-        """[B, F, D] or [T, D], of the layout, to the same; with `queries` to the states [B, Q, D] that are read."""
+        """States [B, F, D] or [T, D], as the layout has them, to states of the same shape.
+
+        With `queries`, the result is only the states that are read, [B, Q, D].
+        """
         read = queries.pick(states) if queries else states
         contexts = [
             kernels.attend(query, key, mask_scores, value, self.rate)
@@ -155,7 +164,10 @@ class Block:
     def split_heads(
         self, states: tf.Tensor, layout: Layout, read: tf.Tensor, queries: Queries | None
     ) -> list[Sequence[tf.Tensor]]:
-        """Query, key and value for each group of the layout; with `queries`, the query is of `read`, their states."""
+        """Query, key and value for each group of the layout; with `queries`, the query is made of `read`, their states.
+
+        Returns tensors [R, N, Q, H], [R, N, W, H] and [R, N, W, H] for each group.
+        """
         attention = self.layer.attention
         if queries is None:
             return layout.split_heads(kernels.query_key_value(attention, states), self.heads)

@@ -1,6 +1,6 @@
 """The operations of a block with explicit gradients, which keep less for the backward pass and move less memory.
 
-Each is the function of the same meaning in `layers` or `modeling`, which `tests/fast` compares. Automatic
+Each computes the same as a function in `layers` or `modeling`; `tests/fast` compares the two. Automatic
 differentiation would keep five more tensors of the widest shape [B, F, I] for gelu, six more of the states' size for
 each normalization, and three of the attention scores' size, which for long texts are the largest tensors of a block.
 """
@@ -17,8 +17,8 @@ from bert_tf2.fast.compiled import compiled_with_xla
 from bert_tf2.layers import GELU_CUBIC, GELU_SCALE, at_least_float32, current_seeds, dropout_words
 
 _kept = compiled_with_xla(layers.dropout_mask)
-# A bias is added by the loop that reads the product next, and its gradient summed by XLA. Within a bfloat16 product, it
-# takes half as long as the product itself (TensorFlow 2.21 on a CPU with AMX).
+# The loop that reads a product next adds the bias, and XLA sums the gradient of the bias. As a part of a bfloat16
+# product, the bias takes half as long as the product itself (TensorFlow 2.21 on a CPU with AMX).
 _sum_of_rows = compiled_with_xla(layers.sum_of_rows)
 
 
@@ -29,8 +29,8 @@ def _is_plain(layer: keras.layers.Layer, activation: Callable) -> bool:
 def query_key_value(attention: modeling.SelfAttention, states: tf.Tensor) -> Sequence[tf.Tensor]:
     """SelfAttention.query_key_value: [..., D] -> three of [..., D]; or, in narrow types, all side by side: [..., 3 D].
 
-    A wide product comes nearer to the rate of the machine. In float32, to put the kernels side by side takes longer
-    than that gains; on a TPU, the parts of the wide result have to be moved once more.
+    A wide product comes nearer to the rate of the machine. In float32, the time to put the kernels side by side is
+    longer than the time gained; on a TPU, the parts of the wide result have to be moved once more.
     """
     parts, scales = (attention.query, attention.key, attention.value), (attention.query_scale, 1.0, 1.0)
     if not _pays_side_by_side(attention, states):
@@ -39,7 +39,7 @@ def query_key_value(attention: modeling.SelfAttention, states: tf.Tensor) -> Seq
 
 
 def key_value(attention: modeling.SelfAttention, states: tf.Tensor) -> Sequence[tf.Tensor]:
-    """The last two of `query_key_value`: [..., D] -> two of [..., D]."""
+    """The last two results of `query_key_value`: [..., D] -> two of [..., D]."""
     if not _pays_side_by_side(attention, states):
         return attention.key(states), attention.value(states)
     return tf.split(_side_by_side((attention.key, attention.value), (1.0, 1.0), states), 2, axis=-1)
@@ -52,7 +52,7 @@ def _pays_side_by_side(attention: modeling.SelfAttention, states: tf.Tensor) -> 
 
 
 def _side_by_side(parts: Sequence[layers.Dense], scales: Sequence[float], states: tf.Tensor) -> tf.Tensor:
-    """What several layers, each with a factor, make of the same states: [..., D] -> [..., len(parts) D]."""
+    """The outputs of several layers, each with a factor, for the same states: [..., D] -> [..., len(parts) D]."""
     kernel = tf.concat([tf.cast(x.kernel.value * by, states.dtype) for x, by in zip(parts, scales, strict=True)], 1)
     bias = tf.concat([x.bias.value * by for x, by in zip(parts, scales, strict=True)], 0)
     return _add_bias(layers.product(states, kernel), bias)
@@ -70,7 +70,7 @@ def _biased(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
 
 
 def dense(layer: layers.Dense) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The layer, if its activation is gelu with that of this module."""
+    """The layer as a function; a plain layer with gelu is computed by this module's `biased_gelu`."""
     if not _is_plain(layer, layers.gelu):
         return layer
     return lambda x: biased_gelu(layer.product(x), tf.convert_to_tensor(layer.bias.value))
@@ -112,7 +112,7 @@ def norm(layer: layers.LayerNorm) -> Callable[[tf.Tensor], tf.Tensor]:
 def add_and_norm(
     dense: layers.Dense, norm: layers.AddAndNorm
 ) -> tuple[Callable[[tf.Tensor], tf.Tensor], Callable[[tf.Tensor, tf.Tensor], tf.Tensor]]:
-    """A layer and the AddAndNorm behind it: the first without its bias, which the second adds."""
+    """A layer and the AddAndNorm behind it as functions: the first leaves out its bias, which the second adds."""
     if not _is_plain(dense, tf.identity) or type(norm) is not layers.AddAndNorm:
         return dense, norm
 
@@ -126,7 +126,7 @@ def add_and_norm(
 def _normalized(
     layer: layers.LayerNorm, inputs: Sequence[tf.Tensor], words: tf.Tensor | None = None, rate: float | None = None
 ) -> tf.Tensor:
-    """LayerNorm of what `inputs` make; see `_forward`.
+    """LayerNorm of the sum of `inputs`; see `_forward`.
 
     The gradient keeps the inputs, the random numbers and two numbers for each state, and computes the rest again.
     """
@@ -141,7 +141,7 @@ def _normalized(
 
         return y, gradient
 
-    # As tensors: tf.custom_gradient refuses variables that several replicas have.
+    # The variables are passed as tensors, because tf.custom_gradient refuses variables that several replicas have.
     return compute(tf.convert_to_tensor(layer.gamma.value), tf.convert_to_tensor(layer.beta.value), *inputs)
 
 
@@ -167,7 +167,8 @@ def _forward(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """LayerNorm of x, or of x + dropout(branch + bias): [..., D], and means and inverse deviations, float32 [..., 1].
 
-    `inputs` are these: [..., D], [..., D], [D]; `words` the random numbers of layers.dropout_words, or None.
+    `inputs` are x [..., D], or x, branch [..., D] and bias [D]. `words` are the random numbers of layers.dropout_words,
+    None if there is no dropout.
     """
     wide = _sum_of(inputs, words, rate)
     mean = tf.reduce_mean(wide, axis=-1, keepdims=True)
@@ -188,8 +189,8 @@ def _backward(
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
     """The gradients of `_forward` with respect to gamma and beta, and to the inputs.
 
-    With n the normalized states before gamma and beta, and g = upstream * gamma, that of the sum is
-    (g - mean(g) - n * mean(g * n)) / deviation: what would shift or stretch the states is removed by the norm.
+    With n the normalized states before gamma and beta, and g = upstream * gamma, the gradient with respect to the sum
+    is (g - mean(g) - n * mean(g * n)) / deviation, because the norm removes each shift and stretch of the states.
     """
     normal = (_sum_of(inputs, words, rate) - mean) * inverse
     upstream = tf.cast(upstream, tf.float32)
@@ -208,8 +209,8 @@ def attend(query: tf.Tensor, key: tf.Tensor, mask_scores: tf.Tensor, value: tf.T
     """modeling.average_values of modeling.attention_scores.
 
     With dropout, the gradient keeps 5 bytes of each score, the probability and whether it is dropped, instead of 12 (10
-    in bfloat16 and float16). What the gradient of softmax sums over each row of scores is summed over the H numbers of
-    the result, as in Dao et al., "FlashAttention" (2022), appendix B.2.
+    in bfloat16 and float16). The gradient of softmax needs a sum over each row of scores; it is computed as a sum over
+    the H numbers of the result, as in Dao et al., "FlashAttention" (2022), appendix B.2.
 
     [B, N, F, H], [B, N, T, H], [B, 1, 1, T] or [B, 1, F, T], [B, N, T, H] -> [B, N, F, H].
     """
@@ -224,13 +225,13 @@ def attend(query: tf.Tensor, key: tf.Tensor, mask_scores: tf.Tensor, value: tf.T
         context = tf.matmul(_dropped(probabilities, mask, scale, value), value)
 
         def gradient(upstream):
-            # The sum over T of (what comes from above for a weight) * (the weight), for each position and head.
+            # The sum over T of (the gradient of a weight) * (the weight), for each position and head.
             pairs = tf.cast(upstream, tf.float32) * tf.cast(context, tf.float32)
             along = tf.reduce_sum(pairs, axis=-1, keepdims=True)  # [B, N, F, 1]
             of_weights = tf.matmul(upstream, value, transpose_b=True)  # [B, N, F, T]
             of_products = _gradient_of_products(probabilities, mask, scale, of_weights, along)
             with tf.control_dependencies([upstream]):
-                # Not before: TensorFlow would see that the forward pass computes the same, and keep its results.
+                # Not before `upstream`: TensorFlow would see that the forward pass computes the same, and keep that.
                 weights = _dropped(probabilities, mask, scale, value)
             return (
                 tf.matmul(of_products, key),
@@ -243,7 +244,7 @@ def attend(query: tf.Tensor, key: tf.Tensor, mask_scores: tf.Tensor, value: tf.T
     return compute(query, key, value)
 
 
-# Softmax itself is left to TensorFlow, whose oneDNN is faster.
+# TensorFlow computes softmax itself, because its oneDNN is faster.
 @compiled_with_xla
 def _masked(products: tf.Tensor, mask_scores: tf.Tensor) -> tf.Tensor:
     """[B, N, F, T], [B, 1, 1, T] or [B, 1, F, T] -> float32 [B, N, F, T]."""

@@ -1,17 +1,16 @@
-"""No work on padding in tensors of fixed shapes: several examples in each row.
+"""Avoids work on padding in tensors of fixed shapes: several examples share a row.
 
     input_mask   1 1 1 0 0        rows   b b b b b        [R, F]
                  1 1 1 1 1   ->          a a a c c
                  1 1 0 0 0
 
-XLA compiles for fixed shapes, which the tokens end to end of `unpadding` do not have: their number differs from batch
-to batch. Rows have F positions always, and R takes few values (`data.record_order.packed`, which also chooses the
-places). Within a row, attention stays within the examples, so each example has the states that it has alone, and heads
-read them at the places of the example. A batch of B examples stays one: its losses and gradients are the same within
-rounding.
+XLA compiles for fixed shapes, and in `unpadding` the number of tokens differs from batch to batch. Here, rows always
+have F positions, and R takes few values (`data.record_order.packed`, which also chooses the places). A token attends
+only to tokens of its own example, so each example has the same states as in a row of its own, and heads read them at
+the places of the example. A batch still has B examples: its losses and gradients are the same within rounding.
 
 After Krell et al., "Efficient Sequence Packing without Cross-contamination" (2021), https://arxiv.org/abs/2107.02027.
-T is R * F, the number of places; the other letters are those of modeling.py.
+T is R * F, the number of places; modeling.py explains the other letters.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from bert_tf2.shapes import get_shape_list
 
 
 class PackedLayout(NamedTuple):
-    """Attention of all places; all of it tensors."""
+    """The layout for attention from all places; it consists of tensors."""
 
     scores: tf.Tensor  # float32 [R, 1, F, F], MASKED_SCORE between different examples and at masked tokens
 
@@ -49,11 +48,11 @@ class PackedLayout(NamedTuple):
 
 
 class Packed:
-    """Where the tokens of a batch are in rows that several examples share.
+    """The places of the tokens of a batch in rows that several examples share.
 
     Attributes:
       positions: int32 [T], the position of each token in its example; 0 at places without a token.
-      layout, layout_of_queries: for attention; the second one with queries.
+      layout, layout_of_queries: for attention without and with queries.
     """
 
     def __init__(self, input_mask: tf.Tensor, tokens: tf.Tensor, firsts: tf.Tensor):
@@ -61,13 +60,13 @@ class Packed:
         self._shape = get_shape_list(input_mask)
         width = self._shape[1]
         self._is_taken = tf.reshape(tokens, [-1]) >= 0  # [T]
-        self._tokens = tf.reshape(tf.maximum(tokens, 0), [-1])  # [T], among those of the batch, [B * F]
+        self._tokens = tf.reshape(tf.maximum(tokens, 0), [-1])  # [T], numbers of tokens of the batch, [B * F]
         columns = tf.range(width)
         last = tf.reduce_max(tf.where(input_mask > 0, columns + 1, 0), axis=1)
         lengths = tf.where(last > 0, last, width)[:, tf.newaxis]  # as in record_order.packed
         self._firsts = firsts[:, tf.newaxis]
         self._has_place = columns < lengths  # [B, F]
-        self._places = tf.where(self._has_place, self._firsts + columns, 0)  # [B, F], among those of all rows, [T]
+        self._places = tf.where(self._has_place, self._firsts + columns, 0)  # [B, F], places in all rows, [T]
         self.positions = self._tokens % width
         example = tf.where(tokens >= 0, tokens // width, -1)  # [R, F]
         is_read = tf.reshape(self.pack(tf.cast(input_mask, tf.int32)), tf.shape(tokens)) > 0
@@ -80,7 +79,7 @@ class Packed:
         return tf.where(self._is_taken, tf.gather(tf.reshape(values, [-1]), self._tokens), 0)
 
     def queries(self, positions: tf.Tensor) -> Queries:
-        """For int32 [B, Q] positions in the examples; each of them must have a token, or its state counts nowhere."""
+        """Returns queries at positions in the examples, int32 [B, Q]. The state of a place without token is useless."""
         return Queries(tf.minimum(self._firsts + positions, tf.size(self._tokens) - 1))
 
     def spread(self, states: tf.Tensor) -> tf.Tensor:
@@ -102,9 +101,9 @@ class Packed:
 
 
 class _ExamplesLayout:
-    """Attention from some positions of each example to all of it, as in a batch with its padding.
+    """The layout for attention from some positions of each example to the whole example, in a batch with padding.
 
-    The examples of a row have different numbers of tokens, but each has Q positions that a head reads.
+    The examples of a row have different numbers of tokens, but each example has Q positions that a head reads.
     """
 
     def __init__(self, batch: Packed, scores: tf.Tensor):

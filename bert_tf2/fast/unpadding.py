@@ -1,16 +1,16 @@
-"""No work on padding: the tokens of a batch laid end to end.
+"""Avoids work on padding: the tokens of a batch are put end to end.
 
     input_mask   1 1 1 0 0        tokens   a a a b b b b b c c .        [T, D]
                  1 1 1 1 1   ->
                  1 1 0 0 0        attention sees the rows of text again:
                                                 c c   a a a   b b b b b
 
-Everything in BERT but attention works on single tokens, so the padding of short rows is left out there, and the result
-is the same. Attention depends on the rows of text. It is computed in a few groups of rows of similar length, each as
-wide as its longest row.
+Everything in BERT except attention works on single tokens, so the padding of short rows can be left out there without
+changing the result. Attention depends on the rows of text. It is computed in a few groups of rows of similar length;
+each group is as wide as its longest row.
 
-T is the number of computed tokens of a batch, which differs from batch to batch; the other letters are those of
-modeling.py. Leaving padding out of the products is the idea of "Effective Transformer" (ByteDance, 2019).
+T is the number of computed tokens of a batch, which differs from batch to batch; modeling.py explains the other
+letters. Leaving padding out of the products is the idea of "Effective Transformer" (ByteDance, 2019).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from bert_tf2 import modeling
 from bert_tf2.layers import MASKED_SCORE
 from bert_tf2.shapes import get_shape_list
 
-# More groups omit more padding, but are more and smaller operations.
+# More groups omit more padding, but need more and smaller operations.
 _GROUPS = 4
 
-# In a training, T and the widths of the groups are multiples of these: few different sizes, for which XLA compiles
-# loops (see `compiled`). The filler tokens behind the real ones take part in nothing.
+# In training, T and the widths of the groups are multiples of these steps, so that XLA compiles its loops for few
+# different sizes (see `compiled`). Filler tokens behind the real tokens make up the number; no output depends on them.
 TOKENS_STEP = 64
 WIDTH_STEP = 32
 
@@ -38,7 +38,7 @@ class _Group(NamedTuple):
 
     # int32 [R, N, W], for each position and head the index of the token's piece of H numbers in [T * N, H]
     pieces: tf.Tensor
-    folded: tf.Tensor  # int32 [3, R, N, W], those of its query, key and value in [T * 3 N, H]
+    folded: tf.Tensor  # int32 [3, R, N, W], the indexes of its query, key and value in [T * 3 N, H]
     mask_scores: tf.Tensor  # float32 [R, 1, 1, W], added to the attention scores
 
 
@@ -66,7 +66,7 @@ class PaddedLayout(NamedTuple):
 
 
 class Padded:
-    """A batch as it is, with the interface of `Unpadded`."""
+    """A batch with its padding, with the interface of `Unpadded`."""
 
     positions = None
 
@@ -78,7 +78,7 @@ class Padded:
         return values
 
     def queries(self, positions: tf.Tensor) -> Queries:
-        """For int32 [B, Q] positions in the rows."""
+        """Returns queries at positions in the rows, int32 [B, Q]."""
         return Queries(positions)
 
     def spread(self, states: tf.Tensor) -> tf.Tensor:
@@ -86,13 +86,14 @@ class Padded:
 
 
 class Queries(NamedTuple):
-    """The tokens that a head reads in the last block, which computes nothing else at them but keys and values."""
+    """The tokens a head reads. The last block computes only keys and values for all other tokens."""
 
     # int32 [B, Q]: their positions in each row [F], or, without padding, their places among all tokens [T]
     tokens: tf.Tensor
-    # for each group of an UnpaddedLayout, the rows of the batch that it has, int32 [R]; none for a PaddedLayout
+    # for each group of an UnpaddedLayout, the numbers of its rows in the batch, int32 [R]; empty for a PaddedLayout
     rows: Sequence[tf.Tensor] = ()
-    ranks: tf.Tensor | None = None  # int32 [B], the place of each row among those of all groups
+    # int32 [B], the place of each row among the rows of all groups; None for a PaddedLayout
+    ranks: tf.Tensor | None = None
 
     def pick(self, states: tf.Tensor) -> tf.Tensor:
         """[B, F, D] or [T, D] -> [B, Q, D]."""
@@ -109,16 +110,16 @@ class Queries(NamedTuple):
 
 
 class UnpaddedLayout(NamedTuple):
-    """Where attention finds the tokens of a batch, and where its results belong; all of it tensors."""
+    """The places of a batch's tokens in the groups for attention; it consists of tensors."""
 
-    groups: Sequence[_Group]  # what is computed together
-    # int32 [T, N], for each token and head the index of its piece among the contexts of all groups, one after the
-    # other, and a piece of zeros behind them
+    groups: Sequence[_Group]  # the rows of a group are computed together
+    # int32 [T, N], for each token and head the index of its piece in the contexts of all groups, which are one after
+    # the other, with a piece of zeros behind them
     contexts: tf.Tensor
 
     @property
     def mask_scores(self) -> list[tf.Tensor]:
-        """For each group, see SelfAttention."""
+        """The mask scores of each group; see SelfAttention."""
         return [group.mask_scores for group in self.groups]
 
     def split_heads(self, parts: Sequence[tf.Tensor], heads: int) -> list[list[tf.Tensor]]:
@@ -135,15 +136,15 @@ class UnpaddedLayout(NamedTuple):
 
 
 class Unpadded:
-    """Where the tokens of a batch are: end to end for most of the model, in groups of rows for attention.
+    """The places of a batch's tokens: end to end for most of the model, in groups of rows for attention.
 
-    A row is computed up to the last position that its mask has; a row of padding only is computed as a whole. If there
+    A row is computed up to the last position that is not masked; a row of only padding is computed as a whole. If there
     is any padding, token T - 1 is a filler.
 
     Attributes:
       positions: int32 [T], the position of each token in its row.
       firsts: int32 [B], the index of the first token of each row.
-      layout, layout_of_queries: for attention; the second one with queries.
+      layout, layout_of_queries: for attention without and with queries.
     """
 
     def __init__(self, input_mask: tf.Tensor, heads: int, few_sizes: bool = True):
@@ -157,13 +158,13 @@ class Unpadded:
         self._lengths = tf.where(last > 0, last, self._width)  # [B]
         self._places = tf.cast(tf.where(columns < self._lengths[:, tf.newaxis]), tf.int32)  # [tokens, 2]: row, position
         self._count = tf.shape(self._places)[0]
-        # One more token where there is padding, whose places in the groups it takes.
+        # If there is padding, one more token takes the places of padding in the groups.
         needed = self._count + tf.cast(tf.reduce_any(self._lengths < self._width), tf.int32)
         tokens_step, self._width_step = (TOKENS_STEP, WIDTH_STEP) if few_sizes else (1, 1)
         self._filled = _round_up(needed, tokens_step)  # T
         self.firsts = tf.cumsum(self._lengths, exclusive=True)
         self.positions = self.pack(tf.broadcast_to(columns, self._shape))
-        self._mask = self.pack(tf.cast(mask, tf.int32)) > 0  # TensorFlow gathers no bool with places on a GPU
+        self._mask = self.pack(tf.cast(mask, tf.int32)) > 0  # TensorFlow's gather_nd takes no bool on a GPU
         groups, begins, strides = self._by_length()
         end = tf.add_n([tf.size(group.pieces) for group in groups])
         row, position = self._places[:, 0], self._places[:, 1]
@@ -173,7 +174,10 @@ class Unpadded:
         self.layout = self.layout_of_queries = UnpaddedLayout(groups, contexts)
 
     def _by_length(self) -> tuple[list[_Group], tf.Tensor, tf.Tensor]:
-        """The rows in groups of similar length; for each row its first place in `contexts`, and the step to a head."""
+        """Divides the rows into groups of similar length.
+
+        Returns the groups; for each row its first place in the contexts; for each row the step from a head to the next.
+        """
         order = tf.argsort(self._lengths, stable=True)
         rows = self._shape[0]
         groups, begins, strides, end = [], [], [], tf.constant(0)
@@ -206,7 +210,7 @@ class Unpadded:
         return tf.concat([found, tf.zeros([self._filled - self._count], values.dtype)], 0)
 
     def queries(self, positions: tf.Tensor) -> Queries:
-        """For int32 [B, Q] positions in the rows. A position of padding becomes the filler."""
+        """Returns queries at positions in the rows, int32 [B, Q]. A position of padding becomes the filler."""
         tokens = self.firsts[:, tf.newaxis] + positions
         tokens = tf.where(positions < self._lengths[:, tf.newaxis], tokens, self._filled - 1)
         return Queries(tokens, self._rows, self._ranks)
@@ -223,7 +227,7 @@ def _round_up(number: tf.Tensor, step: int) -> tf.Tensor:
 
 # Each token has one place in the groups, so splitting and merging are each other's gradients, and both are gathers;
 # TensorFlow would differentiate a gather by a slow sum over equal indexes. The free places of a group hold the pieces
-# of the filler T - 1: no output depends on it, so all its gradients are 0, and nothing is added by them.
+# of the filler T - 1. No output depends on the filler, so all its gradients are 0 and add nothing.
 
 
 def _gather_heads(contexts: Sequence[tf.Tensor], places: tf.Tensor) -> tf.Tensor:
@@ -237,7 +241,7 @@ def _gather_heads(contexts: Sequence[tf.Tensor], places: tf.Tensor) -> tf.Tensor
 def _split(
     states: tf.Tensor, count: int, heads: int, groups: Sequence[tf.Tensor], places: tf.Tensor
 ) -> list[tf.Tensor]:
-    """[T, count D] -> for each group one after the other `count` parts [R, N, W, H]; `groups`: [count, R, N, W]."""
+    """[T, count D] -> `count` parts [R, N, W, H] of the first group, then of the next; `groups`: [count, R, N, W]."""
 
     @tf.custom_gradient
     def compute(states):

@@ -1,4 +1,4 @@
-"""The devices that a model runs on, how they compute, and the creation of a model on them."""
+"""The devices on which a model runs, their settings, and the creation of a model on the devices."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from bert_tf2.training.workers import ALONE, Team, workers_of
 
 _HERE = DeviceOptions()
 _TPU_PORT = 8470  # of Cloud TPU workers; TensorFlow uses it as well
-# From here on, a compiled step wins back the time of the compiler: for BERT-Base on an H200 36 s more before the first
-# step, and 15 ms less for each step. Other models were not measured.
+# From this number of steps on, a compiled step wins back the time of the compiler. BERT-Base on an H200 needs 36 s more
+# before the first step, and 15 ms less for each step. Other models were not measured.
 _STEPS_WORTH_COMPILING = 2500
-_TPU_SECONDS = 5.0  # after which a TPU that does not answer is given up
+_TPU_SECONDS = 5.0  # the time after which a TPU that does not answer is given up
 
 
 def join(options: TrainingOptions) -> Team:
-    """Connects this process with the other workers of a training, if there are any.
+    """Connects this process with the other workers of a training run, if there are any.
 
-    Before anything else that starts TensorFlow, and before anything in output_dir is read that the chief may change.
+    Call this before anything else starts TensorFlow, and before files in output_dir are read that the chief may change.
     """
     cluster = workers_of(options) if options.do_train else None
     if cluster is None:
         return ALONE
     gpus = tf.config.list_physical_devices("GPU")
     size = len(cluster.names)
-    check_batch(options, size * max(1, len(gpus)), size)  # which needs no other worker: all have as many GPUs
+    check_batch(options, size * max(1, len(gpus)), size)  # before the connection, because all workers have as many GPUs
     team = workers.connect(cluster)
     team.check_options(options)
     return team
@@ -52,7 +52,7 @@ def check_batch(options: OptimizerOptions, replicas: int, workers: int = 1) -> N
     if (workers > 1 or options.pack_rows) and options.train_batch_size < replicas:
         raise UserError(
             f"--train_batch_size={options.train_batch_size} is smaller than the number of devices of all workers,"
-            f" {replicas}; each of them needs an example of every batch"
+            f" {replicas}; each device needs an example of every batch"
         )
     parts = options.gradient_accumulation_steps * (replicas if options.gradient_accumulation_steps > 1 else 1)
     if options.train_batch_size % parts:
@@ -65,7 +65,7 @@ def check_batch(options: OptimizerOptions, replicas: int, workers: int = 1) -> N
 def create_strategy(
     options: DeviceOptions = _HERE, *, several: bool = True, team: Team = ALONE
 ) -> tf.distribute.Strategy:
-    """The strategy of the team, of a TPU if requested, else of all visible GPUs, else of the CPU; logs which.
+    """The strategy of the team, of a TPU if requested, else of all visible GPUs, else of the CPU; logs the devices.
 
     `several` is False for a model that is called directly, which uses the first of several GPUs.
     """
@@ -83,7 +83,7 @@ def create_strategy(
     if computes_on(strategy) == "CPU" and xla_flags.has_gpu():
         logging.warning(
             "this machine has an NVIDIA GPU, but TensorFlow cannot use it and computes on the CPU, many times slower;"
-            " install its CUDA libraries: pip install 'tensorflow[and-cuda]' (TF_CPP_MIN_LOG_LEVEL=0 shows its reasons)"
+            " install its CUDA libraries: pip install 'tensorflow[and-cuda]' (TF_CPP_MIN_LOG_LEVEL=0 shows the reasons)"
         )
     return strategy
 
@@ -91,16 +91,17 @@ def create_strategy(
 def plan_for(
     options: TrainingOptions, strategy: tf.distribute.Strategy, hidden_size: int, padded: bool = False
 ) -> Plan:
-    """How a model is accelerated; `padded`: whether padding is computed whatever the options say.
+    """Returns the accelerations of a model; `padded`: whether padding is computed regardless of the options.
 
-    On a GPU, many small operations and sizes that the host must know first can cost more than the padding.
+    On a GPU, many small operations and sizes that the host must know first can cost more than the padding. Raises
+    UserError if --unpad needs shapes that are not fixed, and the device or --xla needs fixed shapes.
     """
     kind, unpad, compiles = computes_on(strategy), options.unpad, options.xla == "true"
     on_cpu = kind == "CPU" and not compiles
     if padded:
         unpad = "none"
     elif unpad == "auto":
-        # In narrower models, the operations themselves take longer than what they compute.
+        # In narrower models, calling the operations takes longer than their arithmetic.
         unpad = "groups" if on_cpu and hidden_size >= 128 else "none"
     elif unpad != "none" and (kind == "TPU" or compiles):
         raise UserError(f"--unpad={unpad}: a TPU and --xla compute fixed shapes, padding included; use --unpad=none")
@@ -108,16 +109,16 @@ def plan_for(
 
 
 _ONE_AT_A_TIME = threading.Lock()
-# Whether TF32 is allowed and operations are deterministic: before all calls of `configured` that have not ended, and in
-# each of them. These are settings of the process, and calls of several threads end in any order.
+# Whether TF32 is allowed and operations are deterministic: first the process' values before all calls of `configured`
+# that have not ended, then the values in each of these calls. Calls of several threads end in any order.
 _settings: list[tuple[bool, bool]] = []
 
 
 @contextlib.contextmanager
 def configured(options: Options) -> Iterator[None]:
-    """Sets how TensorFlow computes, by `precision` and `deterministic` of any script, and back again.
+    """Sets TF32 and determinism by a script's `precision` and `deterministic`, and restores both afterwards.
 
-    In the process of a script, memory of GPUs is also taken only as it is needed, which cannot be set back.
+    In the process of a script, memory of GPUs is also taken only as it is needed. This setting cannot be restored.
     """
     for gpu in tf.config.list_physical_devices("GPU") if process.is_script else ():
         with contextlib.suppress(RuntimeError, ValueError):  # in use already, or divided into logical devices
@@ -126,7 +127,7 @@ def configured(options: Options) -> Iterator[None]:
         if not _settings:
             tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
             _settings.append((tf32, config.is_op_determinism_enabled()))
-        # TF32 keeps 10 bits of the fraction and is TensorFlow's default on GPUs that have it; float32 means float32.
+        # TF32 keeps 10 bits of the fraction and is TensorFlow's default on GPUs that have it; here, it is not.
         allows_tf32 = PRECISIONS[getattr(options, "precision", "float32")].allows_tf32
         own = allows_tf32, getattr(options, "deterministic", False) or _settings[0][1]
         _settings.append(own)
@@ -182,7 +183,7 @@ def _tpu_strategy(options: DeviceOptions) -> tf.distribute.Strategy:
 
 
 def _check_answers(endpoint: str) -> None:
-    """Raises OSError if no gRPC server answers at "grpc://HOST:PORT", for which TensorFlow would wait without end."""
+    """Raises OSError if no gRPC server answers at "grpc://HOST:PORT". TensorFlow would wait for it without end."""
     if not endpoint.startswith("grpc://"):
         return  # "local", on the machine of a TPU
     import grpc  # a part of TensorFlow's installation
@@ -205,21 +206,21 @@ def can_compile(strategy: tf.distribute.Strategy) -> bool:
     """Whether parts of a step can be compiled by XLA. A TPU's program is compiled as a whole."""
     kind = computes_on(strategy)
     if kind == "GPU" and not compiled.can_compile():
-        logging.warning("XLA cannot compile for this GPU, so steps take longer; tensorflow[and-cuda] has what it needs")
+        logging.warning("XLA cannot compile for this GPU, so steps take longer; tensorflow[and-cuda] has the compiler")
     return kind != "TPU" and compiled.can_compile()
 
 
 def compiles_step(
     strategy: tf.distribute.Strategy, xla: str, num_steps: int, computes_padding: bool = True, widths: int = 1
 ) -> bool:
-    """Whether XLA compiles the step of a training or an evaluation; logs if it cannot and should.
+    """Whether XLA compiles the step of training or evaluation; warns if --xla requests it and XLA cannot.
 
     Args:
       strategy: the devices.
-      xla: the value of --xla. "auto" compiles for GPUs, if there are enough steps to win back the minute it takes.
-      num_steps: the number of steps; for an evaluation, of batches.
-      computes_padding: whether the shapes of the batches are fixed. Others would be compiled again and again.
-      widths: the number of widths of the batches, or of numbers of rows. XLA compiles a program for each of them.
+      xla: the value of --xla. "auto" compiles for GPUs, if there are enough steps to win back the time of the compiler.
+      num_steps: the number of steps; in an evaluation, the number of batches.
+      computes_padding: whether the shapes of the batches are fixed. Varying shapes would be compiled again and again.
+      widths: the number of different widths of batches, or of different row counts. XLA compiles a program for each.
     """
     kind = computes_on(strategy)
     if xla == "auto":

@@ -1,7 +1,8 @@
-"""What a task of a training script is, an object with few methods as in ELECTRA, and the way through it, the same for
-pretraining and for every fine-tuning task.
+"""The driver of training scripts, the same for pretraining and every fine-tuning task, and the interface of a task.
 
-prepare:  configuration, weights, vocabulary, data -> everything that can be wrong shows here
+A task is an object with few methods, as in ELECTRA. `run` does:
+
+prepare:  configuration, weights, vocabulary, data -> errors of a user's files show here
 build:    devices -> the model
 train:    records -> Trainer, with the best weights if there are evaluations
 then:     records -> the model's answers -> results, predictions; weights -> SavedModel
@@ -41,15 +42,15 @@ Export = Callable[..., str]
 
 
 class TrainingData(NamedTuple):
-    """What a training reads."""
+    """The data that training reads."""
 
-    batches: tf.data.Dataset  # endless, from the first example that is not yet read
-    index: record_index.RecordIndex  # the records of which they are made
-    find_fault: Callable[[], UserError | None]  # reads all of them, where reading the batches failed
+    batches: tf.data.Dataset  # endless, from the first example that was not read yet
+    index: record_index.RecordIndex  # the records of which the batches are made
+    find_fault: Callable[[], UserError | None]  # reads all records to find the invalid one, after reading failed
 
 
 class Outcome(NamedTuple):
-    """What a run found out, besides the weights."""
+    """The outcome of a run, besides the weights."""
 
     results: dict[str, Any] | None = None  # of an evaluation
     written: Sequence[str] = ()  # the files in output_dir
@@ -60,7 +61,7 @@ class Task(abc.ABC):
     """A task: its data, its model, and the meaning of the model's outputs.
 
     `run` sets the attributes before it calls the methods that need them: `config`, `source` and `opened` before
-    `prepare`, which sets `tokenizer` and perhaps `label_map`; `strategy`, `model` and `runner` after it.
+    `prepare`, which sets `tokenizer` and perhaps `label_map`; `strategy`, `model` and `runner` after `prepare`.
     """
 
     export_as: str  # the name of the task in export_saved_model.py
@@ -85,12 +86,12 @@ class Task(abc.ABC):
 
     @property
     def is_padded(self) -> bool:
-        """Whether the model computes padding, whatever the options say about it."""
+        """Whether the model computes padding regardless of the options."""
         return False
 
     @abc.abstractmethod
     def prepare(self) -> None:
-        """Reads the vocabulary and all data; sets `tokenizer`. Raises UserError for what does not fit."""
+        """Reads the vocabulary and all data; sets `tokenizer`. Raises UserError for files that do not fit."""
 
     @abc.abstractmethod
     def make_model(self, dtype: str):
@@ -98,15 +99,15 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def schedule(self) -> dict[str, Any]:
-        """The fields of TrainOptions that the options do not have, or have otherwise: num_train_steps, xla, ..."""
+        """The fields of TrainOptions that the options lack or have with another value: num_train_steps, xla, ..."""
 
     @abc.abstractmethod
     def training_data(self, trainer: Trainer, team: Team) -> TrainingData:
-        """What the training reads from `trainer.examples` on; every worker calls this."""
+        """The data that training reads, from the example `trainer.examples` on; every worker calls this."""
 
     @abc.abstractmethod
     def measure(self, step: int) -> tuple[str, float]:
-        """The measure, higher is better, and its value, with the weights of the step of a training."""
+        """The name of a measure, of which higher values are better, and its value with the weights of this step."""
 
     def content(self) -> dict[str, Any]:
         """The content of task.json beside the weights."""
@@ -114,17 +115,17 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def outcome(self, global_step: int) -> Outcome:
-        """Evaluates and predicts with the weights of this step, as the options ask; writes the results."""
+        """Evaluates and predicts with the weights of this step, as the options request; writes the results."""
 
     def export_settings(self) -> dict[str, Any]:
-        """Fields of exporting.options.ExportOptions that the task adds."""
+        """The fields of exporting.options.ExportOptions that the task adds."""
         return {}
 
 
 def run(task: Task, export: Export | None = None) -> dict[str, Any] | None:
     """Trains, evaluates, predicts and exports, according to the switches of the options.
 
-    `export` is needed with do_export. Returns the results of an evaluation; None without.
+    `export` is needed with do_export. Returns the results of an evaluation, None if there is no evaluation.
     """
     options = task.options
     if not (options.do_train or is_chief(options)):
@@ -148,14 +149,14 @@ def run(task: Task, export: Export | None = None) -> dict[str, Any] | None:
 
 
 def _prepare(task: Task) -> Team:
-    """Connects the workers and reads all that the task needs, so that errors show before anything is computed."""
+    """Connects the workers and reads all files of the task, so that errors show before anything is computed."""
     options = task.options
     task.config = options.config
     task.config.check_sequence_length(options.max_seq_length)
     team = join(options)
     if options.do_train and team.is_chief:
         checkpoint.recover(options.output_dir)
-    team.wait()  # the others read what the chief has mended
+    team.wait()  # until the chief has repaired the folder, which the other workers read next
     if task.source is None:
         task.source = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
     if options.do_train:
@@ -165,7 +166,7 @@ def _prepare(task: Task) -> Team:
 
 
 def _build(task: Task, team: Team) -> None:
-    """Makes the model on the devices; a training locks output_dir."""
+    """Makes the model on the devices; locks output_dir for training."""
     options = task.options
     files.make_directory(options.output_dir)
     if options.do_train and team.is_chief:
@@ -184,12 +185,12 @@ def _folder_of_weights(task: Task) -> str:
 def _use_weights(task: Task) -> int:
     """Loads trained weights; returns their global step."""
     step = start_from(task.model, _folder_of_weights(task), task.options.init_checkpoint, task.source)
-    task.source = None  # Keras' and PyTorch's files are in memory
+    task.source = None  # frees memory, because Keras' and PyTorch's files are in memory
     return step
 
 
 def _train(task: Task, team: Team) -> int:
-    """Trains the model; returns the global step of its weights, which are the best ones if the task goes on with these.
+    """Trains the model and returns the global step of its weights: the best weights if the task uses these.
 
     Raises UserError for a wrong batch size before records are read or written.
     """
@@ -201,7 +202,7 @@ def _train(task: Task, team: Team) -> int:
     task.source = None
     best = Best(options.output_dir, begun, getattr(options, "patience", 0)) if options.eval_steps else None
     done = trainer.is_done(options.eval_steps, best.last_step if best else 0) or (best and best.ends_training())
-    data = None if done else task.training_data(trainer, team)  # may fail, and output_dir is as before
+    data = None if done else task.training_data(trainer, team)  # may fail, so output_dir is written only afterwards
     if team.is_chief:
         content = task.content()
         for folder in [options.output_dir, *([best.folder] if best else [])]:

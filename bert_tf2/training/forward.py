@@ -4,8 +4,8 @@
     in_order:    rows -> windows -> batches of like length -> results in the order of the rows
     on_replicas: a batch -> equal parts -> one function on every replica -> results of the batch
 
-The rows of `in_order` come one by one, perhaps from someone who types them, and nothing is read ahead of its window.
-For data sets, `data.record_order` makes batches of like length within the pipeline.
+The rows of `in_order` come one by one, perhaps from someone who types them, so no row is read before its window needs
+it. `data.record_order` makes batches of like length of data sets, inside the pipeline.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Row = TypeVar("Row")
 Result = TypeVar("Result")
 Batch = Mapping[str, tf.Tensor]
 
-# In the name of every operation that takes an element from an iterator, which messages contain.
+# A part of the name of every operation that takes an element from an iterator. TensorFlow's messages contain the name.
 _OF_ITERATOR = "GetNext"
 
 
@@ -34,7 +34,7 @@ _OF_ITERATOR = "GetNext"
 def explained(explain: Callable[[], UserError | None]):
     """Converts a failure to read the data into an error that names the file and the record.
 
-    An error of the model's own operations stays as it is: to search all records for a reason could take hours.
+    An error of the model's own operations is not converted, because a search of all records could take hours.
     """
     try:
         yield
@@ -55,7 +55,7 @@ def explained(explain: Callable[[], UserError | None]):
 
 
 class Runner:
-    """Runs a model over data sets, without dropout; all of them share one graph."""
+    """Runs a model over data sets, without dropout; all data sets share one graph."""
 
     def __init__(self, model, strategy: tf.distribute.Strategy):
         self._strategy = strategy
@@ -65,7 +65,7 @@ class Runner:
         @tf.function(reduce_retracing=True, autograph=False)
         def step(batch, is_compiled: bool):
             outputs = model.outputs
-            if is_compiled:  # each replica has a program of its own, which refers to its copies of the variables
+            if is_compiled:  # each replica has a program of its own, which refers to the replica's variables
                 outputs = tf.function(outputs, jit_compile=True, autograph=False)
             return strategy.run(lambda part: {**part, **outputs(part)}, args=(batch,))
 
@@ -82,9 +82,9 @@ class Runner:
 
         Args:
           dataset: batches of features.
-          explain: looks for the record at fault, if the data cannot be read.
-          compiled_size: the rows of a batch, if XLA is to compile the model. Batches with fewer rows are filled up,
-            because XLA would compile the model again for them.
+          explain: finds the invalid record if the data cannot be read.
+          compiled_size: the rows of a batch if XLA compiles the model, None otherwise. Batches with fewer rows are
+            filled up, because XLA would compile the model again for another shape.
         """
         if compiled_size:
             dataset = dataset.map(functools.partial(_filled, size=compiled_size))
@@ -108,7 +108,7 @@ _IS_REAL = "is_real_row"
 
 
 def _filled(batch: Batch, size: int) -> dict[str, tf.Tensor]:
-    """The batch with `size` rows, of which the last row is repeated, and with `is_real_row`, bool [size]."""
+    """The batch with copies of the last row up to `size` rows, and with `is_real_row`, bool [size]."""
     rows = tf.shape(next(iter(batch.values())))[0]
     numbers = tf.range(size)
     filled = {name: tf.gather(values, tf.minimum(numbers, rows - 1)) for name, values in batch.items()}
@@ -124,13 +124,13 @@ def in_order(
 ) -> Iterator[tuple[Row, Result]]:
     """Computes rows in batches of like length, which have little padding; yields each row and its result, in order.
 
-    One window of the rows is in memory. It ends with the first batch with which it has `most_tokens`, where `length` is
-    the number of tokens of a row. `compute` returns a result for each row of a batch.
+    One window of the rows is in memory. A window ends with the first full batch with which it has `most_tokens` tokens;
+    `length` returns the number of tokens of a row. `compute` returns a result for each row of a batch.
     """
     if not tf.executing_eagerly():
         raise UserError(
-            "texts cannot be read within tf.function, or a function of tf.data; call this outside of it, or give the"
-            " encoder what `tokenize` returns"
+            "texts cannot be read within tf.function, or a function of tf.data; call this outside of the function, or"
+            " give the encoder the result of `tokenize`"
         )
     for window in _windows(rows, length, batch_size, most_tokens):
         order = sorted(range(len(window)), key=lambda index: length(window[index]))
@@ -169,21 +169,21 @@ def _first_process() -> int:
 
 
 def check_process() -> None:
-    """Raises UserError in a fork of the first process that calls this: a fork would wait for TensorFlow's threads."""
+    """Raises UserError in a fork of the first process that calls this. A fork would wait for TensorFlow's threads."""
     if _first_process() != os.getpid():
         raise UserError(
-            "this process is a fork of one that has used TensorFlow, in which TensorFlow does not work; start it with"
-            ' multiprocessing.get_context("spawn"), or use TensorFlow only after the fork'
+            "this process is a fork of a process that has used TensorFlow, so TensorFlow does not work here; start it"
+            ' with multiprocessing.get_context("spawn"), or use TensorFlow only after the fork'
         )
 
 
 def shapes_of(strategy: tf.distribute.Strategy, names: Sequence[str]) -> list[Batch]:
-    """The argument `parts` of a graph for batches of all sizes: int32 [B, F] for every name and replica."""
+    """The argument `parts` of a graph for batches of every size: int32 [B, F] for every name and replica."""
     return [{name: tf.TensorSpec([None, None], tf.int32) for name in names}] * strategy.num_replicas_in_sync
 
 
 def on_replicas(strategy: tf.distribute.Strategy, function: Callable[[Batch], Any], parts: Sequence[Batch]) -> Any:
-    """Runs a function on every replica, within a graph: the batch of each -> its tensors, with the rows of all."""
+    """Runs a function on every replica, inside a graph: a batch for each replica -> tensors with the rows of all."""
     if len(parts) == 1:
         batch = parts[0]
     else:

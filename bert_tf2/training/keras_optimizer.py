@@ -21,12 +21,12 @@ class WarmupAndDecay(keras.optimizers.schedules.LearningRateSchedule):
     """`optimization.learning_rate_at` as a schedule: a rise from 0 over the warm-up, then a line down to 0."""
 
     def __init__(self, init_lr: float, num_train_steps: int, num_warmup_steps: int):
-        """Makes a schedule. Raises UserError if the arguments make none.
+        """Makes a schedule. Raises UserError for arguments that make no sense.
 
         Args:
           init_lr: the highest learning rate.
           num_train_steps: the number of updates; from there on, the learning rate is 0.
-          num_warmup_steps: the updates of the rise; the scripts of fine-tuning take a tenth.
+          num_warmup_steps: the updates of the rise; the fine-tuning scripts use a tenth of num_train_steps.
         """
         super().__init__()
         _check_finite("init_lr", init_lr)
@@ -48,7 +48,7 @@ class WarmupAndDecay(keras.optimizers.schedules.LearningRateSchedule):
 class AdamWeightDecay(keras.optimizers.Optimizer):
     """`optimization.AdamWeightDecayOptimizer` with the interface of Keras; clips the gradients to a global norm of 1.
 
-    The norm is that of the whole update: of all replicas, and of all parts with `gradient_accumulation_steps`.
+    The norm is computed for the whole update: over all replicas, and all parts with `gradient_accumulation_steps`.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
           learning_rate: a number, or a schedule such as `WarmupAndDecay`.
           weight_decay: the share of the learning rate by which weights shrink in each step.
           exclude_from_weight_decay: regular expressions for the paths of variables that are not decayed.
-          bias_correction: see `optimization.AdamWeightDecayOptimizer`; the reference has none.
+          bias_correction: see `optimization.AdamWeightDecayOptimizer`; the reference has no bias correction.
           name: of the optimizer.
-          **kwargs: those of keras.optimizers.Optimizer, such as `gradient_accumulation_steps`.
+          **kwargs: arguments of keras.optimizers.Optimizer, such as `gradient_accumulation_steps`.
         """
         if not callable(learning_rate):
             _check_finite("learning_rate", learning_rate)
@@ -93,7 +93,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         if not self.built:
             if self.gradient_accumulation_steps and self._distribution_strategy.num_replicas_in_sync > 1:
                 raise UserError(
-                    "gradient_accumulation_steps: Keras cannot do that on several devices; use a smaller batch"
+                    "gradient_accumulation_steps: Keras cannot accumulate on several devices; use a smaller batch"
                 )
             if other := {keras.backend.standardize_dtype(variable.dtype) for variable in variables} - {"float32"}:
                 raise UserError(f"a variable is {other.pop()}: small updates need float32, as under mixed_bfloat16")
@@ -112,7 +112,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     def _all_reduce_sum_gradients(self, grads_and_vars):
         """Clips the sum over the replicas, after Keras has added up the parts of an update.
 
-        For the norm, gradients of lookups count as `optimization.square_norm` tells.
+        `optimization.square_norm` describes how gradients of lookups count in the norm.
         """
         pairs = super()._all_reduce_sum_gradients(grads_and_vars)
         square = optimization.square_norm(*[gradient for gradient, _ in pairs if gradient is not None])

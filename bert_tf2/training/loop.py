@@ -39,9 +39,10 @@ from bert_tf2.weights.base import Weights
 
 
 def start_from(model, output_dir: str, init_checkpoint: str | None, opened: Weights | None = None) -> int:
-    """Loads trained weights, the newest in output_dir or else init_checkpoint; returns their global step, there 0.
+    """Loads trained weights, the newest in output_dir or else init_checkpoint.
 
-    `opened`: these weights, or others in output_dir, if they are open.
+    Returns the global step of the weights in output_dir, 0 for init_checkpoint. `opened`: weights that are open
+    already; they are used if they are the right weights.
     """
     latest = checkpoint.latest_checkpoint(output_dir)
     if latest:
@@ -59,22 +60,22 @@ class Trainer:
     """Trains a model: `Trainer(...)`, then `start()`, then `train(dataset)`."""
 
     def __init__(self, model, strategy: tf.distribute.Strategy, options: TrainOptions, team: Team = ALONE):
-        self.model = model  # what is trained
+        self.model = model
         self._strategy = strategy
         self._options = options
         self._team = team
         check_batch(options, strategy.num_replicas_in_sync, team.size)
-        self.step = TrainingStep(model, strategy, options)  # what a step computes
+        self.step = TrainingStep(model, strategy, options)
         self._saver = Saver(options.output_dir, options.keep_checkpoint_max)
         self.global_step = 0  # the number of steps so far
-        self.examples = 0  # the number of examples that these steps read, which is where `train`'s dataset must begin
+        self.examples = 0  # the number of examples that these steps read; `train`'s dataset must begin behind them
         self._before: TrainingState | None = None
 
     @property
     def share(self) -> Share | None:
-        """The rows of each batch that `train` reads, in parts for its devices; None for batches that it divides."""
+        """The rows of each batch that `train` reads, in parts for its devices; None if it divides whole batches."""
         replicas = self._strategy.num_replicas_in_sync
-        # Where examples share rows, each device has rows of its own, and perhaps not as many as the others.
+        # If examples share rows, each device has rows of its own, perhaps fewer or more than the other devices.
         return self._team.share or (Share(0, replicas, replicas) if self._options.pack_rows and replicas > 1 else None)
 
     @property
@@ -82,7 +83,7 @@ class Trainer:
         return {**checkpoint.tf1_variables(self.model), **self.step.state}
 
     def start(self, init_checkpoint: str | None = None, opened: Weights | None = None) -> int:
-        """Continues from output_dir's newest checkpoint, or else loads init_checkpoint, perhaps `opened` already."""
+        """Continues from output_dir's newest checkpoint, or else loads init_checkpoint; `opened`: see `start_from`."""
         latest = checkpoint.latest_checkpoint(self._options.output_dir)
         if latest:
             source = opened if opened is not None and opened.path == latest else latest
@@ -103,7 +104,7 @@ class Trainer:
         return self.global_step
 
     def is_done(self, eval_steps: int = 0, evaluated: int = 0) -> bool:
-        """Whether neither a step nor an evaluation is left; the arguments are those of `train`."""
+        """Whether neither a step nor an evaluation is left; the arguments are the same as of `train`."""
         return self.global_step >= self._options.last_step and (not eval_steps or evaluated >= self.global_step)
 
     def train(
@@ -119,10 +120,14 @@ class Trainer:
     ) -> int:
         """Runs the remaining steps and returns the final global step; Ctrl-C saves, then raises KeyboardInterrupt.
 
-        `dataset` has endless batches, from example number `examples` on, or their parts, see `share`; `records`
-        describes them. `explain` finds the error where reading fails; `where` names the records of examples.
-        `evaluate` gets the step every `eval_steps` steps and at the end, after a checkpoint (of several workers, that
-        of the chief), and ends the training by True; `evaluated` is the last step for which an earlier call had it.
+        Args:
+          dataset: endless batches, from example number `examples` on, or their parts, see `share`.
+          records: a description of the records, which a continuation compares.
+          explain: returns the error in the records if reading fails.
+          evaluate: is called with the step every `eval_steps` steps and at the end, after a checkpoint. If there are
+            several workers, only the chief calls it. The training ends if it returns True.
+          evaluated: the last step that an earlier run evaluated.
+          where: a function of the number of the first example and the number of examples, which names their records.
         """
         options, team = self._options, self._team
         self._check_team(records, evaluated)
@@ -148,7 +153,7 @@ class Trainer:
                 monitor.report(self.global_step, count, {name: float(value) for name, value in sums.items()})
                 last = self.global_step >= options.last_step
                 signals = team.gather(stop.signal)
-                stopping = any(signals)  # all of them after the same step
+                stopping = any(signals)  # all workers stop after the same step
                 evaluating = eval_steps and (last or self.global_step % eval_steps == 0)
                 saving = save_steps and self.global_step % save_steps == 0
                 if saving or last or stopping or evaluating:  # an evaluated step survives a kill
@@ -165,7 +170,7 @@ class Trainer:
         return self.global_step
 
     def _check_team(self, records: str | None, evaluated: int) -> None:
-        """Raises UserError if the workers would not train the same, though their flags are."""
+        """Raises UserError if the workers would train differently in spite of equal flags."""
         self._team.check_same(
             [self.global_step, self.examples, evaluated],
             "do not continue from the same checkpoint; --output_dir must be a folder that all workers see",
@@ -173,7 +178,7 @@ class Trainer:
         self._team.check_same(records, "read other records; all workers need the same files")
 
     def _ends(self, evaluate: Callable[[int], bool]) -> bool:
-        """Evaluates, and tells all workers whether the training ends with that."""
+        """Evaluates on the chief; returns on every worker whether the training ends."""
         return bool(self._team.broadcast_from_chief(int(bool(self._team.is_chief and evaluate(self.global_step)))))
 
     def _stopped(self, signals: Sequence[int]) -> process.Stopped:
@@ -184,16 +189,16 @@ class Trainer:
         )
 
     def _check_space(self) -> None:
-        """Checks that the disk has space for a checkpoint, and warns if it has none for all of them."""
+        """Raises UserError if the disk has no space for a checkpoint; warns if it has no space for all checkpoints."""
         options = self._options
         size = sum(4 * math.prod(variable.shape) for variable in self._state.values())
         interval = options.save_checkpoints_steps or options.last_step
         to_come = 1 + math.ceil((options.last_step - self.global_step) / interval)
-        missing = options.keep_checkpoint_max + 1 - self._saver.count  # one more, while it is written
+        missing = options.keep_checkpoint_max + 1 - self._saver.count  # one more while a checkpoint is written
         outputs.check_space(options.output_dir, size, "the checkpoints", max(1, min(to_come, missing)) * size)
 
     def _check_finite(self, bad: int, where: Callable[[int, int], str] | None) -> None:
-        """Raises UserError if the loss or gradient of step `bad`, counted from 0, is not finite; -1 is none."""
+        """Raises UserError for a step `bad`, counted from 0, whose loss or gradient is not finite; not for -1."""
         if bad < 0:
             return
         size = self._options.train_batch_size
@@ -206,12 +211,12 @@ class Trainer:
         )
 
     def _prepare(self, records: str | None) -> None:
-        """Tells what is no exact continuation, and whether the disk has too little space."""
+        """Warns of settings that make the continuation inexact, and checks the space on the disk."""
         if self._before:
             if changes := [*self._before.changes(self._deciding(records))]:
                 logging.warning("Not an exact continuation. %s", ". ".join(changes))
         elif self.global_step:
-            told = "The checkpoint does not tell how many examples were read; continuing behind %d, %d for each step"
+            told = "The checkpoint has no number of examples read; continuing behind %d, %d for each step"
             logging.info(told, self.examples, self._options.train_batch_size)
         if self.step.is_compiled:
             logging.info(
@@ -234,10 +239,10 @@ class Trainer:
 class StopRequest:
     """Turns signals that stop a process into a request, the number `signal`; a later signal stops the process.
 
-    Python handles a signal when the running graph returns, which happens every few seconds. If it does not return for
-    `seconds_to_return` after the later signal, because it waits for a disk or another machine, a script ends all the
-    same. Signals within `seconds_of_one` count as one request: Ctrl-C in a shell and `timeout` send the same signal
-    twice within milliseconds.
+    Python handles a signal when the running graph returns, which happens every few seconds. If the graph does not
+    return for `seconds_to_return` after the later signal, because it waits for a disk or another machine, a script ends
+    all the same. Signals within `seconds_of_one` count as one request, because Ctrl-C in a shell and `timeout` send the
+    same signal twice within milliseconds.
     """
 
     def __init__(self, seconds_of_one: float = 1.0, seconds_to_return: float = 10.0):
@@ -246,7 +251,7 @@ class StopRequest:
 
     def __enter__(self) -> StopRequest:
         self.signal, self._at = 0, 0.0
-        self._first, self._over = math.inf, threading.Event()  # of the thread that is told at once
+        self._first, self._over = math.inf, threading.Event()  # of the thread that gets signals at once
         self._watching = contextlib.ExitStack()
         self._before = process.handle_signals(self._on_signal)
         if process.is_script and threading.current_thread() is threading.main_thread():
@@ -258,7 +263,7 @@ class StopRequest:
             self.signal, self._at = number, time.monotonic()
             logging.info("Stopping; once more stops without saving")
         elif time.monotonic() - self._at >= self._seconds_of_one:
-            raise process.Stopped(number, "stopped at once; the last checkpoint is what remains")
+            raise process.Stopped(number, "stopped at once; only the last checkpoint remains")
 
     def _end_a_graph(self, number: int) -> None:
         if number not in self._before:

@@ -21,11 +21,11 @@ class TrainingMonitor:
     _SECONDS_BETWEEN_REPORTS = 5.0
 
     def __init__(self, options: TrainOptions, step: int, writes: bool = True):
-        """`writes` is False for a process that leaves TensorBoard's points to another one."""
+        """`writes` is False for a process that leaves TensorBoard's points to another process."""
         self._options = options
         self._first = step
         self._writer = tf.summary.create_file_writer(options.output_dir) if writes else tf.summary.create_noop_writer()
-        if writes:  # TensorBoard forgets the points behind `step`, which a killed run may have left; as TensorFlow 1
+        if writes:  # TensorBoard drops points behind `step`, which a killed run may have left, as with TensorFlow 1
             start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
             event = event_pb2.Event(wall_time=time.time(), step=step + 1, session_log=start)
             tf.raw_ops.ImportEvent(writer=self._writer._resource, event=event.SerializeToString())
@@ -47,7 +47,7 @@ class TrainingMonitor:
         self._writer.close()
 
     def steps_to_run(self, step: int, *intervals: int) -> int:
-        """The number of steps to run now: to a multiple of an interval, to a point or the end, for a few seconds."""
+        """The number of steps to run now: a few seconds long, and at most to an interval's end, a point or the end."""
         options = self._options
         if self._seconds_per_step is None:  # the speed is not known yet: one step at a time
             return 1
@@ -79,7 +79,7 @@ class TrainingMonitor:
         self._progress.leave_out(away)
 
     def _point(self, step: int, now: float) -> None:
-        """Writes the means over the steps since the last point to TensorBoard, and the learning rate of the last."""
+        """Writes to TensorBoard the means over the steps since the last point, and the last step's learning rate."""
         options = self._options
         schedule = (options.learning_rate, options.num_train_steps, options.num_warmup_steps)
         speed = (step - self._point_step) * options.train_batch_size / max(now - self._point_at, 1e-9)
@@ -94,7 +94,7 @@ class TrainingMonitor:
 
 
 def write_eval_results(output_dir: str, results: Mapping[str, float]) -> None:
-    """Writes `eval_results.txt` as the reference does: a line `key = value` for each key, sorted; and logs it."""
+    """Writes and logs `eval_results.txt` as the reference does: a line `key = value` for each key, sorted."""
     lines = [f"{key} = {results[key]!s}" for key in sorted(results)]
     logging.info("%s", console.table("Evaluated:", {key: results[key] for key in sorted(results)}))
     files.write_text(os.path.join(output_dir, "eval_results.txt"), "".join(line + "\n" for line in lines))

@@ -1,4 +1,4 @@
-"""The settings that several tasks share, in parts: the model, its vocabulary, the devices, a training, an export."""
+"""The settings that several tasks share, in parts: the model, its vocabulary, the devices, training, an export."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ModelOptions(Options):
         return BertConfig.from_json_file(self.bert_config_file)
 
     def from_files(self) -> dict[str, Any]:
-        """The configuration and the vocabulary in the folder of the weights, and with the latter do_lower_case."""
+        """Returns the configuration and vocabulary beside the weights, and do_lower_case by this vocabulary."""
         if all(getattr(self, name, "") is not None for name in ("bert_config_file", "vocab_file")):
             return super().from_files()
         from bert_tf2.weights import sources, text_rules  # late: it needs numpy
@@ -85,9 +85,9 @@ class Precision:
     """A type of the computations. Variables, statistics and losses are float32 in each."""
 
     policy: str  # the Keras dtype policy of the model
-    exported: str  # the type of a SavedModel that a training writes; there are two, and float16 is for training
-    # whether products on GPUs that have it may round float32 to TF32. With 16-bit types, float32 products remain only
-    # in the heads, whose inputs have fewer bits anyway
+    exported: str  # dtype of the exported SavedModel: float32 or bfloat16
+    # whether products on GPUs with TF32 may round float32 to TF32. With 16-bit types, float32 products remain only in
+    # the heads, whose inputs have fewer bits anyway
     allows_tf32: bool = True
     scales_loss: bool = False  # whether small gradients would be 0 without a loss scale
 
@@ -100,9 +100,9 @@ PRECISIONS = {
 }
 """By the values of --precision."""
 
-# What another value of a setting changes in a training that goes on; see Setting.decides.
+# The consequence of another value of a setting for a training run that continues; see Setting.decides.
 OTHER_DROPOUT = "the dropout changes from here on"
-OTHER_SCHEDULE = "the learning rate of the steps to come is another one"
+OTHER_SCHEDULE = "the learning rate of the steps to come changes"
 OTHER_ROUNDING = "numbers are rounded in another way from here on"
 
 
@@ -111,7 +111,7 @@ class PrecisionOptions(Options):
     """The floating-point precision."""
 
     precision: str = of_training(
-        "Of the large products; the rest stays float32.", "float32", decides=OTHER_ROUNDING, choices=tuple(PRECISIONS)
+        "Type of large products; the rest stays float32.", "float32", decides=OTHER_ROUNDING, choices=tuple(PRECISIONS)
     )
 
 
@@ -153,9 +153,9 @@ class OptimizerOptions(Options):
     )  # fmt: skip
     learning_rate: float = of_training("The schedule's highest learning rate.", 5e-5, decides=OTHER_SCHEDULE, low=0.0)
     save_checkpoints_steps: int = of_training("Steps between checkpoints; 0 saves only at the end.", 1000, low=0)
-    keep_checkpoint_max: int = of_training("Checkpoints to keep; older ones are deleted.", 5, low=1)
+    keep_checkpoint_max: int = of_training("Newest checkpoints to keep; the others are deleted.", 5, low=1)
     all_reduce_dtype: str = of_training(
-        "The type in which gradients travel between devices.", "float32", decides=OTHER_ROUNDING,
+        "The type in which gradients are sent between devices.", "float32", decides=OTHER_ROUNDING,
         choices=("float32", "bfloat16"),
     )  # fmt: skip
     iterations_per_loop: int = of_training("Most steps between two looks at the clock.", 1000, low=1)
@@ -189,7 +189,7 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
         "Compute no padding, in groups of similar length; auto: on CPUs.", "auto", choices=("auto", "none", "groups")
     )
     export_dir: str | None = setting(
-        "For exported versions; by default output_dir/export.", None, group=EXPORT, writes=()
+        "Folder of exported versions; by default output_dir/export.", None, group=EXPORT, writes=()
     )
 
     def check(self) -> None:
@@ -212,9 +212,9 @@ def sequence_length(help: str, default: int | None = 128, low: int = 3, **stated
 
 @options
 class PlotTrainingOptions(Options):
-    """Draws the curves of one or several trainings: losses, accuracy, learning rate, gradient norm, speed.
+    """Draws the curves of one or several training runs: losses, accuracy, learning rate, gradient norm, speed.
 
-    It reads the TensorBoard events that the training scripts write into output_dir, also those of google-research/bert.
+    It reads the TensorBoard events that the training scripts, also google-research/bert's, write into output_dir.
     Folders are given as words or with the flag.
 
     Example:
@@ -235,10 +235,10 @@ class TrainOptions(OptimizerOptions):
     # num_train_steps, num_warmup_steps: the schedule; see optimization.learning_rate_at
     num_train_steps: int
     num_warmup_steps: int
-    stop_at_step: int | None = None  # where the training ends, if that is before the end of the schedule
+    stop_at_step: int | None = None  # a step before the end of the schedule where the training ends; None for the end
     precision: str = "float32"  # as in PrecisionOptions; float16 trains with a loss scale
     log_steps: int = 100  # the number of steps between TensorBoard points; the first step also gets one
-    # of the script's settings, those of settings.deciding
+    # settings.deciding of the script's settings
     deciding: Mapping[str, tuple[Any, str]] = dataclasses.field(default_factory=dict)
 
     @property

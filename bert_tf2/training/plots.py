@@ -1,4 +1,4 @@
-"""Draws the curves of trainings side by side, from their TensorBoard events: the implementation of plot_training.py."""
+"""Draws the curves of training runs side by side, from TensorBoard events: the implementation of plot_training.py."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _COLUMNS = 3
 
 
 def run(options: PlotTrainingOptions) -> str:
-    """Draws a panel for each curve, with a color for each training: its steps as a line, its evaluations as points."""
+    """Draws a panel for each curve, with a color for each training run: steps as a line, evaluations as points."""
     panels: dict[str, dict[tuple[str, str], dict[int, float]]] = collections.defaultdict(dict)
     for folder in options.output_dir:
         found = {".-": read_scalars(folder), "o:": read_scalars(os.path.join(folder, "eval"))}
         if not any(found.values()):
             raise UserError(f"{folder}: has no curves (events.out.tfevents.*); name the output_dir of a training")
         for style, curves in found.items():
-            # Of eval_loss and loss of run_classifier.py, the former is the mean over all examples.
+            # run_classifier.py writes eval_loss and loss; eval_loss, the mean over all examples, is drawn.
             for name in sorted(curves, reverse=True):
                 panels[name.removeprefix("eval_")][folder, style] = curves[name]
     rows = math.ceil(len(panels) / _COLUMNS)
@@ -44,10 +44,10 @@ def run(options: PlotTrainingOptions) -> str:
 
 
 def read_scalars(folder: str) -> dict[str, dict[int, float]]:
-    """The curves in a folder's events, as TensorBoard shows them: name -> step -> value; empty if there are none.
+    """The curves in a folder's events, as TensorBoard shows them: name -> step -> value; empty if there are no curves.
 
-    What a killed training wrote behind its last checkpoint is left out, because a training that goes on says where it
-    starts. Of several points of a step, such as evaluations, the last one counts.
+    Points that a killed run wrote behind its last checkpoint are left out, because the continued run's events state
+    where it starts. If a step has several points, such as evaluations, the last point counts.
     """
     if not files.is_directory(folder):
         return {}

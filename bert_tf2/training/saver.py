@@ -1,8 +1,8 @@
-"""What a training keeps on the disk: its checkpoints, what it needs to continue exactly, and its best weights.
+"""The files of a training run: its checkpoints, the state for an exact continuation, and its best weights.
 
-TensorFlow 1's format has room for variables only. The number of examples read, and the settings that decide what the
-following steps compute, are in `model.ckpt-STEP.training.json`, which TensorFlow 1 ignores. The results of evaluations
-are in `best/measure.json`.
+TensorFlow 1's format has room for variables only. The number of examples read, and the settings on which the following
+steps depend, are in `model.ckpt-STEP.training.json`, which TensorFlow 1 ignores. The results of evaluations are in
+`best/measure.json`.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from bert_tf2.training.options import OTHER_DROPOUT, OTHER_SCHEDULE, TrainOption
 from bert_tf2.training.workers import in_thread
 from bert_tf2.weights import checkpoint
 
-# Of the model's configuration: what `weights.sources` does not refuse, because it is a matter of the training.
+# The fields of the model's configuration that decide training alone, so `weights.sources` does not compare them.
 _OF_MODEL = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 _CHECKSUM = "crc32c"  # the key of the checksum in these files
-_OTHER_RECORDS = "the order is that of the new ones; in this epoch, some may be read twice and others not at all"
+_OTHER_RECORDS = "their order is a new order; in this epoch, some records may be read twice and others not at all"
 
 
 def deciding(
     options: TrainOptions, config: BertConfig, records: str | None, replicas: int, padding: bool
 ) -> dict[str, tuple[Any, str]]:
-    """What decides the steps to come, by name: its value, and what another one changes.
+    """The settings and facts that decide the steps to come: name -> value, and the consequence of another value.
 
     Each of the `replicas` draws its own dropout, also for padding that is computed.
     """
@@ -51,17 +51,17 @@ def deciding(
 
 @dataclasses.dataclass(frozen=True)
 class TrainingState:
-    """The state of a training at a checkpoint, besides its variables."""
+    """The state of a training run at a checkpoint, besides its variables."""
 
     examples: int = 0  # the number of examples that were read for training
-    # the values of what a continuation compares, by name
+    # name -> value, of the settings that a continuation compares
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def changes(self, now: Mapping[str, tuple[Any, str]]) -> Iterator[str]:
-        """Yields a sentence for each setting that has another value now, in `deciding`."""
+        """Yields a sentence for each setting that has another value now; `now`: see `deciding`."""
         for name, (after, consequence) in now.items():
-            before = self.settings.get(name, after)  # a version that knew fewer settings did not write it
-            if before != after and not (name == "records" and None in (before, after)):  # None: nobody says what
+            before = self.settings.get(name, after)  # a version that knew fewer settings did not write this setting
+            if before != after and not (name == "records" and None in (before, after)):  # None: unknown records
                 yield f"{name}: {before} before, {after} now: {consequence}"
 
     def write(self, prefix: str) -> None:
@@ -70,18 +70,21 @@ class TrainingState:
 
     @classmethod
     def read(cls, prefix: str) -> TrainingState | None:
-        """The state at a checkpoint; None if it has none, because TensorFlow 1 wrote it, for example."""
+        """The state at a checkpoint, None if it has no state, for example because TensorFlow 1 wrote it.
+
+        Raises UserError if the file is damaged, or belongs to another checkpoint.
+        """
         path, step = files.companion(*os.path.split(_path_beside(prefix))), prefix.rpartition("-")[2]
         if path is None:
             return None
         try:
             found = _read(path)
             if str(found["step"]) != step:
-                raise UserError(f"{path}: is that of step {found['step']}, not of this checkpoint")
+                raise UserError(f"{path}: belongs to step {found['step']}, not to this checkpoint")
         except UserError as error:
             raise UserError(
-                f"{error}; put back a copy, or remove it: the training then continues behind as many examples as its"
-                " steps read with this --train_batch_size"
+                f"{error}; put back a copy, or remove the file: the training then continues behind as many examples as"
+                " its steps read with this --train_batch_size"
             ) from error
         return cls(found["examples"], found["settings"])
 
@@ -91,12 +94,12 @@ def _path_beside(prefix: str) -> str:
 
 
 def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Adds a checksum of all keys and values to an object, with which a changed digit is found."""
+    """Adds a checksum of all keys and values to an object, so that a changed digit is found."""
     return {**content, _CHECKSUM: f"{google_crc32c.value(json.dumps(content, sort_keys=True).encode()):08x}"}
 
 
 def _read(path: str) -> dict[str, Any]:
-    """Reads a file with a checksum."""
+    """Reads a file with a checksum. Raises UserError if the content does not match the checksum."""
     found = files.read_json(path)
     content = {name: value for name, value in found.items() if name != _CHECKSUM}
     if with_checksum(content) != found:
@@ -105,16 +108,16 @@ def _read(path: str) -> dict[str, Any]:
 
 
 class Saver:
-    """The writer of the checkpoints of a training. A context manager, which waits for the last one.
+    """Writes the checkpoints of a training run in a thread. The end of its context waits for the last checkpoint.
 
-    Not if a second signal stops the process at once: then the checkpoint that is being written is lost.
+    If a second signal stops the process at once, the context does not wait, and an unfinished checkpoint is lost.
     """
 
     def __init__(self, output_dir: str, keep_checkpoint_max: int):
         self._output_dir = output_dir
         self._folder = checkpoint.CheckpointFolder(output_dir, keep_checkpoint_max)
         self._writing: futures.Future[None] | None = None
-        # Kept from one checkpoint to the next: new memory costs more time than the copying.
+        # Kept from one checkpoint to the next, because new memory costs more time than the copying.
         self._copies: dict[str, np.ndarray] = {}
 
     def __enter__(self) -> Saver:
@@ -131,7 +134,7 @@ class Saver:
         return self._folder.count
 
     def save(self, variables: Mapping[str, tf.Variable], step: int, beside: TrainingState) -> None:
-        """Begins to write a checkpoint, once the one before is written; the variables may change afterwards."""
+        """Waits for the checkpoint before, then begins to write a checkpoint; the variables may change afterwards."""
         self.wait()
         for name, variable in variables.items():
             if name not in self._copies:
@@ -140,7 +143,7 @@ class Saver:
         self._writing = in_thread(lambda: self._write(step, beside))
 
     def wait(self) -> None:
-        """Waits until the last checkpoint is written. Raises UserError if that was not possible."""
+        """Waits until the last checkpoint is written. Raises UserError if it could not be written."""
         futures.wait([self._writing] if self._writing else [])
         self.check()
 
@@ -166,7 +169,7 @@ def best_folder(output_dir: str) -> str:
 
 
 def folder_of_weights(output_dir: str) -> str:
-    """The folder of the trained weights: the best ones, unless the training continued without an evaluation."""
+    """The folder of the trained weights: the best weights, unless training continued without an evaluation."""
     newest = checkpoint.latest_checkpoint(output_dir)
     best = Best(output_dir, begun=newest is not None)
     up_to_date = best.found and best.last_step >= checkpoint.Checkpoint(newest).global_step
@@ -177,7 +180,7 @@ class Best:
     """The best weights so far, in a separate folder with the results in `measure.json`, and early stopping."""
 
     def __init__(self, output_dir: str, begun: bool, patience: int = 0):
-        """`begun`: whether output_dir has a training; if not, the weights are those of a deleted one."""
+        """`begun`: whether output_dir has checkpoints. If not, best weights belong to a deleted run and are ignored."""
         self.folder = best_folder(output_dir)
         self._patience = patience
         self._file = os.path.join(self.folder, "measure.json")
@@ -193,7 +196,7 @@ class Best:
                 raise UserError(f"{self._file}: its weights, of step {seen['step']}, are not in {self.folder}")
         except UserError as error:
             raise UserError(
-                f"{error}; put back a copy of this file, which tells the best weights, or let the training go on"
+                f"{error}; put back a copy of this file, which records the best weights, or let the training continue"
                 f" without it: mv {self.folder} {self.folder}.old"
             ) from error
         return {**seen, "value": -np.inf if seen["value"] is None else seen["value"]}
@@ -219,10 +222,10 @@ class Best:
             self._seen = {"measure": name, "value": value, "step": step, "last_step": step, "evaluations_since": 0}
             folder = checkpoint.CheckpointFolder(self.folder, keep_checkpoint_max=1)
             folder.save(checkpoint.tf1_variables(model), step)
-        elif step > self._seen["last_step"]:  # otherwise it was counted, before a damaged checkpoint was given up
+        elif step > self._seen["last_step"]:  # a run may repeat a counted step, after a damaged checkpoint was given up
             self._seen["last_step"] = step
             self._seen["evaluations_since"] += 1
-        # JSON has no infinity, the value while no evaluation has given a number.
+        # JSON has no infinity, which is the value until an evaluation gives a number.
         seen = {**self._seen, "value": self._seen["value"] if self.found else None}
         files.write_json(self._file, with_checksum(seen), durable=True)
         write_scalars(self._events, step, {name: value})

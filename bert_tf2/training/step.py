@@ -18,19 +18,19 @@ from bert_tf2.training.devices import can_compile, compiles_step
 from bert_tf2.training.options import PRECISIONS, TrainOptions
 from bert_tf2.weights import checkpoint
 
-# What a step returns in addition to the losses of the model.
+# The measures that a step returns in addition to the losses of the model.
 _MEASURES = ("loss", "gradient_norm")
-_OF_LOSS_SCALE = ("left_out", "loss_scale")  # for float16: the share of the steps that were left out
-_NUMBERS_OF_ROWS = 4  # that are usual where examples share rows; XLA compiles a program for each
-_OF_PACKED_ROWS = ("rows",)  # that all replicas computed
-# From here on, loops that are faster save more time than it takes to compile them for several sizes.
+_OF_LOSS_SCALE = ("left_out", "loss_scale")  # for float16: the share of the steps that were left out, and the scale
+_NUMBERS_OF_ROWS = 4  # the usual number of row counts if examples share rows; XLA compiles a program for each
+_OF_PACKED_ROWS = ("rows",)  # the number of rows that all replicas computed
+# From this number of steps on, faster loops save more time than their compilation for several sizes takes.
 _STEPS_WORTH_COMPILING = 100
-# Between workers, one pack is sent while the next one is copied: 1.8 times as fast as one pack of all gradients.
+# Between workers, a pack is sent while the next pack is copied: 1.8 times as fast as a single pack of all gradients.
 _IN_PACKS = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=16_000_000)
 
 
 class TrainingStep:
-    """The steps of a training: a batch of all replicas -> an update of the model's variables."""
+    """The steps of a training run: a batch of all replicas -> an update of the model's variables."""
 
     def __init__(self, model, strategy: tf.distribute.Strategy, options: TrainOptions):
         self._model = model
@@ -38,7 +38,7 @@ class TrainingStep:
         self._options = options
         self._variables = checkpoint.trained_variables(model)
         self._all_reduce_dtype = tf.as_dtype(options.all_reduce_dtype)
-        # Without padding, the number of tokens is rounded to few values, and so is that of packed rows.
+        # Without padding, the number of tokens is rounded to few values; the number of packed rows is, too.
         varies = options.pack_rows or not model.encoder.computes_padding
         self._has_few_sizes = varies and options.num_train_steps >= _STEPS_WORTH_COMPILING
         sizes = _NUMBERS_OF_ROWS if options.pack_rows else 1
@@ -49,17 +49,18 @@ class TrainingStep:
                 self._variables, bias_correction=options.adam_bias_correction, fused=can_compile(strategy)
             )
             self._loss_scale = LossScale() if PRECISIONS[options.precision].scales_loss else None
-        # the optimizer's state by name, which belongs into a checkpoint
+        # name -> variable of the optimizer's state, for checkpoints
         self.state = {**self._optimizer.slots, **(self._loss_scale.state if self._loss_scale else {})}
 
     def compiled(self, *, jit_compile: bool = False):
-        """One step as a graph, on one device: (batch, step) -> measures; `jit_compile` needs fixed shapes."""
+        """Returns a step as a graph, on one device: (batch, step) -> measures; `jit_compile` needs fixed shapes."""
         return tf.function(self._replica_step, jit_compile=jit_compile, autograph=False)
 
     def several(self):
-        """Returns a graph function that runs several steps: (iterator, the first step, their number).
+        """Returns a graph function that runs several steps: (iterator, the first step, the number of steps).
 
-        It returns the sums of their measures, and the first step in which one is not finite, -1 if there is none.
+        The function returns the sums of the steps' measures, and the first step with a measure that is not finite, -1
+        if all are finite.
         """
         strategy = self._strategy
         replica_step = self._replica_step
@@ -77,7 +78,7 @@ class TrainingStep:
             def one(offset, sums, bad):
                 step = first + tf.cast(offset, tf.int64)
                 measured = strategy.run(measure, args=(next(iterator), step))
-                # One sum of all of them: between workers, each sum waits for the network.
+                # One sum for all measures, because each sum between workers waits for the network.
                 measured = strategy.reduce("SUM", measured, axis=None)
                 values = dict(zip(names, tf.unstack(measured), strict=True))
                 good = tf.math.is_finite(values["loss"]) & tf.math.is_finite(values["gradient_norm"])
@@ -94,17 +95,17 @@ class TrainingStep:
 
     @tf.autograph.experimental.do_not_convert  # it has no loops over tensors, and the conversion takes seconds
     def _replica_step(self, batch: Batch, step: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Runs one step on a replica's share of the batch; the returned measures are summed over the replicas."""
+        """Runs a step on a replica's share of the batch; the caller sums the returned measures over the replicas."""
         values, gradients = self._gradients(batch, step, _replica())
         reduced = reduce_gradients(gradients, self._all_reduce_dtype)
         return values | self._rows(batch) | self._update(*reduced, step, _replica())
 
     @tf.autograph.experimental.do_not_convert
     def _step_of_programs(self, batch: Batch, step: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The same, of two programs that XLA compiles: the gradients and the update, with their sum between them.
+        """The same in two programs that XLA compiles, the gradients and the update, with the replicas' sum in between.
 
-        XLA's programs cannot sum over the replicas. Each replica makes programs of its own, because they refer to its
-        copies of the variables.
+        XLA's programs cannot sum over the replicas. Each replica makes programs of its own, because they refer to the
+        replica's variables.
         """
         program = functools.partial(tf.function, jit_compile=True, autograph=False)
         weights = weights_of(self._model.loss_terms(batch, dropout_seed=tf.constant([0, 0])))
@@ -183,10 +184,10 @@ def local_gradients(
 ) -> tuple[dict[str, tf.Tensor], Gradients]:
     """Computes this replica's part of the losses and their gradients; the sum over all replicas is the whole.
 
-    The batch is computed in `parts`, one after the other, to save memory; `dropout_seed` is int32 [2]; `weights`: see
-    weights_of, if they are known.
+    The batch is computed in `parts`, one after the other, to save memory. `dropout_seed`: int32 [2]. `weights`:
+    weights_of the batch; None to compute them.
 
-    Returns losses by name (`loss` is their sum) and gradients by the name of the variable.
+    Returns losses by name (`loss` is the sum of the others) and gradients by the name of the variable.
     """
 
     def compute(rows, seed, weights):
@@ -202,7 +203,7 @@ def local_gradients(
 
     if parts == 1:
         return compute(batch, dropout_seed, weights)
-    # Only the weights of the whole batch are used of this, and the graph computes nothing else of it.
+    # These terms are used only for the weights of the whole batch, so the graph computes nothing else of the terms.
     terms = model.loss_terms(batch, dropout_seed=dropout_seed)
     names = [*(term.name for term in terms), "loss"]
     of_part = functools.partial(compute, weights=weights_of(terms) if weights is None else weights)
@@ -228,7 +229,7 @@ def _sum_over_parts(
         rows = {name: tf.gather(features, part) for name, features in split.items()}
         found, gradients = compute(rows, fold_in(dropout_seed, part))
         lookups.update(name for name, g in gradients.items() if isinstance(g, tf.IndexedSlices))
-        # The other squares are not needed, and a gradient that is used once is added in place.
+        # Only lookups need squares. A gradient that is not used for a square, too, is added in place.
         more = {name: optimization.square_norm(gradients[name]) for name in lookups}
         return (
             part + 1,
@@ -245,7 +246,7 @@ def _sum_over_parts(
 
 
 def dense_lookups(gradients: Gradients) -> Gradients:
-    """The gradients of lookups as dense ones, with their norms, which count each row by itself."""
+    """Makes the gradients of lookups dense, with their square norms, which count each row by itself."""
     return {
         name: Accumulated(tf.convert_to_tensor(gradient), optimization.square_norm(gradient))
         if isinstance(gradient, tf.IndexedSlices)
@@ -255,9 +256,9 @@ def dense_lookups(gradients: Gradients) -> Gradients:
 
 
 def reduce_gradients(gradients: Gradients, dtype: tf.DType = tf.float32) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Sums the gradients over the replicas: dense float32 by name, and their norm, see optimization.square_norm.
+    """Sums the gradients over the replicas; returns them as dense float32 by name, and their norm.
 
-    `dtype`: of what travels between the replicas; with bfloat16, half as many bytes.
+    optimization.square_norm explains the norm. `dtype`: of the numbers that replicas send; bfloat16 halves the bytes.
     """
     context = tf.distribute.get_replica_context()
     gradients = dense_lookups(gradients)
@@ -278,14 +279,14 @@ def reduce_gradients(gradients: Gradients, dtype: tf.DType = tf.float32) -> tupl
 _LARGEST_SCALE = 2.0**30  # the largest loss scale of float16
 
 LOSS_SCALE_NAMES = ("loss_scale", "loss_scale_good_steps")
-"""The names of the state in checkpoints; weights.names takes them for optimizer state."""
+"""The names of the state in checkpoints; weights.names counts them as optimizer state."""
 
 
 class LossScale:
     """The dynamic loss scale of float16, whose smallest number is 6e-8: smaller gradients would become 0.
 
-    A scale that is too large makes a gradient infinite; that step is left out, and the scale is halved. After many good
-    steps it is doubled. After Micikevicius et al., "Mixed Precision Training" (2018), section 3.2.
+    A scale that is too large makes a gradient infinite; this step is left out, and the scale is halved. After many good
+    steps, the scale is doubled. After Micikevicius et al., "Mixed Precision Training" (2018), section 3.2.
     """
 
     def __init__(self, first_scale: float = 2.0**15, steps_before_growth: int = 2000):
@@ -297,7 +298,10 @@ class LossScale:
         self.state = dict(zip(LOSS_SCALE_NAMES, (self.scale, self._good_steps), strict=True))
 
     def apply(self, norm: tf.Tensor, update: Callable[[], None]) -> tf.Tensor:
-        """Calls `update` if the norm of all gradients is finite, and adapts the scale; 1 if it left out the step."""
+        """Calls `update` if the norm of all gradients is finite, and adapts the scale.
+
+        Returns float32 1 if the step was left out, 0 otherwise.
+        """
 
         def do() -> tf.Tensor:
             update()

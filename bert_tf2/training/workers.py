@@ -3,17 +3,18 @@
 Every process (a worker) runs the same script with the same flags, and finds the others in the environment variable
 TF_CONFIG, as TensorFlow's users know it:
 
-    TF_CONFIG -> Cluster: who is there       join -> Team: connected
+    TF_CONFIG -> Cluster: the workers        join -> Team: the connected workers
     each step:   a worker's rows of the global batch -> its gradients -> their sum over all workers -> the same update
     between:     `gather`: the number of steps to run next, requests to stop, the end of an evaluation
 
-The first worker, the chief, is the only one that writes files and evaluates; the others wait for it in `gather`. A
-worker that ends, or does not answer for 20 seconds, ends the others with a sentence that names it.
+Only the first worker, the chief, writes files and evaluates; the other workers wait for the chief in `gather`. If a
+worker ends, or does not answer for 20 seconds, the other workers end with a message that names it.
 
-TensorFlow waits for missing workers without a word and without an end, and Ctrl-C does not reach it. So the workers
+TensorFlow waits for missing workers without a message and without end, and Ctrl-C does not reach it. So the workers
 wait for each other first, at the address of the chief, which TensorFlow opens only later:
 
-    each other worker -> chief: its number, and what must be alike      all are there: chief -> each: go, or why not
+    each other worker -> chief: its number, and values that must agree
+    all have connected: chief -> each: `go`, or the reason for a refusal
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ from bert_tf2.training.options import TrainingOptions
 VARIABLE = "TF_CONFIG"
 _EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 
-_SECONDS_OF_SILENCE = 20  # of a worker, after which the others take it for dead
+_SECONDS_OF_SILENCE = 20  # the silence of a worker after which the others count it as dead
 _SECONDS_TO_ANSWER = 2.0
 _SECONDS_BETWEEN_LOOKS = 0.2
 _SECONDS_BETWEEN_QUERIES = 2.0
-_CLUSTER = "the cluster in TF_CONFIG"  # in `alike` of every worker
-_GO, _REFUSED = "go", "refused"  # the chief's answers, the second with a sentence
+_CLUSTER = "the cluster in TF_CONFIG"  # a key in `alike` of every worker
+_GO, _REFUSED = "go", "refused"  # the chief's answers; a refusal has a sentence
 _MOST_BYTES = 1 << 20
 
 
@@ -59,15 +60,15 @@ class Cluster(NamedTuple):
     """The workers that train together."""
 
     names: tuple[str, ...]  # of all workers, the chief first: their task in TF_CONFIG, such as "worker 1"
-    addresses: tuple[str, ...]  # HOST:PORT of each
-    index: int  # the number of this process among them
+    addresses: tuple[str, ...]  # HOST:PORT of each worker
+    index: int  # the number of this worker
 
     def name(self, index: int) -> str:
         return f"{self.names[index]} ({self.addresses[index]})"
 
 
 def find_cluster(variables: Mapping[str, str] = os.environ) -> Cluster | None:
-    """The cluster in TF_CONFIG; None without it, or if there is only one worker."""
+    """The cluster in TF_CONFIG; None if the variable is empty, or if there is only one worker."""
     text = variables.get(VARIABLE, "").strip()
     if not text:
         return None
@@ -75,12 +76,12 @@ def find_cluster(variables: Mapping[str, str] = os.environ) -> Cluster | None:
         found = json.loads(text)
         jobs, task = found.get("cluster"), found.get("task")
         if not jobs and not task:
-            return None  # as some platforms set it for jobs on one machine
-        # The chief first, as TensorFlow counts them.
+            return None  # some platforms set such a value for jobs on one machine
+        # The chief is first, because TensorFlow counts workers in this order.
         listed = {f"{job} {n}": str(where) for job in ("chief", "worker") for n, where in enumerate(jobs.get(job, ()))}
         names, own = [*listed], f"{task['type']} {task['index']}"
         if own not in names:
-            raise ValueError(f"the task {own} is none of the cluster: {and_more(names, 8)}")
+            raise ValueError(f"the task {own} is not in the cluster: {and_more(names, 8)}")
         for address in listed.values():
             if not re.fullmatch(r".+:\d{1,5}", address) or int(address.rpartition(":")[2]) >= 2**16:
                 raise ValueError(f"{address!r} is not HOST:PORT")
@@ -94,7 +95,7 @@ NOTHING_TO_DO = "Only the chief evaluates, predicts and exports: there is nothin
 
 
 def workers_of(options: TrainingOptions) -> Cluster | None:
-    """The cluster that a call belongs to; None if this process is not one of several workers."""
+    """The cluster of a call; None if this process is not one of several workers."""
     return None if options.use_tpu else find_cluster()
 
 
@@ -128,10 +129,10 @@ class Team:
         return Share(self.index * replicas // self.size, replicas // self.size, replicas)
 
     def distribute(self, strategy: tf.distribute.Strategy, dataset: tf.data.Dataset, in_parts: bool = False):
-        """A dataset for `strategy.run`, of an endless one of batches, or `in_parts`: of the parts of a Share."""
+        """Makes an endless dataset, of batches or if `in_parts` of the parts of a Share, ready for `strategy.run`."""
         if not in_parts:
             return strategy.experimental_distribute_dataset(dataset)
-        # Otherwise TensorFlow lets all workers tell each other before each step that they have a batch.
+        # If a dataset may end, TensorFlow makes all workers exchange before each step whether they have a batch.
         endless = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
         return strategy.distribute_datasets_from_function(lambda context: endless)
 
@@ -139,18 +140,18 @@ class Team:
         return self._cluster.name(index) if self._cluster else "this process"
 
     def gather(self, number: int) -> list[int]:
-        """The numbers, below 2^53, of all workers, each of which calls this; a barrier, too."""
+        """Returns the numbers, below 2^53, of all workers. Every worker must call this, and waits for the others."""
         if self.strategy is None:
             return [number]
         row = [number if index == self.index else 0 for index in range(self.size)]
         with self.watched():
             future = in_thread(lambda: self._sum(tf.constant(row, tf.float64)))
-            while not future.done():  # TensorFlow may wait long, and Python handles no signals then
+            while not future.done():  # waits in parts, because Python handles no signal while TensorFlow waits
                 futures.wait([future], timeout=0.5)
             return [int(value) for value in self.strategy.experimental_local_results(future.result())[0].numpy()]
 
     def _sum_of_rows(self, row: tf.Tensor) -> tf.Tensor:
-        """[N] -> [N], the sum over all workers; of the replicas of a worker, the first one counts."""
+        """[N] -> [N], the sum over all workers; only the first replica of a worker counts."""
         context = tf.distribute.get_replica_context()
         first = context.replica_id_in_sync_group % (self.strategy.num_replicas_in_sync // self.size)
         return context.all_reduce("SUM", tf.where(tf.equal(first, 0), row, 0.0))
@@ -162,14 +163,14 @@ class Team:
         self.gather(0)
 
     def check_same(self, value: object, what: str) -> None:
-        """Raises UserError, the names of two workers and `what`, if the values, of what JSON can hold, differ."""
+        """Raises UserError, with the names of two workers and `what`, if the workers' values, JSON's types, differ."""
         found = self.gather(zlib.crc32(json.dumps(value, sort_keys=True).encode()))
         if len({*found}) > 1:
             other = next(index for index, checksum in enumerate(found) if checksum != found[0])
             raise UserError(f"{self.name(0)} and {self.name(other)} {what}")
 
     def check_options(self, options: Options) -> None:
-        """Raises UserError, on every worker, if they were started with other flags; paths may differ."""
+        """Raises UserError, on every worker, if the workers were started with different flags; paths may differ."""
         stated = settings.settings_of(type(options)).items()
         values = {name: getattr(options, name) for name, (how, *_) in stated if not how.reads and how.writes is None}
         same = self.gather(zlib.crc32(json.dumps(values, sort_keys=True).encode()))
@@ -209,7 +210,7 @@ ALONE = Team()
 
 
 def in_thread(function: Callable[[], Value]) -> futures.Future[Value]:
-    """Begins a function in a thread that ends with the process; that of an executor would be waited for."""
+    """Begins a function in a thread that ends with the process. Python would wait for the thread of an executor."""
     future: futures.Future[Value] = futures.Future()
 
     def call() -> None:
@@ -229,7 +230,7 @@ def connect(cluster: Cluster) -> Team:
     devices = len(tf.config.list_physical_devices("GPU"))
     alike = {"the number of GPUs": devices, "the version of TensorFlow": tf.__version__}
     wait_for_workers(cluster.addresses, cluster.index, cluster.names, alike)
-    # Only here does TensorFlow take the time after which a silent worker counts as dead.
+    # TensorFlow has no other interface for the time after which a silent worker counts as dead.
     from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
     from tensorflow.python.eager import context
 
@@ -257,7 +258,7 @@ def wait_for_workers(
     seconds: float = 600.0,
     seconds_between_reminders: float = 20.0,
 ) -> None:
-    """Returns when all workers have called this, and no longer than a second apart.
+    """Returns when all workers have called this, on all of them within a second.
 
     Machines of a cluster start minutes apart, if a scheduler has to find or to prepare them; in Kubernetes, a pod's
     name is known only when the pod runs.
@@ -266,9 +267,9 @@ def wait_for_workers(
       addresses: HOST:PORT of all workers, the chief first.
       index: the number of this worker.
       names: of all workers.
-      alike: what must be the same for all workers, by name.
-      seconds: how long to wait for the other workers, and for addresses of their hosts; then UserError is raised.
-      seconds_between_reminders: how often the log names the workers that are missing.
+      alike: name -> value, of the values that must be the same for all workers.
+      seconds: the time to wait for the other workers, and for addresses of their hosts; then UserError is raised.
+      seconds_between_reminders: the time between messages in the log that name the missing workers.
     """
     alike = {**alike, _CLUSTER: " ".join(addresses)}
     names = [f"{name} ({address})" for name, address in zip(names, addresses, strict=True)]
@@ -278,7 +279,7 @@ def wait_for_workers(
         raise UserError(
             f"TF_CONFIG: {names[index]}: its port cannot be opened ({error.strerror}); is another worker running there?"
         ) from error
-    with listener:  # at the end, the port is free again, for TensorFlow
+    with listener:  # at the end, the port is free again for TensorFlow
         hosts = {name: _split(address)[0] for name, address in zip(names, addresses, strict=True)}
         _wait_for_addresses(hosts, seconds)
         patience = _Patience(seconds, seconds_between_reminders)
@@ -306,14 +307,17 @@ def _call(address: str) -> socket.socket:
 
 
 def _wait_for_addresses(hosts: Mapping[str, str], seconds: float) -> None:
-    """Returns when all hosts, by the names of their workers, have addresses, which TensorFlow needs."""
+    """Returns when all `hosts`, by the names of their workers, have addresses, because TensorFlow needs addresses.
+
+    Raises UserError after `seconds`.
+    """
     end, waiting = time.monotonic() + seconds, dict(hosts)
     while waiting:
         name, host = next(iter(waiting.items()))
         try:
             socket.getaddrinfo(host, None)
             del waiting[name]
-        except (OSError, UnicodeError) as error:  # UnicodeError: no name can be like that
+        except (OSError, UnicodeError) as error:  # UnicodeError: not a possible name
             sentence = f"the host of {name} has no address ({error}); correct its name, the same for all workers"
             if time.monotonic() >= end:
                 raise UserError(f"TF_CONFIG: {sentence}") from error
@@ -322,7 +326,7 @@ def _wait_for_addresses(hosts: Mapping[str, str], seconds: float) -> None:
 
 
 class _Patience:
-    """Tells from time to time who is missing, and when the time is over."""
+    """Logs from time to time which workers are missing, and limits the time to wait."""
 
     def __init__(self, seconds: float, between_reminders: float):
         self.seconds, self._between_reminders = seconds, between_reminders
@@ -334,8 +338,8 @@ class _Patience:
         now, who = time.monotonic(), " and ".join(missing)
         if now >= self._end:
             raise UserError(
-                f"{who} did not come within {self.seconds / 60:.0f} minutes; start the same command there, with a"
-                " TF_CONFIG that differs only in its task, and see that the port can be reached"
+                f"{who} did not connect within {self.seconds / 60:.0f} minutes; start the same command there, with a"
+                " TF_CONFIG that differs only in its task, and check that the port can be reached"
             )
         if now >= self._remind_at:
             self._remind_at = now + self._between_reminders
@@ -343,14 +347,14 @@ class _Patience:
 
 
 def _gather(listener: socket.socket, alike: Mapping[str, int | str], names: Sequence[str], patience: _Patience) -> None:
-    """The chief's part: waits until all are there at the same time, then lets them go."""
+    """The chief's part: waits until all workers are connected at the same time, then answers all of them."""
     there: dict[int, socket.socket] = {}
     answer, met_stranger = {}, False
     with contextlib.ExitStack() as held:
         try:
             while missing := [name for number, name in enumerate(names) if number and number not in there]:
                 readable, _, _ = select.select([listener, *there.values()], [], [], _SECONDS_BETWEEN_LOOKS)
-                # A worker says nothing more, so one that can be read has ended.
+                # A worker sends nothing more, so a connection that can be read has ended.
                 there = {number: other for number, other in there.items() if other not in readable}
                 if listener not in readable:
                     patience.check(missing)
@@ -366,19 +370,19 @@ def _gather(listener: socket.socket, alike: Mapping[str, int | str], names: Sequ
                             raise UserError(f"{what} must be the same for all workers: {both}")
                 elif line and not met_stranger:
                     met_stranger = True
-                    logging.warning("A program at %s, which is no worker, wrote to this port: %r", caller, line[:60])
+                    logging.warning("A program at %s, not a worker, wrote to this port: %r", caller, line[:60])
             answer = {_GO: True}
         except UserError as error:
             answer = {_REFUSED: str(error)}
             raise
         finally:
             for connection in there.values() if answer else ():
-                with contextlib.suppress(OSError):  # it has ended, which TensorFlow will notice
+                with contextlib.suppress(OSError):  # a worker that has ended; TensorFlow will notice its end
                     connection.sendall(json.dumps(answer).encode() + b"\n")
 
 
 def _read_line(connection: socket.socket) -> bytes:
-    """What a program that has connected writes, at most a line and for _SECONDS_TO_ANSWER; b"" for nothing."""
+    """Reads at most a line, for at most _SECONDS_TO_ANSWER, from a program that has connected; b"" for nothing."""
     end, line = time.monotonic() + _SECONDS_TO_ANSWER, b""
     with contextlib.suppress(OSError):
         while not line.endswith(b"\n") and len(line) < _MOST_BYTES and (left := end - time.monotonic()) > 0:
@@ -390,7 +394,7 @@ def _read_line(connection: socket.socket) -> bytes:
 
 
 def _read_worker(line: bytes, count: int) -> tuple[int, Mapping[str, int | str]] | None:
-    """The number of the worker, one of `count`, that wrote a line, and its `alike`; None for any other program."""
+    """The number of the worker, of `count` workers, that wrote a line, and its `alike`; None for any other program."""
     try:
         found = json.loads(line)
         worker, theirs = found["index"], found["alike"]
@@ -401,20 +405,20 @@ def _read_worker(line: bytes, count: int) -> tuple[int, Mapping[str, int | str]]
 
 
 def _report(chief: str, message: Mapping[str, object], name: str, patience: _Patience) -> None:
-    """The part of the others: calls the chief until it answers."""
+    """The part of the other workers: calls the chief until it answers. Raises UserError for a refusal."""
     answer, is_told = {}, False
     while not answer:
         line = b""
         with contextlib.suppress(OSError), _call(chief) as connection:
             connection.sendall(json.dumps(message).encode() + b"\n")
-            # The chief answers when all are there, or when it has waited for so long.
+            # The chief answers when all workers have connected, or when its time is over.
             connection.settimeout(patience.seconds)
             line = connection.makefile("rb").readline(_MOST_BYTES)
         answer = _read_answer(line)
-        if not answer:  # there is no chief yet, or it has ended
+        if not answer:  # the chief has not begun yet, or has ended
             if line and not is_told:
                 is_told = True
-                logging.warning("The program at the address of %s is no worker; it wrote %r", name, line[:60])
+                logging.warning("The program at the address of %s is not a worker; it wrote %r", name, line[:60])
             patience.check([name])
             time.sleep(_SECONDS_BETWEEN_LOOKS)
     if _REFUSED in answer:
@@ -422,7 +426,7 @@ def _report(chief: str, message: Mapping[str, object], name: str, patience: _Pat
 
 
 def _read_answer(line: bytes) -> Mapping[str, object]:
-    """The chief's answer; empty for what any other program wrote."""
+    """The chief's answer; empty for a line of any other program."""
     with contextlib.suppress(ValueError, RecursionError):
         found = json.loads(line)
         if isinstance(found, dict) and (found.get(_GO) is True or isinstance(found.get(_REFUSED), str)):

@@ -1,4 +1,4 @@
-"""The interface of every kind of checkpoint: named arrays, under the reference's names and shapes.
+"""The interface of every kind of checkpoint: named arrays with the reference's names and shapes.
 
 Each kind has a reader with this interface; `sources.open_weights` chooses the reader for a path.
 """
@@ -31,11 +31,11 @@ class Place(NamedTuple):
 
     shape: list[int]  # its sizes in the reference
     dtype: str  # in the file, as a numpy name ("float32", "bfloat16")
-    where: Any  # what its reader needs to find it
+    where: Any  # the reader's own data, by which it finds the variable
 
 
 class Weights:
-    """Named arrays that are read one at a time: a reader gives `_hold` their places, and `_read` reads one."""
+    """Named arrays that are read one at a time: a reader gives `_hold` their places, and `_read` reads an array."""
 
     kind = ""  # the kind of checkpoint, for messages
 
@@ -45,9 +45,9 @@ class Weights:
         # reference name -> list of sizes of each variable. A variable without a reference name keeps its own
         self.shapes: dict[str, list[int]] = {}
         self.dtypes: dict[str, str] = {}  # the same names -> the dtype in the file, as a numpy name
-        self.config: BertConfig | None = None  # the model's configuration, if the source contains it
-        self.config_file: str | None = None  # the file beside the weights that `config` was read from, if any
-        self.other_activations: Collection[str] = ()  # other possible hidden_act, if that of `config` is uncertain
+        self.config: BertConfig | None = None  # the model's configuration, None if the source does not contain it
+        self.config_file: str | None = None  # the file of `config` beside the weights, None if there is no such file
+        self.other_activations: Collection[str] = ()  # other possible hidden_act, if `config.hidden_act` is uncertain
         self.remarks: list[str] = []  # messages for the user about the weights
 
     def _hold(self, places: Mapping[str, Place]) -> None:
@@ -62,7 +62,7 @@ class Weights:
         return as_float32(self._read(name))
 
     def _read(self, name: str) -> np.ndarray:
-        """Returns it in any dtype."""
+        """Returns one variable in the reference's shape, in any dtype."""
         raise NotImplementedError
 
     @property
@@ -72,30 +72,30 @@ class Weights:
 
     @functools.cached_property
     def text(self) -> Stated | None:
-        """What the files beside the weights say about how text is split."""
+        """The statements of the files beside the weights about splitting text; None if there are no such files."""
         return stated_in(self.folder)
 
     def vocabulary_file(self) -> str | None:
-        """Returns the path of the vocab.txt beside the weights, or None."""
+        """Returns the path of the vocab.txt beside the weights, None if there is no such file."""
         return files.companion(self.folder, VOCABULARY_FILE)
 
     def vocabulary(self) -> list[str] | None:
-        """Returns the entries of the vocabulary beside or in the weights, or None."""
+        """Returns the entries of the vocabulary beside or in the weights, None if there is no vocabulary."""
         path = self.vocabulary_file()
         return tokenization.read_entries(path) if path else None
 
     def labels(self) -> LabelMap | None:
-        """Returns the meaning of the outputs, or None if the source does not define it."""
+        """Returns the meaning of the outputs, None if the source does not define it."""
         return None
 
     @property
     def num_labels(self) -> int | None:
-        """The number of outputs of a classifier or tagger, or None for a model without such a head."""
+        """The number of outputs of a classifier or tagger, None if the model has no such head."""
         return names.num_labels(self.shapes)
 
     @property
     def global_step(self) -> int:
-        """The number of training steps, or 0 if the source does not contain it."""
+        """The number of training steps, 0 if the source does not contain it."""
         return int(self.get(names.GLOBAL_STEP)) if self.shapes.get(names.GLOBAL_STEP) == [] else 0
 
 
@@ -116,5 +116,5 @@ def check_finite(path: str, name: str, value: np.ndarray) -> None:
     if value.dtype.kind not in "iubOSU" and (bad := value.size - np.count_nonzero(np.isfinite(value))):
         raise UserError(
             f"{path}: {bad} of the {value.size} numbers of {name} are NaN or infinite; a model with them answers"
-            " nothing but NaN. Take an earlier checkpoint of that training"
+            " nothing but NaN. Take an earlier checkpoint of the training run"
         )

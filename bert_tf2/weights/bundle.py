@@ -1,9 +1,9 @@
 """TensorFlow checkpoint files, `PREFIX.index` and `PREFIX.data-0000N-of-0000M`, and checkpoint folders.
 
 A data file contains the bytes of the tensors, one after the other; the index is a table of their offsets, shapes and
-checksums (`bundle_index`). Both are read and written without TensorFlow, whose import alone takes longer than the
-conversion of BERT-Large. In the reference's checkpoints the keys are variable names, in TensorFlow 2's paths through
-Python objects (`model_garden`).
+checksums (`bundle_index`). Both are read and written without TensorFlow, because its import alone takes longer than the
+conversion of BERT-Large. The keys of the reference's checkpoints are variable names; the keys of TensorFlow 2's
+checkpoints are paths through Python objects (`model_garden`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _FILE = r"\.(index|meta|training\.json|data-\d{5}-of-\d{5})$"  # training.json: see training.saver
 _OF_TRAINING = re.compile(r"model\.ckpt-(\d+)\.index")  # the names that CheckpointFolder and the reference write
 _STATE_FILE = "checkpoint"
-_NEWEST = re.compile(r'^model_checkpoint_path: "(.*)"$', re.MULTILINE)  # a line of it
+_NEWEST = re.compile(r'^model_checkpoint_path: "(.*)"$', re.MULTILINE)  # a line of this file
 
 
 def find_prefix(path: str) -> str:
@@ -62,14 +62,14 @@ def prefixes_in(folder: str) -> list[str]:
 
 
 class Checkpoint(Weights):
-    """A checkpoint, by the variable names in the file; `path` is its prefix, one of its files, or its folder."""
+    """A checkpoint, with the variable names in the file; `path` is its prefix, one of its files, or its folder."""
 
     kind = "TensorFlow 1 checkpoint"
 
     def __init__(self, path: str):
         super().__init__(find_prefix(path))
         path = self.path + ".index"
-        with self._explained(), files.open_binary(path) as stream:  # once, as each reading may be a round trip
+        with self._explained(), files.open_binary(path) as stream:  # only once, because reading may be a round trip
             index = stream.read()
         if problem := files.mismatch(index[: files.HEAD_BYTES], path, "the index of a checkpoint"):
             raise UserError(f"{path}: {problem}")
@@ -80,7 +80,7 @@ class Checkpoint(Weights):
         prefix = names.common_prefix(entries, names.EMBEDDINGS[0].reference)
         if prefix:
             self.remarks.append(f"Names are read without {prefix}, with which they begin.")
-        prefix = prefix or "module/"  # in TF-Hub's first format
+        prefix = prefix or "module/"  # the prefix in TF-Hub's first format
         entries = {name.removeprefix(prefix): entry for name, entry in entries.items()}
         self._hold({name: Place(entry.shape, entry.dtype, entry) for name, entry in entries.items()})
         self._check_sizes()
@@ -89,7 +89,7 @@ class Checkpoint(Weights):
         return f"{self.path}.data-{entry.shard:05}-of-{self._num_shards:05}"
 
     def _check_sizes(self) -> None:
-        """Raises UserError if a damaged index requests too much memory, or an incomplete copy has too few bytes."""
+        """Raises UserError if a damaged index requests too much memory, or a data file is missing or too short."""
         sizes: dict[str, int] = {}
         for name, place in self._places.items():
             entry, file = place.where, self._data_file(place.where)
@@ -174,7 +174,11 @@ def read_state(folder: str) -> str:
 
 
 def latest_checkpoint(output_dir: str) -> str | None:
-    """Returns the prefix of the newest checkpoint, which the folder's file `checkpoint` names, or None."""
+    """Returns the prefix of the newest checkpoint, which the folder's file `checkpoint` names.
+
+    None if the folder has no checkpoint. Raises UserError if `checkpoint` is missing beside checkpoints, or names none
+    that exists.
+    """
     path = os.path.join(output_dir, _STATE_FILE)
     if not files.exists(path):
         if advice := _way_back(output_dir):
@@ -182,13 +186,13 @@ def latest_checkpoint(output_dir: str) -> str | None:
         return None
     problem = "names no model_checkpoint_path"
     if named := _NEWEST.search(read_state(output_dir)):
-        # The folder may have moved since an absolute path was written.
+        # The folder may have been moved since an absolute path was written.
         for name in (named[1], os.path.basename(named[1])):
             prefix = os.path.join(output_dir, name)
             if files.exists(prefix + ".index"):
                 return prefix
         problem = f"names the checkpoint {named[1]}, but {prefix}.index is missing"
-    # Never a suggestion to delete files from which something can be recovered.
+    # The message must not suggest deleting files from which something can be recovered.
     start_afresh = f"no checkpoint is left in {output_dir}: restore one, or give another folder to start afresh"
     raise UserError(f"{path}: {problem}; {_way_back(output_dir) or start_afresh}")
 
@@ -199,21 +203,24 @@ def is_of_training(name: str) -> bool:
 
 
 def has_checkpoints(folder: str) -> bool:
-    """Whether a training has left checkpoints in a folder, also where `recover` or the user must mend the folder first.
+    """Whether training has left checkpoints in a folder, even if `recover` or the user must repair the folder first.
 
-    `latest_checkpoint` says which checkpoint is the newest, and is for the run itself, behind `recover`.
+    A run calls `latest_checkpoint` only after `recover`.
     """
     return files.exists(os.path.join(folder, _STATE_FILE)) or bool(_newest_first(folder))
 
 
 def _newest_first(folder: str) -> list[str]:
-    """Returns the names of the checkpoints `model.ckpt-STEP` in a folder."""
+    """Returns the names of the checkpoints `model.ckpt-STEP` in a folder, the newest first."""
     steps = {int(found[1]) for name in files.list_directory(folder) if (found := _OF_TRAINING.fullmatch(name))}
     return [f"model.ckpt-{step}" for step in sorted(steps, reverse=True)]
 
 
 def _way_back(folder: str, damaged: str = "") -> str:
-    """Returns how to continue from the newest checkpoint, or from the one before a damaged one (neither is read)."""
+    """Returns advice on continuing from the newest checkpoint, or from the newest before `damaged`; "" without any.
+
+    The checkpoints are not read.
+    """
     found = _newest_first(folder)
     if damaged in found:
         found = found[found.index(damaged) + 1 :]
@@ -226,7 +233,7 @@ def _way_back(folder: str, damaged: str = "") -> str:
 
 
 def _problem(prefix: str) -> str | None:
-    """Returns what is wrong with a checkpoint; None if every tensor is readable and matches its checksum."""
+    """Returns the problem of a checkpoint, None if every tensor is readable and matches its checksum."""
     try:
         source = Checkpoint(prefix)
         for name in source.shapes:
@@ -237,12 +244,12 @@ def _problem(prefix: str) -> str | None:
 
 
 def recover(output_dir: str) -> None:
-    """Makes a training continue from the newest intact checkpoint, if the newest one is damaged or not recorded.
+    """Makes training continue from the newest intact checkpoint if the newest checkpoint is damaged or not recorded.
 
-    A kill can come between the first checkpoint of a training and the file `checkpoint`. Without that file, a single
-    checkpoint is therefore taken for the newest one; several are not, because someone must have removed the file.
-    Damaged files stay, until the training comes to their step again. If none is intact, nothing is changed. The folder
-    is locked for the change; raises UserError if another training is running there.
+    A run can be killed after it writes its first checkpoint and before it writes the file `checkpoint`. If this file is
+    missing, a single checkpoint therefore counts as the newest; with several, someone must have removed the file, and
+    nothing is changed. Damaged files stay until the training run comes to their step again. If no checkpoint is intact,
+    nothing is changed. The folder is locked for the change; raises UserError if another training run has locked it.
     """
     if _to_continue_from(output_dir):
         with output_lock.locked(output_dir):
@@ -253,7 +260,10 @@ def recover(output_dir: str) -> None:
 
 
 def _to_continue_from(output_dir: str) -> tuple[str, str, str] | None:
-    """The checkpoint that `checkpoint` must name, the one that it must not name, and why; None if nothing is wrong."""
+    """Returns the checkpoint that `checkpoint` must name, the checkpoint that it must not name, and the reason.
+
+    None if nothing is wrong or can be repaired.
+    """
     state = os.path.join(output_dir, _STATE_FILE)
     if not files.exists(state):
         found = _newest_first(output_dir)
@@ -265,7 +275,7 @@ def _to_continue_from(output_dir: str) -> tuple[str, str, str] | None:
     problem = _problem(os.path.join(output_dir, damaged)) if named else f"{state}: names no model_checkpoint_path"
     for name in _newest_first(output_dir) if problem else ():
         if name != damaged and _problem(os.path.join(output_dir, name)) is None:
-            return name, damaged, f"{problem}. Continuing from the one before, {os.path.join(output_dir, name)}"
+            return name, damaged, f"{problem}. Continuing from the checkpoint before, {os.path.join(output_dir, name)}"
     return None
 
 
@@ -280,7 +290,7 @@ class CheckpointFolder:
         return os.path.join(self._output_dir, f"model.ckpt-{global_step}")
 
     def save(self, variables: Mapping[str, tf.Variable | np.ndarray], global_step: int) -> str:
-        """Writes a checkpoint, records it in the file `checkpoint` as the latest, and deletes the oldest ones."""
+        """Writes a checkpoint, lists it in the file `checkpoint` as the newest, and deletes the oldest checkpoints."""
         prefix = self.prefix(global_step)
         name = os.path.basename(prefix)
         save(prefix, variables, global_step)
@@ -288,7 +298,7 @@ class CheckpointFolder:
         if len(listed) > self._keep:
             for old in listed[: -self._keep]:
                 self._remove(os.path.basename(old))
-            self._list(name, listed[-self._keep :])  # last, so that a kill leaves no checkpoint that nobody lists
+            self._list(name, listed[-self._keep :])  # last, so that a kill leaves no checkpoint unlisted
         logging.info("Saved %s", prefix)
         return prefix
 
@@ -299,7 +309,7 @@ class CheckpointFolder:
             files.remove(os.path.join(self._output_dir, file))
 
     def set_newest(self, name: str, without: str = "") -> list[str]:
-        """Lists a checkpoint as the newest in the file `checkpoint`; returns all names that are listed."""
+        """Lists a checkpoint as the newest in the file `checkpoint`; returns all listed names."""
         listed = [old for old in self._listed() if os.path.basename(old) not in (name, without)] + [name]
         self._list(name, listed)
         return listed

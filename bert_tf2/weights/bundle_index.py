@@ -1,8 +1,8 @@
-"""The index of a TensorFlow checkpoint: a table of what it contains, read and written without TensorFlow.
+"""The index of a TensorFlow checkpoint: a table of its tensors, read and written without TensorFlow.
 
 The format is LevelDB's (its doc/table_format.md): blocks of entries whose keys omit the prefix that they share with the
 previous key, an index of the blocks, and a footer. A key is the name of a tensor; its entry is a protocol buffer of
-TensorFlow's tensor_bundle.proto. The graph of objects of a TensorFlow 2 checkpoint is one of
+TensorFlow's tensor_bundle.proto. The graph of objects of a TensorFlow 2 checkpoint is a protocol buffer of
 trackable_object_graph.proto. The messages are declared here with the fields that are used. The bytes of a tensor are
 little-endian; strings have their own layout.
 """
@@ -67,7 +67,7 @@ def new(message: str, **fields):
 
 
 def parse(message: str, data: bytes):
-    """Parses a message. Raises DamagedTable if the bytes are none."""
+    """Parses a message. Raises DamagedTable if the bytes are not a message."""
     from google.protobuf.message import DecodeError
 
     try:
@@ -77,18 +77,18 @@ def parse(message: str, data: bytes):
 
 
 class Entry(NamedTuple):
-    """What an index says about a tensor."""
+    """The entry of a tensor in an index."""
 
     dtype: str  # as a numpy name; "string" for bytes objects
     shape: list[int]  # its sizes
     shard: int  # the number of the data file
-    offset: int  # the place of the bytes in it
-    size: int
+    offset: int  # the place of the bytes in the data file
+    size: int  # the number of bytes
     checksum: int  # a masked CRC-32C of the bytes
 
     @classmethod
     def parse(cls, data: bytes) -> Entry:
-        """Raises DamagedTable if the bytes are no entry, or that of a tensor that weights do not have."""
+        """Raises DamagedTable if the bytes are not an entry, or are the entry of a tensor that weights do not have."""
         said = parse("Entry", data)
         shape = [dim.size for dim in said.shape.dim]
         if said.dtype not in _DTYPES or said.slices or min(said.offset, said.size, *shape) < 0:
@@ -115,7 +115,7 @@ def varint(value: int) -> bytes:
 
 
 def _read_varints(data: bytes, place: int, count: int) -> tuple[list[int], int]:
-    """Returns so many numbers from an offset, and the offset after them. Raises DamagedTable if there are fewer."""
+    """Returns `count` numbers from an offset on, and the offset after them. Raises DamagedTable if there are fewer."""
     numbers: list[int] = []
     value = shift = 0
     while len(numbers) < count:
@@ -197,7 +197,7 @@ def _append_block(table: bytearray, entries: list[tuple[bytes, bytes]]) -> bytes
 
 
 def decode_strings(data: bytes, shape: list[int], checksum: int) -> np.ndarray:
-    """Decodes lengths, their checksum, and the concatenated strings. `checksum` covers all of these."""
+    """Decodes a tensor of strings: the lengths, their checksum, and the concatenated strings. `checksum` covers all."""
     lengths, place = _read_varints(data, 0, math.prod(shape))
     of_lengths = google_crc32c.value(struct.pack(f"<{len(lengths)}I", *lengths))
     if mask(google_crc32c.extend(of_lengths, data[place:])) != checksum:

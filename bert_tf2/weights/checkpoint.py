@@ -1,6 +1,6 @@
-"""The weights of a model: reads any kind of checkpoint, and writes the reference's variable names.
+"""The weights of a model: reads any kind of checkpoint, and writes checkpoints with the reference's variable names.
 
-`names` defines these, `bundle` handles TensorFlow's files, and `sources` selects the readers of other files.
+`names` defines the names, `bundle` handles TensorFlow's files, and `sources` selects the readers of other files.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ __all__ = [
 
 
 def used_variables(model: keras.Model) -> dict[str, tf.Variable]:
-    """Returns the tf1_variables that the model's loss and its outputs depend on."""
+    """Returns the tf1_variables on which the model's loss and outputs depend."""
     unused = () if model.uses_pooler else {row.reference for row in names.POOLER}
     return {name: variable for name, variable in tf1_variables(model).items() if name not in unused}
 
 
 def trained_variables(model: keras.Model) -> dict[str, tf.Variable]:
-    """Returns the used_variables that have gradients and slots: all that are not frozen.
+    """Returns the used_variables that are not frozen. They have gradients and slots.
 
-    `layer.trainable = False` freezes a layer, `variable.trainable = False` a variable, as everywhere in Keras; set it
-    before a Trainer is created.
+    `layer.trainable = False` freezes a layer, `variable.trainable = False` a variable, as everywhere in Keras. Freeze
+    variables before a Trainer is created.
     """
     trainable = {id(variable.value) for variable in model.trainable_variables}
     return {name: variable for name, variable in used_variables(model).items() if id(variable) in trainable}
@@ -51,9 +51,9 @@ def _shapes(variables: Mapping[str, tf.Variable]) -> dict[str, list[int]]:
 
 
 def initialize(model: keras.Model, init_checkpoint: str | Weights) -> str:
-    """Loads initial weights into a model, from any path that sources.open_weights accepts, or what it has opened.
+    """Loads initial weights into a model, from opened weights, or from any path that sources.open_weights accepts.
 
-    Returns one line that names the loaded, the newly initialized and the unused variables.
+    Returns one line with the number of loaded variables and the names of newly initialized and unused variables.
     """
     source = open_weights(init_checkpoint) if isinstance(init_checkpoint, str) else init_checkpoint
     variables = tf1_variables(model)
@@ -64,7 +64,7 @@ def initialize(model: keras.Model, init_checkpoint: str | Weights) -> str:
     for remark in source.remarks:
         logging.info("%s: %s", source.path, remark)
     for name in source.shapes:
-        value = source.get(name)  # unused ones too: damage there suggests damage elsewhere
+        value = source.get(name)  # unused variables are read, too, because damage there suggests damage elsewhere
         if name in variables:
             check_finite(source.path, name, value)
             variables[name].assign(value)
@@ -82,14 +82,15 @@ def restore(
     config: BertConfig | None = None,
     allow_missing: Collection[str] = (),
 ) -> int:
-    """Loads every one of `variables` from a checkpoint, or what has opened it, and returns its global step.
+    """Loads all `variables` from a checkpoint, a path or opened weights, and returns its global step.
 
-    `config` is compared with the bert_config.json beside it. Variables in `allow_missing` may keep their values.
+    `config` is compared with the bert_config.json beside the checkpoint. If the checkpoint lacks a variable in
+    `allow_missing`, the variable keeps its value.
     """
     source = Checkpoint(path) if isinstance(path, str) else path
     variables = {name: variables[name] for name in variables if name not in allow_missing or name in source.shapes}
     problems = [*names.misfits(_shapes(variables), source.shapes, lambda name: True)]
-    if any(map(names.is_encoder, variables)):  # a continued training run would omit more from its next checkpoint
+    if any(map(names.is_encoder, variables)):  # otherwise the next checkpoint of the run would lack the other variables
         others = [name for name in source.shapes if names.is_encoder(name) and name not in variables]
         problems += [f"{name} is not in the model" for name in names.without_optimizer(others)]
     advice = "It belongs to another model or task: use another output_dir, or the configuration it was made with"
@@ -102,7 +103,10 @@ def restore(
 
 
 def weights_in_use(output_dir: str, init_checkpoint: str | None, will_train: bool = False) -> Weights | None:
-    """Opens the newest checkpoint in output_dir, else init_checkpoint; None if training starts from random weights."""
+    """Opens the newest checkpoint in output_dir, or else init_checkpoint.
+
+    Without either, returns None if a training run will start from random weights, and otherwise raises UserError.
+    """
     path = latest_checkpoint(output_dir) or init_checkpoint
     if path:
         return open_weights(path)
@@ -118,12 +122,12 @@ def weights_in_use(output_dir: str, init_checkpoint: str | None, will_train: boo
         ) from error
     raise UserError(
         f"{output_dir}: holds weights, and no checkpoint of a training; give --init_checkpoint={released}, and another"
-        " --output_dir for what is written"
+        " --output_dir for the new files"
     )
 
 
 def check_trained(model: keras.Model, source: Weights) -> None:
-    """Checks that a model's outputs come from trained weights."""
+    """Raises UserError if the weights lack a variable on which the model's outputs depend."""
     missing = [name for name in used_variables(model) if name not in source.shapes]
     if missing:
         raise UserError(
@@ -135,8 +139,8 @@ def check_trained(model: keras.Model, source: Weights) -> None:
 def make_model(source: Weights, config: BertConfig, labels: LabelMap | None = None, **kwargs: Any) -> keras.Model:
     """Creates the model with the heads that the weights contain, or a BertModel; its variables are not loaded.
 
-    `labels`: from task_file.label_map_of; a classifier's and a tagger's weights have the same names. Without them, a
-    classifier is made. `**kwargs` are for the model's constructor.
+    `labels`: from task_file.label_map_of. They distinguish a classifier from a tagger, whose weights have the same
+    names; without labels, a classifier is made. `**kwargs` are for the model's constructor.
     """
     present = {head for head, rows in names.HEADS.items() if rows[0].reference in source.shapes}
     labeled = labels.labeled if labels else "texts"
@@ -145,7 +149,7 @@ def make_model(source: Weights, config: BertConfig, labels: LabelMap | None = No
             break
     else:
         return modeling.BertModel(config, **kwargs)
-    # A head that the weights lack would be random, and look trained in what is made of the model.
+    # A head that the weights lack would be random, and would look trained in exports of the model.
     if model is heads.PretrainingModel and "next_sentence" not in present:
         pooler = all(row.reference in source.shapes for row in names.POOLER)
         return heads.MaskedLMModel(config, has_pooler=pooler, **kwargs)

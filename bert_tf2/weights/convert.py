@@ -28,14 +28,14 @@ from bert_tf2.weights.text_rules import TOKENIZATION_FILE, Stated, record_of
 
 
 def run(options: ConversionOptions) -> list[str]:
-    """Converts weights; returns messages about what was read, written, changed and omitted."""
+    """Converts weights; returns messages about the files and variables that were read, written, changed and omitted."""
     if options.list:
         return listing(options.list)
     _check_files(options)
     conversion = _Conversion(options)
     files.make_directory(options.output)
     with output_lock.locked(options.output):
-        _check_files(options)  # a training, or another conversion, may have begun there since
+        _check_files(options)  # again: training or another conversion may have begun there before the lock
         conversion.write()
     return conversion.report
 
@@ -58,7 +58,7 @@ def _check_files(options: ConversionOptions) -> None:
     flags = ("bert_config_file", "vocab_file", "extend_vocab", "never_split")
     inputs = {flag: path for flag in flags if (path := getattr(options, flag))}
     outputs.check(inputs, [outputs.Output("output", output, _WRITTEN[to])])
-    # With a model that is there already, or a part of one, the new one would be mixed.
+    # The new files would be mixed with the files of a model, or of a part of a model, that is there already.
     there = [name for name in files.list_directory(output) if name in _COMPANIONS or sources.WEIGHTS.fullmatch(name)]
     if there or (files.exists(output) and not files.is_directory(output)):
         what = f"holds {and_more(there, 3)}" if there else "exists"
@@ -72,7 +72,7 @@ class _Conversion:
         self.options = options
         self.source = source = open_weights(options.input)
         self.folder = source.folder
-        # messages about what was read, written, changed and omitted so far
+        # messages about the files and variables that were read, written, changed and omitted so far
         self.report = [f"Read {source.path} ({source.kind}, {len(source.shapes)} variables).", *source.remarks]
         self.config = find_config(source, options.bert_config_file)
         self.report += sources.check_config(source, self.config)
@@ -80,7 +80,7 @@ class _Conversion:
             self.config = dataclasses.replace(self.config, hidden_act=options.hidden_act)
         path = options.vocab_file
         self.vocabulary = tokenization.read_entries(path) if path else source.vocabulary()
-        if self.vocabulary is not None:  # what `load` refuses or warns of, this does, too
+        if self.vocabulary is not None:  # `find_tokenizer` refuses and warns of the same vocabularies as in `load`
             text_rules.find_tokenizer(source, self.config, path, options.do_lower_case)
         stated = text_rules.stated_text(source, options.vocab_file)
         self.do_lower_case, self.case_is_stated = self._find_case(stated)
@@ -101,7 +101,7 @@ class _Conversion:
             self._extend_positions(options.extend_positions)
 
     def _find_case(self, stated: Stated) -> tuple[bool, bool]:
-        """Returns whether the model is uncased, and whether this is stated."""
+        """Returns whether the model is uncased, and whether a flag or a file states this."""
         lower = self.options.do_lower_case
         if lower is not None and stated.do_lower_case not in (None, lower):
             self.report.append(f"{stated.path}: says do_lower_case {stated.do_lower_case}; the flag counts.")
@@ -135,7 +135,7 @@ class _Conversion:
 
     @property
     def task(self) -> dict[str, Any]:
-        """The task.json of the input, made for the configuration that is written; empty if there is none."""
+        """The task.json of the input, adapted to the written configuration; empty if the input has none."""
         found, made_with = task_file.read(self.folder), task_file.MADE_WITH
         return found and {**found, made_with: {**found.get(made_with, {}), **sources.decisive(self.config)}}
 
@@ -145,13 +145,13 @@ class _Conversion:
         return [row.reference for row in rows if row.reference in self.source.shapes]
 
     def write(self) -> None:
-        """Writes the files; reports what was written and omitted."""
+        """Writes the files; adds messages about written and omitted variables to the report."""
         {"tf1": self._write_tf1, "hf": self._write_huggingface, "keras": self._write_keras}[self.options.to]()
         if self.vocabulary is None:
             self.report.append("No vocabulary was found, and none written (--vocab_file).")
 
     def _arrays(self, chosen: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields these variables. Reads all others too, since damage in them suggests damage elsewhere."""
+        """Yields these variables. Reads all others, too, because damage in one place suggests damage elsewhere."""
         chosen = dict.fromkeys(chosen)
         for name in [*chosen, *(name for name in self.source.shapes if name not in chosen)]:
             value = self.source.get(name)
@@ -160,7 +160,7 @@ class _Conversion:
                 yield name, value
 
     def _leave_out(self, written: Iterable[str]) -> None:
-        """Reports what is not written: the number of the optimizer's variables, and the names of all others."""
+        """Reports the variables that are not written: the number of the optimizer's, and the names of all others."""
         left_out = [name for name in self.source.shapes if name not in {*written}]
         others = [name for name in left_out if not names.is_optimizer_state(name)]
         if state := len(left_out) - len(others):
@@ -237,7 +237,7 @@ class _Conversion:
 def listing(path: str) -> Iterator[str]:
     """Yields a line for every variable of weights of any kind: name, Hugging Face name, shape, size, dtype, norm.
 
-    The last line counts the parameters of the model, and apart from them the numbers of the optimizer.
+    The last line counts the parameters of the model, and separately the numbers of the optimizer.
     """
     source = open_weights(path)
     step = f", step {source.global_step}" if source.global_step else ""

@@ -1,7 +1,7 @@
 """Folders in Hugging Face's layout: config.json, model.safetensors or pytorch_model.bin, vocab.txt; read and written.
 
-The values are the reference's under other names (`names` has both), with transposed kernels: [inputs, outputs] here,
-[outputs, inputs] there.
+The values are the same as in the reference's checkpoints. The names differ (`names` has both), and kernels are
+transposed: [inputs, outputs] here, [outputs, inputs] there.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from bert_tf2.weights import names, tensor_files, text_rules
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Place, Weights
 from bert_tf2.weights.task_file import ACTIVATIONS, TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
 
-_CONFIGS = ("config.json", CONFIG_FILE)  # the second in early releases
+_CONFIGS = ("config.json", CONFIG_FILE)  # early releases have the second name
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-"""In the order in which transformers searches for them."""
+"""The files of weights, in the order in which transformers searches for them."""
 
 
 class Architecture(NamedTuple):
@@ -32,7 +32,7 @@ class Architecture(NamedTuple):
 
     heads: tuple[str, ...]  # keys of names.HEADS
     pooler: bool  # whether the class has a pooler
-    labeled: str | None = None  # what the labels apply to, as in the models of `heads`
+    labeled: str | None = None  # whether labels are for "texts" or "tokens", as in `heads`; None without labels
 
 
 ARCHITECTURES = {
@@ -47,17 +47,17 @@ ARCHITECTURES = {
 """The writable classes. The first that fits is used: fine-tuning before pretraining, more heads before fewer."""
 
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
-# Tensors that no output depends on: 0, 1, 2, ..., zeros, and the weights of classes in a loss.
+# Tensors on which no output depends: 0, 1, 2, ..., zeros, and the weights of classes in a loss.
 _BUFFERS = re.compile(r"embeddings\.(position_ids|token_type_ids)$|^(loss|criterion)\w*\.")
 TIED = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
-"""The name of a copy -> that of the tensor that it equals."""
+"""The name of a copy -> the name of its original."""
 
 
 def recognizes(path: str) -> str | None:
-    """Returns the file of weights in a folder or at a path, going by names alone; or None."""
+    """Returns the file of weights in a folder or at a path, by names alone; None if there is no such name."""
     if files.is_directory(path):
         present = files.list_directory(path)
         return next((os.path.join(path, name) for name in WEIGHTS if name in present), None)
@@ -85,7 +85,7 @@ class HuggingFaceFolder(Weights):
         except UserError as error:
             raise UserError(f"{self.config_file}: {error}") from error
         if self.config.hidden_act == "gelu_erf":
-            # Google's own models are on the hub as "gelu", though they were trained with the approximation.
+            # The hub's configurations of Google's own models say "gelu", though the training used the approximation.
             self.other_activations = ("gelu",)
         # the class of `transformers` that saved the model, if config.json states it
         self.architecture = architecture_of(self._values)
@@ -103,13 +103,13 @@ class HuggingFaceFolder(Weights):
                     f"{path}: {theirs} is {stored.dtype}, so the weights are quantized; save them as floats"
                 )
         self._hold(places)
-        # the function of CrossEncoder.predict on the outputs, as sentence-transformers names it; "" for none
+        # sentence-transformers' name of the function that CrossEncoder.predict applies to outputs; "" without any
         self._activation = self._find_activation() if self.num_labels else ""
         if self._activation and self.num_labels == 1:
-            where = "`classify` of bert_tf2.load alone" if self._activation.lower() in ACTIVATIONS else "nowhere"
+            where = "`classify` of bert_tf2.load alone" if self._activation.lower() in ACTIVATIONS else "no call"
             self.remarks.append(
-                f"A score goes through {self._activation} in sentence-transformers' predict(); here, {where}: not in"
-                " scripts, exports and `fit`."
+                f"{self._activation} is applied to a score in sentence-transformers' predict(), and here in {where}:"
+                " not in scripts, exports and `fit`."
             )
 
     def _find_activation(self) -> str:
@@ -125,7 +125,7 @@ class HuggingFaceFolder(Weights):
         return "" if name == "Identity" else name
 
     def _usual_names(self) -> dict[str, str]:
-        """Returns the current name of each tensor -> that in the file; no buffers, no copies."""
+        """Returns the current name of each tensor -> its name in the file, without buffers and copies."""
         found: dict[str, str] = {}
         prefix = names.common_prefix(self._file.tensors, "embeddings.word_embeddings.weight").removesuffix("bert.")
         for name in self._file.tensors:
@@ -139,14 +139,14 @@ class HuggingFaceFolder(Weights):
             first = found.setdefault(original, duplicate) if duplicate else None
             if first != duplicate and not np.array_equal(self._file.read(first), self._file.read(duplicate)):
                 raise UserError(
-                    f"{self.path}: {duplicate} is not equal to {first}: this model's output layer is its own, where"
-                    " BERT's is the table of embeddings with one bias, so that it cannot be taken over. Save the"
+                    f"{self.path}: {duplicate} is not equal to {first}: this model has an output layer of its own,"
+                    " where BERT uses the table of embeddings with one bias, so the layer cannot be read. Save the"
                     " encoder alone (model.bert.save_pretrained)"
                 )
         return found
 
     def _usable(self, rows: Mapping[str, names.Variable], found: Mapping[str, str]) -> Mapping[str, names.Variable]:
-        """Leaves out those of a fine-tuned head whose outputs would mean something else here."""
+        """Leaves out the rows of a fine-tuned head whose outputs would mean something else here."""
         others = [usual for usual in found if usual not in rows]
         if strange := [usual for usual in others if usual.startswith(("bert.embeddings.", "bert.encoder."))]:
             raise UserError(
@@ -159,12 +159,12 @@ class HuggingFaceFolder(Weights):
         if self.architecture and self.architecture not in ARCHITECTURES:
             problem = f"There is no {self.architecture} here"
         elif tuned and others:
-            problem = f"The outputs depend on {and_more(others, 3)} too, which no model here has"
+            problem = f"The outputs also depend on {and_more(others, 3)}, which no model here has"
         elif self._values.get("problem_type") == "regression" and several:
             problem = "There is no regression with several outputs here"
         else:
             return rows
-        self.remarks.append(f"{problem}: the encoder is what can be used.")
+        self.remarks.append(f"{problem}: only the encoder can be used.")
         return {name: row for name, row in rows.items() if name not in tuned}
 
     def _read(self, name: str) -> np.ndarray:
@@ -195,11 +195,11 @@ class HuggingFaceFolder(Weights):
         return LabelMap(task, named, regression=False, multi_label=multi_label)
 
     def _guess_labeled(self, labels: Sequence[str]) -> str:
-        """What the labels apply to where config.json has no `architectures`."""
+        """Returns "tokens" or "texts", if config.json has no `architectures`. Raises UserError in case of doubt."""
         if names.POOLER[0].reference not in self.shapes or any(re.match(r"[BIES]-.", label) for label in labels):
             return "tokens"
         raise UserError(
-            f"{self.config_file}: does not say whether the labels are those of texts or of tokens; add"
+            f"{self.config_file}: does not say whether the labels are for texts or for tokens; add"
             ' "architectures": ["BertForSequenceClassification"], or ["BertForTokenClassification"]'
         )
 
@@ -212,7 +212,7 @@ class HuggingFaceFolder(Weights):
         labels = [str(named.get(str(index), "")) for index in range(count)] if isinstance(named, dict) else []
         if len(labels) != count or len(named) != count or "" in labels:
             raise UserError(
-                f"{self.config_file}: id2label does not give each of the {count} outputs a name; put it right, as in"
+                f"{self.config_file}: id2label does not give each of the {count} outputs a name; correct it, as in"
                 ' {"0": "no", "1": "yes"}'
             )
         return tuple(labels)
@@ -232,15 +232,16 @@ def write_folder(
     rules: Mapping[str, Any] | None = None,
     labels: LabelMap | None = None,
 ) -> list[str]:
-    """Writes a folder that `transformers` loads without missing or unexpected weights, all of it or nothing.
+    """Writes a folder that `transformers` loads without missing or unexpected weights, completely or not at all.
 
-    The class of `transformers` is the first of ARCHITECTURES whose heads are there. Returns messages about it.
+    The class of `transformers` is the first of ARCHITECTURES whose heads `shapes` contains. Returns messages for the
+    user. Raises UserError if the shapes do not fit the class.
 
     Args:
-      folder: existing files of these names are replaced.
+      folder: existing files of the written names are replaced.
       shapes: reference name -> sizes of each variable. Variables that are not BERT's are ignored.
-      arrays: reference name and array of each of them, in the order of `names`. One is in memory at a time.
-      vocabulary, do_lower_case, rules: of its tokenizer, see FullTokenizer.
+      arrays: reference name and array of each variable, in the order of `names`. One array is in memory at a time.
+      vocabulary, do_lower_case, rules: of the tokenizer, see FullTokenizer.
     """
     heads = {head for head, rows in names.HEADS.items() if {row.reference for row in rows} <= {*shapes}}
     of = (None, labels.labeled if labels else "texts")
@@ -256,7 +257,7 @@ def write_folder(
     if vocabulary is not None:
         texts["tokenizer_config.json"] = _text(_tokenizer_content(config, vocabulary, do_lower_case, rules or {}))
         texts[VOCABULARY_FILE] = "".join(f"{entry}\n" for entry in vocabulary)
-    prefix = "" if there.heads else "bert."  # which a BertModel leaves out
+    prefix = "" if there.heads else "bert."  # a BertModel's names lack this prefix
     theirs = {row.reference: row.huggingface.removeprefix(prefix) for row in rows}
     sizes = {other: [*shapes[name]][:: -1 if names.is_transposed(name) else 1] for name, other in theirs.items()}
     chosen = (
@@ -291,7 +292,7 @@ def config_content(
         elif labels and labels.multi_label:
             problem_type = "multi_label_classification"
         if len(outputs) != count:
-            raise UserError(f"the labels {', '.join(outputs)} are not those of a model with {count} outputs")
+            raise UserError(f"there are {len(outputs)} labels, {', '.join(outputs)}, and the model has {count} outputs")
     act = config.hidden_act.lower()
     content = {
         **{name: getattr(config, name) for name in HUGGINGFACE_DEFAULTS},
@@ -338,6 +339,6 @@ def _report(
     yield f"Wrote {folder}: a {architecture} with {len(written)} weights."
     others = [row for row in (*names.POOLER, *names.of_heads(names.HEADS)) if row not in written]
     if left_out := [row.reference for row in others if row.reference in shapes]:
-        yield f"Left out, since a {architecture} has no place for it: {', '.join(left_out)}."
+        yield f"Left out, because a {architecture} has no place for them: {', '.join(left_out)}."
     if architecture == "BertModel" and names.POOLER[0].reference not in shapes:
         yield "There is no pooler: load it with BertModel.from_pretrained(folder, add_pooling_layer=False)."

@@ -1,6 +1,6 @@
 """Keras files of this project's models, NAME.keras: Keras reads and writes them.
 
-Keras' safe mode makes no objects but its own and those of the models here, and executes nothing in a file.
+Keras' safe mode creates only objects of Keras and of the models here, and executes nothing in a file.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from bert_tf2.weights.tensor_files import damaged_member
 ENDING = ".keras"
 
 
-# What Keras raises for a file that it cannot make a model of, and what the configuration in such a file raises.
+# The exceptions of Keras for a file that is no valid model, and of the configuration in such a file.
 _OF_KERAS = (ValueError, TypeError, KeyError, OSError, UserError)
 
 
 def _check_class(path: str) -> None:
-    """Raises UserError unless a file of Keras says that it holds an encoder, or a model of `heads`."""
+    """Raises UserError unless a Keras file states that it holds an encoder or a model of `heads`."""
     with files.open_binary(path) as stream, zipfile.ZipFile(stream) as archive:
         if "config.json" not in archive.namelist():
             raise UserError(f"{path}: {errors.DAMAGED.format('it has no config.json')}")
@@ -41,7 +41,7 @@ def _check_class(path: str) -> None:
             f"{path}: holds a {kind}, a Keras model that takes texts; keras.models.load_model opens this file (after"
             " `import bert_tf2`), and the model's save_folder(FOLDER) writes a folder for this call"
         )
-    if not module.startswith("bert_tf2."):  # Keras would not know its class
+    if not module.startswith("bert_tf2."):  # Keras would not know the class
         raise UserError(
             f"{path}: holds a {module}.{kind}, which is not a model of this project; keras.models.load_model opens it"
         )
@@ -68,7 +68,7 @@ class KerasFile(Weights):
         self._hold({name: Place(v.shape.as_list(), v.dtype.name, v) for name, v in variables.items()})
 
     def labels(self) -> LabelMap | None:
-        """Returns the labels of a tagger, regression or multi-label model, which no shape shows; names are numbered."""
+        """Returns numbered labels of a tagger, regression or multi-label model, because no shape shows these kinds."""
         labels = numbered(self.num_labels or 0)
         if self._model.labeled == "tokens":
             return LabelMap(TAGGING_TASK, labels, regression=False)
@@ -83,7 +83,7 @@ class KerasFile(Weights):
 def write(path: str, model) -> None:
     """Writes a BertModel, or a model of heads, to a local path that ends in .keras, completely or not at all."""
     with files.complete_or_absent(path) as (beside,):
-        # Keras wants a name that ends so. If this process is killed, the next one removes the folder.
+        # Keras requires a name with this ending. If this process is killed, the next run removes the folder.
         folder = outputs.name_beside(f"{path}.folder")
         made = os.path.join(folder, f"model{ENDING}")
         try:

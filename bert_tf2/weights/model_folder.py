@@ -1,8 +1,8 @@
-"""What a folder holds beside the weights of one model, and who may write into such a folder.
+"""The files beside the weights of a model, and the checks before files are written into a folder.
 
-Trainings write bert_config.json, vocab.txt, tokenization.json and task.json beside their checkpoints
-(`write_companions`), a model in Python writes a checkpoint with the same files (`save`). Each refuses a folder that
-holds something else, and only one of them writes into a folder at a time (`output_lock`).
+A training run writes bert_config.json, vocab.txt, tokenization.json and task.json beside its checkpoints
+(`write_companions`); a model in Python writes a checkpoint with the same files (`save`). Both refuse a folder that
+holds anything else, and only one process writes into a folder at a time (`output_lock`).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _OF_TRAINING = re.compile(r"model\.ckpt-\d+\.training\.json|measure\.json")  # s
 
 
 def check_output_dir(output_dir: str, config: BertConfig, vocab_file: str | None) -> None:
-    """Checks, before a training, that `write_companions` would not replace what belongs to another model."""
+    """Raises UserError, before a training run, if `write_companions` would replace files of another model."""
     problem = "and would take its place there; give another --output_dir, or move the file away"
     path = os.path.join(output_dir, VOCABULARY_FILE)
     if vocab_file and files.exists(path) and entries_of(path) != entries_of(vocab_file):
         raise UserError(f"{path}: is another vocabulary than --vocab_file={vocab_file}, {problem}")
     path = os.path.join(output_dir, CONFIG_FILE)
-    if not files.exists(path) or bundle.latest_checkpoint(output_dir):  # check_config compares that of a training run
+    if not files.exists(path) or bundle.latest_checkpoint(output_dir):  # beside a checkpoint, check_config compares it
         return
     stated = BertConfig.from_json_file(path)
     for name in decisive_differences(stated, config):
@@ -54,7 +54,8 @@ def write_companions(
 ) -> None:
     """Writes bert_config.json, vocab.txt, tokenization.json and task.json beside the checkpoints of a training run.
 
-    Files that say the same are kept. `tokenizer`, `vocab_file`: both or none. `task`: see task_file.content.
+    Files with the same meaning are kept. Give both `tokenizer` and `vocab_file`, or neither. `task`: see
+    task_file.content.
     """
     path = os.path.join(folder, CONFIG_FILE)
     if not files.exists(path) or decisive_differences(BertConfig.from_json_file(path), config):
@@ -78,13 +79,13 @@ def save(
     label_map: LabelMap | None = None,
     task: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes a checkpoint of a model, with what scripts and `load` need beside it; `task`: see task_file.content.
+    """Writes a checkpoint of a model, with the files that scripts and `load` need; `task`: see task_file.content.
 
-    An earlier checkpoint of the same model, of the same task and labels, may be there. Raises UserError for a folder
-    with anything else that holds weights, with a training, or where another process writes.
+    The folder may hold an earlier checkpoint of the same model with the same task and labels. Raises UserError if it
+    holds other weights or a training run's checkpoints, or if another process writes there.
     """
     files.make_directory(folder)
-    bundle.recover(folder)  # a kill may have come between a checkpoint and the file that names it
+    bundle.recover(folder)  # an earlier process may have been killed before it wrote the file that names its checkpoint
     with output_lock.locked(folder):
         for problem in _of_another_model(folder, variables, config, tokenizer, label_map, task):
             raise UserError(f"{folder}: {problem}; give the name of another folder")
@@ -105,23 +106,23 @@ def _of_another_model(
     label_map: LabelMap | None,
     task: Mapping[str, Any] | None,
 ) -> Iterator[str]:
-    """Yields what a folder holds that is not an earlier copy of a model, with the file that shows it."""
+    """Yields a phrase for each file of a folder which shows that the folder is not an earlier copy of the model."""
     present = files.list_directory(folder)
     newest = bundle.latest_checkpoint(folder)
     for name in present:
         if _OF_TRAINING.fullmatch(name):
-            yield f"holds a training ({name}), whose checkpoints and files stay as they are"
+            yield f"holds a training ({name}), whose checkpoints and files must not change"
         elif WEIGHTS.fullmatch(name) and not (newest and bundle.is_of_training(name)):
             yield f"holds other weights ({name})"
     if newest:
         there = bundle.Checkpoint(newest).shapes
         if any(map(names.is_optimizer_state, there.keys() - {names.GLOBAL_STEP})):
-            yield f"holds a training ({os.path.basename(newest)} has the optimizer's state), which stays as it is"
+            yield f"holds a training ({os.path.basename(newest)} has the optimizer's state), which must not change"
         shapes = {name: [*variable.shape] for name, variable in variables.items()}
         if {name: shape for name, shape in there.items() if name != names.GLOBAL_STEP} != shapes:
             yield f"holds another model ({os.path.basename(newest)} has other variables)"
     rules = record_of(tokenizer.basic_tokenizer.do_lower_case, tokenizer.rules)
-    compared: dict[str, tuple[Any, Callable[[str], Any]]] = {  # file -> what it says here, and its reader
+    compared: dict[str, tuple[Any, Callable[[str], Any]]] = {  # file -> the content for this model, and the reader
         CONFIG_FILE: (_decisive(config), lambda path: _decisive(BertConfig.from_json_file(path))),
         VOCABULARY_FILE: (tokenizer.entries, entries_of),
         TOKENIZATION_FILE: (json.loads(rules), files.read_json),
@@ -130,7 +131,7 @@ def _of_another_model(
     }
     for name, (ours, read) in compared.items():
         if (path := files.companion(folder, name)) and read(path) != ours:
-            yield f"holds another model, or one for another task ({name} says something else)"
+            yield f"holds another model, or a model for another task ({name} differs)"
 
 
 def _decisive(config: BertConfig) -> dict[str, Any]:
@@ -138,5 +139,5 @@ def _decisive(config: BertConfig) -> dict[str, Any]:
 
 
 def _purpose(task: Mapping[str, Any]) -> dict[str, Any]:
-    """What a task.json says a model is for, without the settings, which another `fit` may change."""
+    """The purpose of a model in a task.json: its content without the settings, which another `fit` may change."""
     return {name: value for name, value in task.items() if name not in (task_file.SETTINGS, task_file.MADE_WITH)}

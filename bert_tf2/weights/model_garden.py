@@ -4,8 +4,8 @@
     FOLDER/saved_model.pb, variables/...   a SavedModel; TF-Hub's have assets/vocab.txt too
 
 The keys of both are paths through Python objects, which differ between releases. Both also contain a graph of these
-objects (the proto TrackableObjectGraph) with the name that each variable was created with. These names have hardly
-changed, so they identify the variables here (`names`, column model_garden).
+objects (the proto TrackableObjectGraph) with each variable's name at its creation. These names have hardly changed, so
+they identify the variables here (`names`, column model_garden).
 
 Attention kernels have an axis for the heads in Model Garden: [D, N, H], and [N, H, D] for the output projection.
 Merging N and H into one axis gives the reference's [D, D].
@@ -30,7 +30,7 @@ from bert_tf2.weights.text_rules import Stated
 
 _SAVED_MODEL = "saved_model.pb"
 
-# The spelling of names in 2019 and 2020, or in a head, and the current one of the encoder.
+# The spelling of names in 2019 and 2020, or in a head, and the encoder's current spelling.
 _OLD_NAMES = (
     (r"\bbert_model/encoder/layer_", "bert_model/transformer/layer_"),
     (r"\bself_attention_output/", "self_attention/attention_output/"),
@@ -48,13 +48,13 @@ _NAMED = [
 
 
 def saved_model_folder(path: str) -> str:
-    """Returns the folder of a SavedModel, given the folder or its saved_model.pb, or ""."""
+    """Returns the folder of a SavedModel, given the folder or its saved_model.pb; "" if there is no SavedModel."""
     folder = os.path.dirname(path) if os.path.basename(path) == _SAVED_MODEL else path
     return folder if files.exists(os.path.join(folder, _SAVED_MODEL)) else ""
 
 
 class ObjectCheckpoint(Weights):
-    """A Model Garden BERT encoder, with or without the head of masked words; `shapes` has no optimizer and counters.
+    """A Model Garden BERT encoder, with or without the masked-words head; `shapes` omits optimizer and counters.
 
     Variables without a reference name keep their keys.
     """
@@ -62,7 +62,7 @@ class ObjectCheckpoint(Weights):
     kind = "TensorFlow 2 checkpoint of Model Garden's BERT"
 
     def __init__(self, opened: bundle.Checkpoint, saved_model: str = ""):
-        """`opened` is the checkpoint, that of the variables in the folder `saved_model` if there is one."""
+        """`opened` is the checkpoint; with `saved_model`, the checkpoint of the variables in this folder."""
         self._saved_model, self._bundle = saved_model, opened
         super().__init__(saved_model or opened.path)
         if saved_model:
@@ -90,7 +90,7 @@ class ObjectCheckpoint(Weights):
                 if match := pattern.search(name):
                     found[reference.format(*match.groups())].add(key)
         for name, keys in found.items():
-            # A pooler of the head's own was trained, and then not the encoder's.
+            # If the head has a pooler of its own, training changed this pooler and not the encoder's.
             found[name] = keys = {key for key in keys if "/pooler_dense/" in self._full_names[key]} or keys
             if len(keys) > 1:
                 raise UserError(
@@ -134,7 +134,7 @@ class ObjectCheckpoint(Weights):
         return super().vocabulary_file()
 
     def _read_config(self) -> BertConfig:
-        """Takes the sizes from the weights, and the rest from files beside them, or else Model Garden's defaults."""
+        """Takes sizes from the weights, and the rest from a file beside them, or else from Model Garden's defaults."""
         sizes: dict[str, int] = {"num_hidden_layers": names.num_layers(self.shapes)}
         for row in names.encoder(sizes["num_hidden_layers"], pooler=False):
             shape, fields = self.shapes[row.reference], [names.FIELDS[letter] for letter in row.shape]
@@ -155,13 +155,13 @@ class ObjectCheckpoint(Weights):
             if getattr(config, name) != size:
                 raise UserError(
                     f"{self.config_file}: says {name} {getattr(config, name)}, where the weights in {self.path} have"
-                    f" {size}; take the configuration that they were trained with"
+                    f" {size}; take the configuration with which the weights were trained"
                 )
         return config
 
     def _check_norm(self) -> None:
         """Raises UserError for a SavedModel that normalizes before attention."""
-        # keras_metadata.pb is in saved_model.pb itself before TensorFlow 2.5.
+        # Before TensorFlow 2.5, the content of keras_metadata.pb was in saved_model.pb.
         beside = (_SAVED_MODEL, "keras_metadata.pb") if self._saved_model else ()
         for path in filter(None, (files.companion(self.folder, name) for name in beside)):
             with files.open_binary(path) as stream:
@@ -178,13 +178,13 @@ _OF_OPTIMIZER = {"iter", "iterations", "_iterations"}
 def _read_graph(graph: bytes, stored: Container[str]) -> tuple[dict[str, str], str, str]:
     """Finds the variables that the root of a TrackableObjectGraph leads to, except through an optimizer.
 
-    `stored` are the keys of the checkpoint. Returns key -> the name that the variable was created with, without
-    counters, and the keys of global_step and do_lower_case, or "". Raises DamagedTable or ValueError.
+    `stored` are the keys of the checkpoint. Returns key -> the variable's name at its creation, without counters, and
+    the keys of global_step and do_lower_case, "" if missing. Raises DamagedTable or ValueError for a damaged graph.
     """
     nodes = bundle_index.parse("Graph", graph).nodes
     children = [{child.local_name: child.node_id for child in node.children} for node in nodes]
     if not nodes or any(not 0 <= number < len(nodes) for named in children for number in named.values()):
-        raise ValueError("it speaks of objects that are not in it")
+        raise ValueError("it refers to objects that are not in it")
     slots = {slot.slot_variable_node_id for node in nodes for slot in node.slot_variables}
     waiting, seen = [0], {0}
     while waiting:

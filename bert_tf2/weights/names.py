@@ -1,8 +1,8 @@
 """The name of each variable of BERT: in the reference, in this project's models, and in other libraries.
 
 This single table serves all directions. The reference's name is the key throughout this project, and shapes are the
-reference's. `{i}` is the index of a block, from 0. The letters of the shapes are those of FIELDS, and L for the labels
-of the head; a digit is a literal size.
+reference's. `{i}` is the index of a block, from 0. In a shape, FIELDS explains the letters, L is the number of the
+head's labels, and a digit is a literal size.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Variable(NamedTuple):
     shape: str  # a letter or digit for each axis
     attribute: str  # the attribute path in a model of `heads`
     huggingface: str  # the name in the state dict of `transformers`. A `/kernel` of the reference is transposed there
-    # the name in Model Garden's BertEncoder, whose attention kernels have a third axis for the heads; empty if it has
-    # no such variable, or no name that tells it from others
+    # the name in Model Garden's BertEncoder, whose attention kernels have a third axis for the heads; empty if there is
+    # no such variable, or if its name is ambiguous
     model_garden: str
 
 
@@ -52,9 +52,9 @@ _VARIABLES = {
 
 
 def _rows(scopes: Sequence[str], table: str) -> tuple[Variable, ...]:
-    """Reads a part of the table, in which each line is a variable ("one") or a layer with two of them.
+    """Reads a part of the table, in which each line is a variable ("one") or a layer with two variables.
 
-    `scopes`: what all names of a column begin with, by column. A shape of a layer is that of its first variable.
+    `scopes`: the beginning of all names of a column, by column. The shape of a layer is its first variable's shape.
     """
     rows = []
     for kind, axes, *columns in map(str.split, table.strip().splitlines()):
@@ -102,7 +102,7 @@ NEXT_SENTENCE, SPAN, LABELS = (_rows([""] * 4, line) for line in (
     "output  2D  cls/squad             output_layer   qa_outputs            -",
     "output  LD  -                     output_layer   classifier            -",
 ))
-"""LABELS are those of classifiers and taggers; the reference's run_classifier has no scope here."""
+"""LABELS is the head of classifiers and taggers; the reference's run_classifier has no scope for its variables."""
 # fmt: on
 
 HEADS = {"masked_lm": MASKED_LM, "next_sentence": NEXT_SENTENCE, "span": SPAN, "labels": LABELS}
@@ -114,7 +114,7 @@ _OPTIMIZER_STATE = re.compile(
 
 
 def encoder(num_hidden_layers: int, pooler: bool = True) -> Iterator[Variable]:
-    """Yields every variable of an encoder, in the order in which they are written."""
+    """Yields every variable of an encoder, in the order in which the variables are written."""
     yield from EMBEDDINGS
     for index in range(num_hidden_layers):
         for row in BLOCK:
@@ -138,7 +138,7 @@ def of_model(model: keras.Model, config: BertConfig) -> list[Variable]:
 
 def tf1_variables(model: keras.Model) -> dict[str, Any]:
     """Returns the reference name -> the tf.Variable for every variable of a BertModel or a model of `heads`."""
-    own = "" if hasattr(model, "bert") else "bert."  # a BertModel is what the other models have as `bert`
+    own = "" if hasattr(model, "bert") else "bert."  # the other models have a BertModel as their attribute `bert`
     return {row.reference: _attribute(model, row.attribute.removeprefix(own)) for row in of_model(model, model.config)}
 
 
@@ -156,7 +156,7 @@ def shapes_of(rows: Iterable[Variable], config: BertConfig, num_labels: int | No
 
 
 def num_labels(shapes: Mapping[str, Sequence[int]]) -> int | None:
-    """The number of outputs of a classifier or tagger, or None if the weights have no such head."""
+    """The number of outputs of a classifier or tagger, None if the weights have no such head."""
     return next(iter(shapes.get(LABELS[0].reference, ())), None)
 
 
@@ -167,7 +167,7 @@ def num_layers(found: Iterable[str]) -> int:
 
 
 def misfits(wanted: Mapping[str, Sequence[int]], found: Mapping[str, Sequence[int]], needed: Callable) -> Iterator[str]:
-    """Yields a phrase for each variable that weights lack, though needed(name), or have in another shape."""
+    """Yields a phrase for each wanted variable that is missing, if needed(name), or has another shape."""
     for name, size in wanted.items():
         there = found.get(name)
         if there is None and needed(name):
@@ -179,13 +179,13 @@ def misfits(wanted: Mapping[str, Sequence[int]], found: Mapping[str, Sequence[in
 
 
 def common_prefix(found: Iterable[str], anchor: str) -> str:
-    """Returns what stands before the name `anchor`, as wrappers of a model leave it; "" if that is not one thing."""
+    """Returns the prefix before the name `anchor`, which wrappers of a model add; "" if there is not exactly one."""
     prefixes = {name.removesuffix(anchor) for name in found if name.endswith(anchor)}
     return prefixes.pop() if len(prefixes) == 1 else ""
 
 
 def check_encoder(path: str, found: Collection[str]) -> None:
-    """Raises UserError, which names what is there, if weights have no block of an encoder."""
+    """Raises UserError, with some names of present variables, if weights have no block of an encoder."""
     held = without_optimizer(found)
     if not num_layers(held):
         raise UserError(f"{path}: is not a BERT; it holds {and_more(held or [*found], 4) or 'nothing'}")

@@ -1,4 +1,4 @@
-"""The settings of convert_checkpoint.py, apart from its work, whose imports would delay its help."""
+"""The settings of convert_checkpoint.py. `convert` is a separate module, because its imports would delay the help."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class ConversionOptions(Options):
         "The model's configuration, if the input does not contain it.", None, group=MODEL, reads=True
     )
     vocab_file: str | None = setting("The vocabulary, if it is not with the input.", None, group=MODEL, reads=True)
-    do_lower_case: bool | None = setting("Whether the model is uncased; else the input says it.", None, group=MODEL)
+    do_lower_case: bool | None = setting("Whether the model is uncased; else the input states it.", None, group=MODEL)
     hidden_act: str | None = setting(
-        "Write another activation than the one that the input states.", None, group=MODEL, choices=ACTIVATIONS
+        "Write this activation in place of the input's activation.", None, group=MODEL, choices=ACTIVATIONS
     )
     extend_vocab: str | None = setting("File with new vocabulary entries, one per line.", None, group=MODEL)
     never_split: str | None = setting(

@@ -1,14 +1,14 @@
-"""What a model was fine-tuned for, in files beside its weights.
+"""Files beside weights that describe a fine-tuned model's task.
 
-label_map.json is the meaning of a classifier's or tagger's outputs. task.json says what the model is for, and the
-settings that decide its answers:
+label_map.json is the meaning of a classifier's or tagger's outputs. task.json states the task, and the settings that
+decide the model's answers:
 
 {"task": "squad", "version_2_with_negative": true, "settings": {"max_seq_length": 384, ...}, "made_with": {...}}
 
-"made_with" repeats what other files beside the weights say and no shape shows: heads, the order of labels. If such a
-file is changed later, the same weights answer something else.
+"made_with" repeats facts of other files beside the weights that no shape shows: the number of heads, the order of
+labels. If such a file is changed later, the same weights give other answers.
 
-modules.json and others say how a folder of sentence-transformers makes one vector of a text.
+modules.json and other files state how a folder of sentence-transformers makes a vector of a text.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
 LABEL_MAP_FILE = "label_map.json"
 NAME = "task.json"
 SETTINGS, MADE_WITH = "settings", "made_with"
-# The names of poolings in sentence-transformers, old and new -> those of Bert.embed.
+# The names of poolings in sentence-transformers, old and new -> the names in Bert.embed.
 _POOLINGS = {"cls_token": "cls", "cls": "cls", "mean_tokens": "mean", "mean": "mean", "max_tokens": "max", "max": "max"}
 THRESHOLD = 0.5
 """A multi-label model predicts the labels whose probability is at least this."""
 TAGGING_TASK = "ner"
 """The task name of run_ner.py in label_map.json."""
 UNKNOWN_TASK = "classification"
-"""The task name of weights that do not say it: their labels decide what they are used for."""
+"""The task name of weights that do not state a task. Their labels decide their use."""
 
 
 ACTIVATIONS = ("sigmoid", "tanh")
-"""The functions that a score may go through."""
+"""The functions that may be applied to a score."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LabelMap:
     """The meaning of a trained classifier's outputs."""
 
-    task: str  # the name of the task that it was trained for
+    task: str  # the name of the task for which the classifier was trained
     labels: tuple[str, ...]  # in the order of the outputs; empty for a regression
     regression: bool  # whether the single output is a score
     multi_label: bool = False  # whether each output is an independent probability: a text may have several labels
@@ -62,7 +62,7 @@ class LabelMap:
 
     @property
     def labeled(self) -> str:
-        """What the labels apply to, "tokens" or "texts"; the models of `heads` have the same attribute."""
+        """Whether labels are for "tokens" or "texts"; the models of `heads` have the same attribute."""
         return "tokens" if self.task == TAGGING_TASK else "texts"
 
     def check_unique(self, where: str) -> None:
@@ -77,7 +77,7 @@ class LabelMap:
 
 
 def numbered(count: int) -> tuple[str, ...]:
-    """Returns names for labels that have none, those of `transformers`: LABEL_0, LABEL_1, ..."""
+    """Returns names for labels without names, as in `transformers`: LABEL_0, LABEL_1, ..."""
     return tuple(f"LABEL_{index}" for index in range(count))
 
 
@@ -91,7 +91,7 @@ def save_label_map(output_dir: str, label_map: LabelMap) -> None:
 
 
 def read_label_map(path: str) -> LabelMap:
-    """Reads a file in the format of label_map.json."""
+    """Reads a file in the format of label_map.json. Raises UserError if it has another format."""
     content = {"multi_label": False, "activation": "", **files.read_json(path)}
     kinds = {"task": str, "labels": list, "regression": bool, "multi_label": bool, "activation": str}
     task, labels, regression, multi_label, activation = map(content.get, kinds)
@@ -110,7 +110,7 @@ def read_label_map(path: str) -> LabelMap:
 
 
 def load_label_map(folder: str) -> LabelMap | None:
-    """Reads label_map.json, and compares it with task.json; None if it does not exist, as the reference wrote none."""
+    """Reads label_map.json and compares it with task.json; None if there is no file (the reference writes none)."""
     path = files.companion(folder, LABEL_MAP_FILE)
     found = read_label_map(path) if path else None
     if found:
@@ -119,7 +119,7 @@ def load_label_map(folder: str) -> LabelMap | None:
 
 
 def label_map_of(source: Weights) -> LabelMap | None:
-    """The meaning of a classifier's or tagger's outputs, from label_map.json or else the weights; None if not known."""
+    """The meaning of a classifier's or tagger's outputs, from label_map.json or else the weights; None if unknown."""
     return load_label_map(source.folder) or source.labels()
 
 
@@ -127,36 +127,36 @@ def label_map_of(source: Weights) -> LabelMap | None:
 
 
 def content(purpose: Mapping[str, Any], kept: Mapping[str, Any], made_with: Mapping[str, Any]) -> dict[str, Any]:
-    """What a training writes: facts for sources.check_task, settings by their flags' names, and what `check` gets."""
+    """The content of task.json: facts for sources.check_task, settings by their flags' names, and facts for `check`."""
     return {**purpose, SETTINGS: dict(kept), MADE_WITH: dict(made_with)}
 
 
 def check(path: str, now: Mapping[str, Any]) -> None:
-    """Compares what a file beside the weights says with what it said when they were trained."""
+    """Raises UserError if a file beside the weights states other values now than during the training."""
     then = read(os.path.dirname(path)).get(MADE_WITH, {})
     for name, value in now.items():
         if (before := then.get(name, value)) != value:
             raise UserError(
-                f"{path}: says {name} {json.dumps(value)}, and the weights beside it were trained with"
-                f" {json.dumps(before)}, says {NAME}; put it back, or correct both files if that is meant"
+                f"{path}: says {name} {json.dumps(value)}, but according to {NAME} the weights beside it were trained"
+                f" with {json.dumps(before)}; put that value back, or correct both files if the change is intended"
             )
 
 
 def read(folder: str) -> dict[str, Any]:
-    """The content of the task.json in a folder; empty if there is none."""
+    """The content of the task.json in a folder; empty if there is no such file."""
     path = files.companion(folder, NAME)
     stated = files.read_json(path) if path else {}
     if not all(isinstance(stated.get(part, {}), dict) for part in (SETTINGS, MADE_WITH)):
-        raise UserError(f"{path}: is no task.json of a training; put a copy back, or remove it")
+        raise UserError(f"{path}: is not a task.json of a training; put a copy back, or remove it")
     return stated
 
 
 def settings(folder: str, known: Mapping[str, type]) -> dict[str, Any]:
-    """The settings in `read`, those with these names."""
+    """The settings with these names in a folder's task.json. Raises UserError for a value of a wrong type."""
     stated = read(folder)
     found = {name: value for name, value in stated.get(SETTINGS, {}).items() if name in known}
     if not stated.get("version_2_with_negative"):
-        found.pop("null_score_diff_threshold", None)  # an answer is always there
+        found.pop("null_score_diff_threshold", None)  # every question has an answer
     for name, value in found.items():
         check_type(f"{os.path.join(folder, NAME)}: {name}", value, known[name])
     return found
@@ -170,10 +170,10 @@ def taken(
     is_trained: bool = True,
     only: Collection[str] | None = None,
 ) -> dict[str, Any]:
-    """The settings that were not given, which are None, by name: the values of the training, from task.json.
+    """Returns values for the settings that were not given (None), by name: the training's values, from task.json.
 
-    `weights`, or what is in output_dir if it has checkpoints, are used; if they are not trained, the defaults count.
-    `only`: the names of the settings to take; None for all.
+    The task.json is beside the checkpoints in output_dir, or without checkpoints beside `weights`. If `is_trained` is
+    False, the defaults count. `only`: the names of the settings to take; None for all.
     """
     kinds = {name: settings_of(type(given))[name][1] for name in kept(given) if only is None or name in only}
     stated, found = {}, {}
@@ -190,7 +190,7 @@ def taken(
             if name in stated and then != usual:
                 logging.info("--%s=%s: as in the training, from %s beside the weights", name, then, NAME)
         elif value is not None and name in stated and value != then:
-            logging.warning("--%s=%s: the model was trained with %s; it may answer otherwise", name, value, then)
+            logging.warning("--%s=%s: the model was trained with %s; its answers may differ", name, value, then)
     return found
 
 
@@ -198,11 +198,11 @@ def taken(
 
 
 class SentenceVectors(NamedTuple):
-    """How a folder of sentence-transformers makes one vector of a text."""
+    """The settings by which a folder of sentence-transformers makes a vector of a text."""
 
     pooling: str = "mean"  # of Bert.embed
     normalize: bool = False  # whether vectors get length 1
-    max_seq_length: int | None = None  # tokens of a text; None if that of the model
+    max_seq_length: int | None = None  # tokens of a text; None for the model's largest number
 
 
 class _Step(NamedTuple):
@@ -213,8 +213,8 @@ class _Step(NamedTuple):
 
 
 def _steps(folder: str) -> tuple[str, list[_Step]] | None:
-    """The path of modules.json and its steps behind the encoder, whose weights lie in `folder`; None without one."""
-    for root, inner in ((folder, ""), os.path.split(folder.rstrip("/"))):  # weights lie in the root or in 0_BERT
+    """The path of modules.json and its steps behind the encoder with weights in `folder`; None if there is no file."""
+    for root, inner in ((folder, ""), os.path.split(folder.rstrip("/"))):  # weights are in the root or in 0_BERT
         path = files.companion(root, "modules.json")
         if path is None:
             continue
@@ -230,13 +230,13 @@ def _steps(folder: str) -> tuple[str, list[_Step]] | None:
 class Prompts(NamedTuple):
     """The texts that sentence-transformers puts before a text."""
 
-    path: str = ""  # of the file that states them
+    path: str = ""  # of the file that states the prompts
     named: Mapping[str, str] = {}
-    default: str | None = None  # the name of the prompt that is used where a call names none
+    default: str | None = None  # the name of the prompt for calls that name no prompt
     are_pooled: bool = True  # whether the tokens of a prompt count in "mean" and "max"
 
     def choose(self, prompt: str | None, prompt_name: str | None) -> str:
-        """The prompt of a call; "" for none. Raises UserError for an unknown name, or a prompt beside a name."""
+        """The prompt of a call, "" without any. Raises UserError for an unknown name, or both a prompt and a name."""
         check_type("prompt", prompt, str, optional=True)
         check_type("prompt_name", prompt_name, str, optional=True)
         if prompt is not None and prompt_name is not None:
@@ -245,13 +245,13 @@ class Prompts(NamedTuple):
             return prompt
         name = self.default if prompt_name is None else prompt_name
         if name is not None and name not in self.named:
-            there = f"the prompts of {self.path} are {and_more([*self.named])}" if self.named else "the folder has none"
+            there = f"{self.path} has {and_more([*self.named])}" if self.named else "the folder has no prompts"
             raise UserError(f"prompt_name={name!r:.60}: {there}; give prompt=... for a text of your own")
         return "" if name is None else self.named[name]
 
 
 def read_prompts(folder: str) -> Prompts:
-    """The prompts that the folder of weights states; without any if sentence-transformers did not write them."""
+    """The prompts that a folder of weights states; empty if sentence-transformers did not write the folder."""
     found = _steps(folder)
     path = files.companion(os.path.dirname(found[0]), "config_sentence_transformers.json") if found else None
     if path is None:
@@ -267,7 +267,10 @@ def read_prompts(folder: str) -> Prompts:
 
 
 def read_sentence_vectors(folder: str) -> SentenceVectors | None:
-    """Returns how the folder of weights makes vectors, or None if sentence-transformers did not write it."""
+    """Returns the settings for vectors of a folder of weights, None if sentence-transformers did not write the folder.
+
+    Raises UserError if the folder makes vectors in a way that is not known here.
+    """
     found = _steps(folder)
     if found is None:
         return None
@@ -288,6 +291,6 @@ def read_sentence_vectors(folder: str) -> SentenceVectors | None:
         longest = settings.get("max_seq_length")
         return SentenceVectors(_POOLINGS[chosen[0]], len(kinds) == 2, longest if type(longest) is int else None)
     raise UserError(
-        f"{path}: {problem}, which is not known here, so vectors would be others than those of sentence-transformers;"
-        " give pooling, normalize and max_seq_length to get them all the same"
+        f"{path}: {problem}, which is not known here, so vectors would differ from sentence-transformers' vectors;"
+        " give pooling, normalize and max_seq_length to get vectors all the same"
     )

@@ -1,8 +1,9 @@
 """Files of named tensors in the formats of `transformers`: model.safetensors and pytorch_model.bin.
 
 The safetensors library reads the first, and PyTorch the second, as weights alone: nothing in its pickle is executed.
-Writing is done here, since the library writes only tensors that are all in memory. A safetensors file consists of eight
-bytes with the length of a header, the header in JSON (name -> dtype, shape and offsets), and the values.
+This module writes safetensors itself, because the library writes only tensors that are all in memory. A safetensors
+file consists of eight bytes with the length of a header, the header in JSON (name -> dtype, shape and offsets), and the
+values.
 """
 
 from __future__ import annotations
@@ -27,20 +28,23 @@ _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 _DTYPES |= {f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)}
 
 
-# What the libraries raise for a file that is damaged, or holds something else.
+# The exceptions of the libraries for a file that is damaged, or holds something else.
 _OF_ARCHIVES = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError)
 _OF_PYTORCH = (RuntimeError, EOFError, OSError, ValueError, KeyError, IndexError, AttributeError, TypeError)
 _OF_TENSORS = (safetensors.SafetensorError, OSError, RuntimeError, ValueError, TypeError, AttributeError, KeyError)
 
 
 def damaged_member(path: str) -> str | None:
-    """The first file in an archive whose bytes do not match their checksum, or None. Raises UserError if unreadable."""
+    """The first file in an archive whose bytes do not match their checksum, None if all match.
+
+    Raises UserError if the archive is unreadable.
+    """
     with files.open_binary(path) as stream, errors.reading(path, *_OF_ARCHIVES):
         return zipfile.ZipFile(stream).testzip()
 
 
 class TensorFile:
-    """A local file of named tensors; `tensors` says what it holds. A dtype that numpy lacks has the file's own name."""
+    """A local file of named tensors; `tensors`: name -> Place. A dtype that numpy lacks has the file's own name."""
 
     def __init__(self, path: str):
         self.path = path
@@ -83,22 +87,22 @@ def _open_torch(path: str):
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except pickle.UnpicklingError as error:
         raise UserError(
-            f"{path}: is damaged, or holds more than weights, which could run code and is not read here; save the model"
-            " as model.safetensors"
+            f"{path}: is damaged, or holds more than weights; such a file could run code, so it is not read. Save the"
+            " model as model.safetensors"
         ) from error
     pairs = content.items() if isinstance(content, dict) else ()
     found = {str(name): value.detach() for name, value in pairs if isinstance(value, torch.Tensor)}
     if not found:
-        raise UserError(f"{path}: holds no dictionary of tensors, which is what a model's state_dict() is")
+        raise UserError(f"{path}: holds no dictionary of tensors such as a model's state_dict()")
     kinds = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in found.items()}
     places = {name: Place([*tensor.shape], kinds[name], tensor) for name, tensor in found.items()}
     return lambda tensor: (tensor.float() if tensor.is_floating_point() else tensor).numpy(), places
 
 
 def write_safetensors(path: str, shapes: Mapping[str, Sequence[int]], arrays: Iterable[tuple[str, np.ndarray]]) -> None:
-    """Writes float32 tensors to a local file, with one of them in memory at a time.
+    """Writes float32 tensors to a local file, with one tensor in memory at a time.
 
-    `shapes`: name -> sizes of every tensor in `arrays`, in their order. Raises ValueError if they differ.
+    `shapes`: name -> sizes of every tensor in `arrays`, in their order. Raises ValueError if an array differs.
     """
     places = itertools.pairwise(itertools.accumulate((4 * math.prod(shape) for shape in shapes.values()), initial=0))
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers requires the format

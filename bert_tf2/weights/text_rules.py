@@ -1,9 +1,9 @@
-"""How text is split for a model: what files beside its weights say, its vocabulary, and the tokenizer that follows.
+"""The rules by which text is split for a model: the files beside its weights, its vocabulary, and its tokenizer.
 
-This project's tokenization.json says it, or a Hugging Face folder's tokenizer_config.json, tokenizer.json and
-added_tokens.json. Such a folder may have the vocabulary of a BERT and a tokenizer that gives other tokens: settings of
-`tokenization` are taken over, and anything else is refused. The reference takes any vocabulary and either case; wrong
-ones cost accuracy without an error.
+This project's tokenization.json states the rules, or a Hugging Face folder's tokenizer_config.json, tokenizer.json and
+added_tokens.json. Such a folder may have the vocabulary of a BERT and a tokenizer that gives other tokens: settings
+that `tokenization` has are used, and anything else is refused. The reference accepts any vocabulary and either case; a
+wrong choice costs accuracy without an error.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 TOKENIZATION_FILE = "tokenization.json"
 VOCABULARY_FILE = "vocab.txt"
 
-# The classes of transformers with BERT's rules, and those whose rules are what tokenizer.json says.
+# The classes of transformers with BERT's rules, and classes whose rules are in tokenizer.json.
 _CLASSES = re.compile(
     r"((Bert|DistilBert|Electra|MobileBert|ConvBert|SqueezeBert|PreTrained)Tokenizer(Fast)?|TokenizersBackend)"
 )
-# The parts of a tokenizer.json that `tokenization` has, in one way.
+# The parts of a tokenizer.json, with the values that `tokenization` supports.
 _PARTS = {
     "normalizer": {"type": "BertNormalizer", "clean_text": True},
     "pre_tokenizer": {"type": "BertPreTokenizer"},
@@ -43,23 +43,23 @@ _PARTS = {
 _NAMES = ("tokenizer_config.json", "tokenizer.json", "added_tokens.json", "special_tokens_map.json")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _ROLES = {f"{token.strip('[]').lower()}_token": token for token in SPECIAL_TOKENS}
-_MANY_UNKNOWN = 0.3  # a language or script that the vocabulary was not made for; with its own, it is less than 0.01
-_MOST_ROUNDED_UP = 128  # by how much vocab_size is commonly rounded up, for the efficiency of a device
+_MANY_UNKNOWN = 0.3  # a text of another language or script than the vocabulary's; its own has less than 0.01
+_MOST_ROUNDED_UP = 128  # the most by which vocab_size is commonly rounded up, for the efficiency of a device
 # Entries that no text produces: [CLS], and <S> of the Chinese vocabulary, which is uncased.
 _SPECIAL = re.compile(r"\[.+\]|<.+>")
 
 
 class Stated(NamedTuple):
-    """What the files of a folder say."""
+    """The statements of a folder's files about splitting text."""
 
-    path: str  # the file that states the case, or else the first of them
-    do_lower_case: bool | None  # None if no file states it
+    path: str  # the file that states the case, or else the first of the files
+    do_lower_case: bool | None  # None if no file states the case
     rules: dict[str, Any]  # of FullTokenizer
-    remark: str = ""  # what is not the same here, for the user
+    remark: str = ""  # a message for the user about rules that are not the same here
 
 
 def record_of(do_lower_case: bool | None, rules: Mapping[str, Any]) -> str:
-    """Returns the text of a tokenization.json; `rules` are FullTokenizer's, and None is a case that nobody stated."""
+    """Returns the text of a tokenization.json; `rules`: see FullTokenizer. `do_lower_case` None is not written."""
     content = {**({} if do_lower_case is None else {"do_lower_case": do_lower_case}), **rules}
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
@@ -80,7 +80,10 @@ def _read_record(path: str) -> Stated:
 
 
 def stated_in(folder: str) -> Stated | None:
-    """Returns what the files of this project in a folder say about how text is split, or else those of transformers."""
+    """Returns the statements of this project's files in a folder, or else of transformers' files; None if none exist.
+
+    If tokenization.json does not state the case, its rules are added to the statements of transformers' files.
+    """
     path = files.companion(folder, TOKENIZATION_FILE)
     record = _read_record(path) if path else None
     if record and record.do_lower_case is not None:
@@ -90,7 +93,7 @@ def stated_in(folder: str) -> Stated | None:
 
 
 class _Files:
-    """The content of a folder's files, {} for those that are not there."""
+    """The content of a folder's files, {} for missing files."""
 
     def __init__(self, folder: str):
         found = [files.companion(folder, name) for name in (*_NAMES, "config.json")]
@@ -102,7 +105,7 @@ class _Files:
         self.states_case = "do_lower_case" in self.config
 
     def tokens(self) -> dict[str, dict[str, Any]]:
-        """Returns the added tokens: content -> `id`, `normalized` and `single_word`, as far as they are stated."""
+        """Returns the added tokens: content -> `id`, `normalized` and `single_word`, as far as files state them."""
         decoder = _as(dict, self.config.get("added_tokens_decoder"))
         rows = [row for row in _as(list, self.whole.get("added_tokens")) if isinstance(row, dict)]
         rows += [{**_as(dict, row), "id": int(index)} for index, row in decoder.items() if _NUMBER.fullmatch(index)]
@@ -136,16 +139,19 @@ class _Files:
 
 
 def in_huggingface(folder: str) -> Stated | None:
-    """Returns what the files of transformers in a folder say about how text is split; None if there are none."""
+    """Returns the statements of transformers' files in a folder about splitting text; None if there are no such files.
+
+    Raises UserError if the tokenizer has rules that `tokenization` does not have.
+    """
     there = _Files(folder)
     if not there.paths:
         return None
     if problems := [*dict.fromkeys(there.foreign())]:
         raise UserError(
-            f"{there.paths[0]}: its tokenizer is not BERT's ({and_more(problems, 3, '; ')}), so that text would become"
-            " other tokens here than there; with such a tokenizer, the weights can be used in transformers only"
+            f"{there.paths[0]}: its tokenizer is not BERT's ({and_more(problems, 3, '; ')}), so text would become other"
+            " tokens here than in transformers; with such a tokenizer, the weights can be used in transformers only"
         )
-    settings = there.config  # what it says counts where it says anything
+    settings = there.config  # a value in this file counts before other files' values
     if not there.states_case:
         names = {"lowercase": "do_lower_case", "handle_chinese_chars": "tokenize_chinese_chars"}
         normalizer = _as(dict, there.whole.get("normalizer")).items()
@@ -160,12 +166,15 @@ def in_huggingface(folder: str) -> Stated | None:
     if stated.get("tokenize_chinese_chars") is False:
         rules["tokenize_chinese_chars"] = False
     others = [t for t, row in added.items() if row.get("single_word") or (row.get("normalized") and lower is not False)]
-    how = "are found in lower-cased text there, or as whole words only; here, exactly as they are written"
+    how = "are found in lower-cased text in transformers, or as whole words only; here, exactly as they are written"
     return Stated(path, lower, rules, f"{path}: the added tokens {and_more(others, 5)} {how}." if others else "")
 
 
 def vocabulary(folder: str) -> list[str] | None:
-    """Returns the entries of a folder's vocabulary, with the added tokens, by their ids; None if there is none."""
+    """Returns the entries of a folder's vocabulary, with the added tokens, in the order of their ids.
+
+    None if there is no vocabulary. Raises UserError if the ids are not 0, 1, 2, ...
+    """
     there = _Files(folder)
     path = files.companion(folder, VOCABULARY_FILE)
     if path:
@@ -190,12 +199,12 @@ def vocabulary(folder: str) -> list[str] | None:
 
 
 def _as(kind: type, value: object) -> Any:
-    """Returns a value of a file; an empty one if it is of another kind."""
+    """Returns a value of a file; if it is of another kind, an empty value of this kind."""
     return value if isinstance(value, kind) else kind()
 
 
 def _content(token: object) -> str | None:
-    """Returns the text of a token, which may be stated with its settings."""
+    """Returns the text of a token, which a file may state together with settings; None if there is no text."""
     token = token.get("content") if isinstance(token, Mapping) else token
     return token if isinstance(token, str) else None
 
@@ -204,18 +213,18 @@ def _content(token: object) -> str | None:
 
 
 def check_special_tokens(vocab: Mapping[str, int], vocab_file: str, tokens: Sequence[str] = SPECIAL_TOKENS) -> None:
-    """Raises UserError if a vocabulary lacks tokens that a script needs; in the reference, a KeyError comes later."""
+    """Raises UserError if a vocabulary lacks tokens that a script needs. The reference fails later with a KeyError."""
     if missing := [token for token in tokens if token not in vocab]:
         what = f"has no {', '.join(missing)}, so it is not the vocabulary of a BERT model"
         raise UserError(
-            f"{vocab_file}: {what if any(vocab) else 'holds no entries'}; give the vocab.txt that lies with the model's"
-            " weights (entries must not be added to it: each line is a row of the weights), and for a model of your own"
-            " one that build_vocab.py made"
+            f"{vocab_file}: {what if any(vocab) else 'holds no entries'}; give the vocab.txt beside the model's weights"
+            " (entries must not be added to it: each line is a row of the weights), or for a model of your own a"
+            " vocabulary that build_vocab.py made"
         )
 
 
 def unreachable_in_lower_case(vocab: Iterable[str]) -> list[str]:
-    """The entries with capitals or accents, which no lower-cased text gives; no special tokens."""
+    """The entries with capitals or accents, which no lower-cased text gives, without special tokens."""
     return [
         entry
         for entry in vocab
@@ -226,12 +235,12 @@ def unreachable_in_lower_case(vocab: Iterable[str]) -> list[str]:
 
 
 def is_cased(vocab: Collection[str]) -> bool:
-    """Whether a vocabulary seems that of a cased model. A few cased entries may be words that were added later."""
+    """Whether a vocabulary seems to be a cased model's. A few cased entries may be words that were added later."""
     return len(unreachable_in_lower_case(vocab)) > len(vocab) / 1000
 
 
 def _check_case(vocab: Mapping[str, int], vocab_file: str, do_lower_case: bool | None) -> None:
-    """Warns if the case of the vocabulary contradicts `do_lower_case`; None stands for True, which is not explicit."""
+    """Warns if the case of the vocabulary contradicts `do_lower_case`; None means True by default."""
     if do_lower_case is None and (found := unreachable_in_lower_case(vocab)):
         logging.warning(
             "%s: %d of %d entries have capitals or accents (such as %r, line %d), and lower-cased text never gives"
@@ -247,26 +256,29 @@ def _check_case(vocab: Mapping[str, int], vocab_file: str, do_lower_case: bool |
 
 
 def check_unknown(name: str, unknown: int, tokens: int) -> None:
-    """Warns if many of a text's `tokens`, without [CLS] and [SEP], are [UNK]: a model learns nothing from it."""
+    """Warns if many of a text's `tokens`, without [CLS] and [SEP], are [UNK]: a model learns nothing from the text."""
     if unknown > _MANY_UNKNOWN * tokens:
         logging.warning(
-            "%s: %.0f%% of its %d tokens are [UNK], words that the vocabulary lacks; give one for this language and"
-            " script, with the model that belongs to it (for a model of your own, build_vocab.py makes one)",
+            "%s: %.0f%% of its %d tokens are [UNK], words that the vocabulary lacks; give a vocabulary for this"
+            " language and script, and its model (for a model of your own, build_vocab.py makes a vocabulary)",
             name, 100 * unknown / tokens, tokens,
         )  # fmt: skip
 
 
 def check_never_split(tokens: Iterable[str], name: str) -> None:
-    """Raises UserError, which begins with `name`, if a token cannot be one that is never split."""
+    """Raises UserError, which begins with `name`, if a token cannot be kept whole."""
     for token in tokens:
         if token.split() != [token]:
             raise UserError(f"{name}: {token!r} cannot be kept whole, because blanks separate words; write it without")
         if token in SPECIAL_TOKENS:
-            raise UserError(f"{name}: {token} in a text is none of BERT's own, and cannot be kept whole; leave it out")
+            raise UserError(f"{name}: {token} is one of BERT's special tokens; remove it from this list")
 
 
 def stated_text(source: Weights | None, vocab_file: str | None = None) -> Stated:
-    """What files beside the weights and the vocabulary say about text: the case is the weights', the rules are its."""
+    """The statements of the files beside the weights and beside the vocabulary.
+
+    The case is taken from the weights' files first, the other rules from the vocabulary's files first.
+    """
     theirs = source.text if source else None
     is_beside = vocab_file is None or (source and os.path.dirname(vocab_file) == source.folder)
     ours = theirs if is_beside else stated_in(os.path.dirname(vocab_file))
@@ -277,7 +289,7 @@ def stated_text(source: Weights | None, vocab_file: str | None = None) -> Stated
 
 
 def find_case(vocab_file: str, source: Weights | None = None) -> tuple[bool, bool]:
-    """Whether to lower-case text if nobody said, and whether files state it; else it is what the entries look like."""
+    """Returns whether to lower-case text, and whether files state this. Without a file, the entries decide."""
     lower = stated_text(source, vocab_file).do_lower_case
     return (not is_cased(entries_of(vocab_file)), False) if lower is None else (lower, True)
 
@@ -289,9 +301,10 @@ def load_tokenizer(
     source: Weights | None = None,
     init_checkpoint: str | None = None,
 ) -> tokenization.FullTokenizer:
-    """Creates the tokenizer after checking that its ids are those that the model was trained with.
+    """Creates the tokenizer, after checking that the model was trained with the same ids and case.
 
     `do_lower_case` None means True. `init_checkpoint`: the flag's value, for the reference's check of its releases.
+    Raises UserError if a check fails, and warns of doubtful settings.
     """
     lower = do_lower_case is not False
     for path in {init_checkpoint, source.path if source else None}:
@@ -301,7 +314,7 @@ def load_tokenizer(
         if do_lower_case is None:
             raise UserError(
                 f"{stated.path}: says do_lower_case false, but text is lower-cased by default; give"
-                " --do_lower_case=False (or --do_lower_case=True, to lower-case it all the same)"
+                " --do_lower_case=False (or --do_lower_case=True, to lower-case text all the same)"
             )
         said = str(stated.do_lower_case).lower()
         logging.warning("%s: says do_lower_case %s; --do_lower_case=%s counts", stated.path, said, lower)
@@ -312,7 +325,7 @@ def load_tokenizer(
     check_special_tokens(tokenizer.vocab, vocab_file)
     if tokenizer.vocab["[PAD]"] != 0:
         logging.warning(
-            "%s: [PAD] is on line %d, but padding has the id 0, as in the reference: that of %r here. It is masked",
+            "%s: [PAD] is on line %d, but padding has the id 0, as in the reference: the id of %r here. It is masked",
             vocab_file, tokenizer.vocab["[PAD]"] + 1, tokenizer.inv_vocab.get(0),
         )  # fmt: skip
     if vocab_size is not None:
@@ -321,7 +334,7 @@ def load_tokenizer(
         if vocab_size - entries >= _MOST_ROUNDED_UP + entries // 100:
             logging.warning(
                 "%s: only %d entries, but the model has vocab_size %d; make sure that the file is complete and the"
-                " model's own, since words that are not in it become [UNK]",
+                " model's own, because words that are not in it become [UNK]",
                 vocab_file, entries, vocab_size,
             )  # fmt: skip
     if stated.do_lower_case is None:
@@ -332,9 +345,9 @@ def load_tokenizer(
 
 
 def check_vocabulary(source: Weights, vocab_file: str, ours: Sequence[str] | None = None) -> None:
-    """Compares a vocabulary, whose entries are `ours`, with the one beside the weights, if there is one.
+    """Raises UserError if a vocabulary, whose entries are `ours`, differs from the vocabulary beside the weights.
 
-    Entries may be appended, be missing at the end, or replace [unused] ones, as happens when words are added.
+    Entries may be appended, be missing at the end, or replace [unused] entries, as happens when words are added.
     """
     try:
         if source.vocabulary_file() == vocab_file:
@@ -351,24 +364,24 @@ def check_vocabulary(source: Weights, vocab_file: str, ours: Sequence[str] | Non
     if different:
         number, there, here = different[0]
         raise UserError(
-            f"{vocab_file}: is not the vocabulary that lies with the weights {source.path}: {len(different)} entries"
-            f" differ, the first on line {number}, {here!r} here and {there!r} there; give that vocabulary as"
-            " --vocab_file, or remove it from there if it does not belong to them"
+            f"{vocab_file}: is not the vocabulary beside the weights {source.path}: {len(different)} entries differ,"
+            f" the first on line {number}, {here!r} here and {there!r} there; give the vocabulary beside the weights as"
+            " --vocab_file, or remove it from there if it does not belong to the weights"
         )
 
 
 def entries_of(vocab_file: str) -> list[str]:
-    """Reads the entries like tokenization.load_vocab, including repeated ones."""
+    """Reads the entries like tokenization.load_vocab, including repeated entries."""
     return [entry.strip() for entry in tokenization.read_entries(vocab_file)]
 
 
 def find_tokenizer(
     source: Weights, config: BertConfig, vocab_file: str | os.PathLike[str] | None, do_lower_case: bool | None
 ) -> tokenization.FullTokenizer:
-    """The tokenizer of weights; raises UserError as `load`."""
+    """Returns the tokenizer of weights. Raises UserError if there is no vocabulary, or one that does not fit."""
     path = source.vocabulary_file() if vocab_file is None else os.fspath(vocab_file)
     with tempfile.TemporaryDirectory() as folder:
-        if path is None:  # it is in another file, for example Hugging Face's tokenizer.json
+        if path is None:  # the vocabulary is in another file, for example Hugging Face's tokenizer.json
             entries = source.vocabulary()
             if entries is None:
                 raise UserError(

@@ -128,7 +128,7 @@ def test_a_kill_in_the_midst_of_a_training_and_files_that_are_lost(data, trained
     assert content(out) == content(end)
     (out / "checkpoint").write_text(f'model_checkpoint_path: "model.ckpt-9"\n{text.partition(chr(10))[2]}')
     train(data, script, out)
-    assert [line for line in log_lines if "Continuing from the one before" in line and "model.ckpt-2" in line]
+    assert [line for line in log_lines if "Continuing from the checkpoint before" in line and "model.ckpt-2" in line]
     assert content(out) == content(end)
 
 
