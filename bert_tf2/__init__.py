@@ -8,9 +8,9 @@
     films = bert_tf2.classifier("uncased_L-12_H-768_A-12", labels=["bad", "good"])    # a keras.Model
     films.fit(texts, labels, epochs=3, validation_split=0.1)
 
-Importing this package imports nothing that is large: TensorFlow takes seconds to load, and a script must be able to
-answer a wrong flag at once. The names in `__all__` and the modules of the package are imported when they are first
-used, also by `keras.models.load_model`, for which the import of this package is enough.
+Importing this package imports no large library, because TensorFlow takes seconds to load, and a script must be able to
+report a wrong flag at once. The names in `__all__` and the modules of the package are imported when they are first
+used. `keras.models.load_model` imports them, too; only this package must be imported before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m bert_tf2 run_squad --help`: the command `bert_tf2` where its folder is not on the path."""
+"""`python -m bert_tf2 run_squad --help`: the command `bert_tf2` for users whose path does not have its folder."""
 
 from bert_tf2.commands import main
 

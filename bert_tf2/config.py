@@ -21,7 +21,7 @@ LAYER_NORM_EPSILON = 1e-12
 
 POSITION_EMBEDDING_TYPES = ("learned", "learned_from_sinusoidal")
 
-# The keys that the reference does not have, and what it does.
+# The keys that the reference does not have, with the values that correspond to its behavior.
 _WRITTEN_IF_OTHER = {"layer_norm_eps": LAYER_NORM_EPSILON, "position_embedding_type": "learned"}
 
 # Required keys. The reference requires only vocab_size and defaults to BERT-Base's values for the rest, which later
@@ -31,7 +31,7 @@ _SIZES = (*_REQUIRED, "max_position_embeddings", "type_vocab_size")
 _PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 LARGEST_SIZE = 10**7
-"""The most words, positions, or numbers in a hidden state. Larger numbers are typing errors, which exhaust memory."""
+"""The most words, positions, or numbers in a hidden state. Larger numbers are typing errors and exhaust the memory."""
 _MOST_PARAMETERS = 10**11
 
 
@@ -41,7 +41,7 @@ def _is_number(value: object) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
-    """The hyperparameters of one BERT model (paper, section 3; the reference's class of the same name).
+    """The hyperparameters of a BERT model (paper, section 3; the reference's class of the same name).
 
     Attributes:
       vocab_size: entries of the vocabulary, rows of the word embedding table.
@@ -49,17 +49,19 @@ class BertConfig:
       num_hidden_layers: Transformer blocks.
       num_attention_heads: heads per block; divides hidden_size.
       intermediate_size: width inside the feed-forward half of a block.
-      hidden_act: activation there, one of ACTIVATIONS.
-      hidden_dropout_prob: dropout on embeddings and on the output of each half block; None (`null`) for none.
+      hidden_act: activation of the feed-forward half, one of ACTIVATIONS.
+      hidden_dropout_prob: dropout on embeddings and on the output of each half block; None (`null`) for no dropout.
       attention_probs_dropout_prob: dropout on the attention probabilities; None as above.
       max_position_embeddings: rows of the position table, the maximum sequence length.
       type_vocab_size: rows of the segment table.
       initializer_range: standard deviation of the truncated normal distribution of initial weights; 0 makes them 0.
-      layer_norm_eps: added to the variance in LayerNorm. The reference has no key for this and the next field, so they
-        are written only if they differ from what it does.
-      position_embedding_type: what the table of positions starts from: "learned", random numbers;
-        "learned_from_sinusoidal", layers.sinusoidal_positions, scaled to the deviation initializer_range.
+      layer_norm_eps: added to the variance in LayerNorm. The reference has no key for this and the next field, so both
+        are written only if they differ from the reference's behavior.
+      position_embedding_type: the initial table of positions: "learned" starts from random numbers,
+        "learned_from_sinusoidal" from layers.sinusoidal_positions, scaled to the deviation initializer_range.
       extra: keys of the file that BERT does not use (the multilingual and Chinese releases have some); they are kept.
+
+    Raises UserError for values that make no model.
     """
 
     vocab_size: int
@@ -117,12 +119,15 @@ class BertConfig:
 
     @classmethod
     def from_dict(cls, json_object: Mapping[str, Any]) -> BertConfig:
-        """Creates a configuration from the content of a `bert_config.json`; its sizes must be there."""
+        """Creates a configuration from the content of a `bert_config.json`, which must have the sizes.
+
+        Keys that are missing get the reference's defaults, with a warning. Raises UserError for wrong content.
+        """
         missing = [name for name in _REQUIRED if name not in json_object]
         if missing:
             raise UserError(f"model configuration: missing {', '.join(missing)}")
         known = {field.name for field in dataclasses.fields(cls)} - {"extra"}
-        if json_object.get("position_embedding_type") == LEARNED_POSITIONS:  # some copies have it; it is kept
+        if json_object.get("position_embedding_type") == LEARNED_POSITIONS:  # some copies have this value; it is kept
             known.remove("position_embedding_type")
         values = {name: value for name, value in json_object.items() if name in known}
         config = cls(**values, extra={name: value for name, value in json_object.items() if name not in known})
@@ -142,7 +147,10 @@ class BertConfig:
 
     @classmethod
     def from_huggingface(cls, values: Mapping[str, Any]) -> BertConfig:
-        """Creates a configuration from the content of a `config.json` of `transformers`, with the defaults there."""
+        """Creates a configuration from the content of a `config.json` of `transformers`, with its defaults.
+
+        Raises UserError if this project has no layers for the model.
+        """
         for problem in _foreign_parts(values):
             raise UserError(f"this configuration of transformers {problem}")
         known = {name: values.get(name, default) for name, default in HUGGINGFACE_DEFAULTS.items()}
@@ -150,7 +158,7 @@ class BertConfig:
 
     @classmethod
     def of(cls, config: BertConfig | Mapping[str, Any] | str | os.PathLike[str]) -> BertConfig:
-        """A configuration from its dictionary, or from the path of its file."""
+        """Returns a configuration, given itself, its dictionary or the path of its file."""
         if isinstance(config, str | os.PathLike):
             return cls.from_json_file(os.fspath(config))
         if not isinstance(config, cls | Mapping):
@@ -158,11 +166,11 @@ class BertConfig:
         return config if isinstance(config, cls) else cls.from_dict(config)
 
     def check_pairs(self, what: str) -> None:
-        """Raises UserError if the model cannot distinguish two texts; `what` has them: "data.txt, line 3"."""
+        """Raises UserError if the model cannot distinguish two texts; `what` is their place: "data.txt, line 3"."""
         if self.type_vocab_size < 2:
             raise UserError(
                 f"{what}: has two texts (segments), but the model's configuration says type_vocab_size"
-                f" {self.type_vocab_size}, so the model cannot tell them apart; take one with type_vocab_size 2"
+                f" {self.type_vocab_size}, so the model cannot distinguish them; take a model with type_vocab_size 2"
             )
 
     def check_sequence_length(self, max_seq_length: int) -> None:
@@ -174,7 +182,7 @@ class BertConfig:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns every key, including the extra ones, as plain Python values."""
+        """Returns every key, including `extra`, with plain Python values."""
         values = dataclasses.asdict(self)
         extra = values.pop("extra")
         for name, usual in _WRITTEN_IF_OTHER.items():
@@ -192,16 +200,16 @@ def check_vocab_size(name: str, num_entries: int, vocab_size: int) -> None:
     if num_entries > vocab_size:
         raise UserError(
             f"{name}: {num_entries} entries, but the model's configuration says vocab_size {vocab_size}; take the"
-            " vocabulary that the model was trained with"
+            " vocabulary with which the model was trained"
         )
 
 
-# The `config.json` of Hugging Face's `transformers`. "gelu" is the exact function there, computed with erf; the
-# reference's is the tanh approximation. Keys that are left out have other defaults. Reading and writing
-# (`weights.huggingface`) keep the function that the weights were trained with.
+# The `config.json` of Hugging Face's `transformers`. "gelu" is the exact function there, computed with erf, and the
+# tanh approximation in the reference. Missing keys have other defaults there. Reading and writing
+# (`weights.huggingface`) keep the function with which the weights were trained.
 
 LEARNED_POSITIONS = "absolute"
-"""What `transformers` calls learned positions. Some copies of a bert_config.json have that key."""
+"""The name of learned positions in `transformers`. Some copies of a bert_config.json have this value."""
 
 # Keys that `transformers` writes and that no bert_config.json has.
 _MARKS = ("model_type", "architectures", "transformers_version", "torch_dtype", "id2label", "output_attentions")
@@ -221,7 +229,7 @@ HUGGINGFACE_DEFAULTS = {
     "layer_norm_eps": LAYER_NORM_EPSILON,
 }
 
-# Hugging Face's name of each activation function -> ours; five names mean one approximation.
+# Hugging Face's name of each activation function -> this project's name; five names mean the same approximation.
 _FROM_THEIRS = {
     **dict.fromkeys(("gelu", "gelu_python"), "gelu_erf"),
     **dict.fromkeys(("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_python_tanh", "gelu_accurate"), "gelu"),
@@ -238,23 +246,23 @@ def architecture_of(values: Mapping[str, Any]) -> str | None:
 def _foreign_parts(values: Mapping[str, Any]) -> Iterator[str]:
     kind, architecture = values.get("model_type"), architecture_of(values)
     if kind not in (None, "bert"):
-        yield f"is one of model_type {kind!r}; only 'bert' has this project's layers"
+        yield f"has model_type {kind!r}; only 'bert' has this project's layers"
     if kind is None and architecture and not architecture.startswith("Bert"):
-        yield f"is one of {architecture}, which is no BERT"
+        yield f"describes a {architecture}, which is not a BERT"
     if values.get("is_decoder") or values.get("add_cross_attention"):
-        yield "is one of a decoder (is_decoder or add_cross_attention), whose tokens see only what is before them"
+        yield "describes a decoder (is_decoder or add_cross_attention); only encoders are supported"
     position = values.get("position_embedding_type", LEARNED_POSITIONS)
     if position not in (LEARNED_POSITIONS, None):
         yield f"has position_embedding_type {position!r}; BERT's are {LEARNED_POSITIONS!r}"
     if values.get("quantization_config"):
-        yield "is one of quantized weights (quantization_config); save the model without quantization first"
+        yield "describes quantized weights (quantization_config); save the model without quantization first"
     hidden_act = values.get("hidden_act", "gelu")
     if not isinstance(hidden_act, str) or hidden_act not in _FROM_THEIRS:
         yield f"has hidden_act {hidden_act!r}, which is not one of {', '.join(_FROM_THEIRS)}"
 
 
-# The fields that determine the function that the weights compute: all except the dropout rates, those of initial
-# weights and keys that BERT does not use. Training may change those.
+# The fields that determine the function that the weights compute: all fields except the dropout rates, the fields of
+# initial weights, and keys that BERT does not use. Training may change the other fields.
 DECISIVE = tuple(
     field.name
     for field in dataclasses.fields(BertConfig)
@@ -263,11 +271,11 @@ DECISIVE = tuple(
 
 
 def config_value(config: BertConfig, name: str) -> Any:
-    """Returns the value of a field, in the form in which values are compared."""
+    """Returns the value of a field in the form for comparisons: text in lower case."""
     value = getattr(config, name)
     return value.lower() if isinstance(value, str) else value
 
 
 def decisive_differences(stated: BertConfig, config: BertConfig) -> list[str]:
-    """Returns the fields with which the same weights compute something else."""
+    """Returns the names of fields that differ, and with which the same weights compute something else."""
     return [name for name in DECISIVE if config_value(stated, name) != config_value(config, name)]

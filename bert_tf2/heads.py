@@ -1,17 +1,17 @@
-"""The encoder with heads on top: one model per task, with its logits and its loss.
+"""The encoder with heads on top: a model for each task, with its logits and its loss.
 
     PretrainingModel   masked words from sequence_output, next sentence from pooled_output
     MaskedLMModel      masked words alone
     ClassifierModel    one label (or number) per example from pooled_output
-    SpanModel          where an answer starts and ends, from sequence_output
+    SpanModel          the start and the end of an answer, from sequence_output
     TaggingModel       one label per token from sequence_output
 
-Each model has the same three methods; the training loop uses only these and `loss_names`:
+Each model has the same three methods; the training loop uses only these methods and `loss_names`:
     call          features -> logits
-    loss_terms    features and labels -> what training minimizes
-    outputs       features (and labels) -> what evaluation and prediction need, one row per example
+    loss_terms    features and labels -> the terms that training minimizes
+    outputs       features (and labels) -> results for evaluation and prediction, one row per example
 
-The letters in the shape comments are those of modeling.py; P is max_predictions_per_seq, L the number of labels, M any
+modeling.py explains the letters in the shape comments; P is max_predictions_per_seq, L the number of labels, M any
 number of states.
 """
 
@@ -38,7 +38,7 @@ from bert_tf2.losses import (
     score_masked_words,
 )
 
-# Those that are not used below complete the reference's interface.
+# Names that are not used below complete the reference's interface.
 from bert_tf2.losses import gather_indexes as gather_indexes
 from bert_tf2.losses import get_masked_lm_output as get_masked_lm_output
 from bert_tf2.shapes import get_shape_list
@@ -46,12 +46,12 @@ from bert_tf2.shapes import get_shape_list
 Batch = Mapping[str, tf.Tensor]
 
 
-# The shapes of a feature by its length in the table of records. For length 1, models also accept a column.
+# The length of a feature in the table of records -> its shapes. Models accept features of length 1 as a column, too.
 _FEATURE_SHAPES = {"max_seq_length": ("BF",), "max_predictions_per_seq": ("BP",), "num_labels": ("BL",), 1: ("B", "B1")}
 
 _WORDS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 
-# The deviation of new output weights in the fine-tuning tasks does not depend on the config either.
+# The deviation of new output weights in the fine-tuning tasks. As in the reference, it does not depend on the config.
 _OUTPUT_INITIALIZER_RANGE = 0.02
 
 
@@ -63,12 +63,12 @@ def is_packed(batch: Batch) -> bool:
 class _Model(keras.Model):
     """The base class of the models below: an encoder with a head."""
 
-    heads: tuple[str, ...]  # keys of `weights.names.HEADS`, which names their variables
-    labeled: str | None = None  # the objects that are labeled, "texts" or "tokens", if the constructor takes num_labels
-    uses_pooler: bool  # whether its loss depends on pooled_output. If not, the pooler gets no gradient
-    has_pooler = True  # whether the pooler is one of its variables in checkpoints
+    heads: tuple[str, ...]  # keys of `weights.names.HEADS`, which names the heads' variables
+    labeled: str | None = None  # the labeled objects, "texts" or "tokens", if the constructor takes num_labels
+    uses_pooler: bool  # whether the model's loss depends on pooled_output. If not, the pooler gets no gradient
+    has_pooler = True  # whether the pooler is one of the model's variables in checkpoints
     loss_names: tuple[str, ...] = ("loss",)  # of the terms of loss_terms, in order
-    record_kind: records.RecordKind  # the table of its features, used for their shapes
+    record_kind: records.RecordKind  # the table of the model's features, used for their shapes
     head_dropout: float = 0.1  # for every config (reference: create_model of run_classifier)
 
     def __init__(self, config: BertConfig, **kwargs):
@@ -79,7 +79,7 @@ class _Model(keras.Model):
 
     @property
     def encoder(self):
-        """What `encode` calls: `bert`, or what `fast.accelerate` has put in its place over the same variables."""
+        """The encoder that `encode` calls: `bert`, or fast.accelerate's encoder over the same variables."""
         return self._faster or self.bert
 
     @encoder.setter
@@ -94,7 +94,7 @@ class _Model(keras.Model):
         return {**super().get_config(), "config": self.config.to_dict()}
 
     def check(self, batch: Batch, *features: str) -> None:
-        """Raises ShapeError if `input_ids` or one of `features` is missing, or has not the shape in `record_kind`."""
+        """Raises ShapeError if `input_ids` or one of `features` is missing, or lacks the shape in `record_kind`."""
         inputs = ("input_ids", "input_mask", "segment_ids")
         table = self.record_kind.features
         wanted = {name: _FEATURE_SHAPES[table[name].length] for name in (*inputs, *features)}
@@ -110,10 +110,10 @@ class _Model(keras.Model):
         """Runs the encoder on `input_ids`, `input_mask` and `segment_ids`, each int [B, F]; the last two are optional.
 
         Args:
-          batch: the features; with those of records.PACKED, `fast` computes several examples in a row.
+          batch: the features; with the features records.PACKED, `fast` computes several examples in a row.
           training, dropout_seed: see BertModel.call.
-          reads: int [B, P], the positions at which a head reads `sequence_output`, which is then [B, P, D]; by default
-            all. `fast` does not compute the last block anywhere else, but for [CLS], which the pooler reads.
+          reads: int [B, P], the positions at which a head reads `sequence_output`, which is then [B, P, D]; None for
+            all positions. `fast` computes the last block only at these positions and at [CLS], which the pooler reads.
         """
         self.check(batch)
         segments = batch.get("segment_ids", batch.get("token_type_ids"))
@@ -132,7 +132,7 @@ class _Model(keras.Model):
         """Applies the dropout before an output layer, `head_dropout`."""
         if not training:
             return states
-        # A separate stream: the encoder's dropouts derive theirs from the step's seed itself.
+        # A seed of its own, because the encoder's dropouts use the step's seed itself.
         own = None if dropout_seed is None else fold_in(dropout_seed, -1)
         with dropout_from(DropoutSeeds(own)):
             return dropout(states, self.head_dropout)
@@ -140,7 +140,7 @@ class _Model(keras.Model):
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
 class MaskedLMModel(_Model):
-    """Masked words alone, from records.MASKED_WORDS."""
+    """Predicts masked words alone, from records.MASKED_WORDS."""
 
     heads = ("masked_lm",)
     uses_pooler = False
@@ -158,7 +158,7 @@ class MaskedLMModel(_Model):
         return {**super().get_config(), **({} if self.has_pooler else {"has_pooler": False})}
 
     def get_output_table(self) -> tf.Variable:
-        """What the words are scored with, float32 [V, D]: the table of embeddings itself."""
+        """The table with which words are scored, float32 [V, D]: the table of embeddings itself."""
         return self.bert.get_embedding_table()
 
     def call(self, batch: Batch, training: bool = False, dropout_seed: tf.Tensor | None = None) -> tf.Tensor:
@@ -184,7 +184,7 @@ class MaskedLMModel(_Model):
         return [self._word_term(batch, self._encode_masked(batch, True, dropout_seed))]
 
     def outputs(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """For the metrics, per prediction [B, P]: `masked_lm_example_loss` and `masked_lm_predictions`."""
+        """Returns `masked_lm_example_loss` and `masked_lm_predictions` for the metrics, per prediction [B, P]."""
         self.check(batch, *_WORDS)
         return self._word_outputs(batch, self._encode_masked(batch))
 
@@ -201,7 +201,7 @@ class MaskedLMModel(_Model):
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
 class PretrainingModel(MaskedLMModel):
-    """Masked words and next sentences, from records.PRETRAINING."""
+    """Predicts masked words and next sentences, from records.PRETRAINING."""
 
     heads = ("masked_lm", "next_sentence")
     uses_pooler = True
@@ -226,7 +226,7 @@ class PretrainingModel(MaskedLMModel):
         return [self._word_term(batch, output), mean_term("next_sentence_loss", sentence_loss)]
 
     def outputs(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """For the metrics: per prediction [B, P] `masked_lm_*`, per example [B] `next_sentence_*`."""
+        """Returns for the metrics `masked_lm_*` per prediction [B, P], and `next_sentence_*` per example [B]."""
         self.check(batch, *_WORDS, "next_sentence_labels")
         output = self._encode_masked(batch)
         _, sentence_loss, sentence_log_probs = self._sentences(batch, output)
@@ -239,9 +239,9 @@ class PretrainingModel(MaskedLMModel):
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
 class ClassifierModel(_Model):
-    """One label per example; with `regression` one number, trained with squared error.
+    """Predicts one label per example; with `regression` one number, trained with squared error.
 
-    With `multi_label` an example has any number of labels: each output is the logit of an independent binary decision,
+    With `multi_label`, an example has any number of labels: each output is the logit of an independent binary decision,
     trained with binary cross-entropy.
 
     `class_weights`: L weights in the training loss for the examples of each class (with `multi_label`, for each label
@@ -276,7 +276,7 @@ class ClassifierModel(_Model):
         """-> float32 logits [B, L]."""
         self.check(batch)
         rows = get_shape_list(tf.convert_to_tensor(batch["input_ids"]))[0]
-        nothing = tf.zeros([rows, 0], tf.int32)  # besides [CLS]
+        nothing = tf.zeros([rows, 0], tf.int32)  # the head reads no position besides [CLS]
         pooled = self.encode(batch, training, dropout_seed, reads=nothing).pooled_output
         return self.output_layer(self._drop(pooled, training, dropout_seed))
 
@@ -299,7 +299,7 @@ class ClassifierModel(_Model):
         return [LossTerm("loss", total, tf.reduce_sum(weights))]
 
     def outputs(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """`probabilities` [B, L] (for a regression the number itself, [B, 1]) and `example_loss` [B], unweighted."""
+        """Returns `probabilities` [B, L] (in a regression the number, [B, 1]) and `example_loss` [B], unweighted."""
         self.check(batch, "label_ids")
         logits = self(batch)
         if self.regression:
@@ -311,7 +311,7 @@ class ClassifierModel(_Model):
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
 class SpanModel(_Model):
-    """Where the answer starts and where it ends (paper, section 4.2)."""
+    """Predicts the start and the end of an answer (paper, section 4.2)."""
 
     heads = ("span",)
     uses_pooler = False
@@ -326,12 +326,12 @@ class SpanModel(_Model):
         """-> float32 (start_logits, end_logits), each [B, F]."""
         logits = self.output_layer(self.encode(batch, training, dropout_seed).sequence_output)  # [B, F, 2]
         computes_padding = self.encoder.computes_padding and not is_packed(batch)
-        if not computes_padding and "input_mask" in batch:  # what is not computed is no answer
+        if not computes_padding and "input_mask" in batch:  # a position that is not computed cannot be an answer
             logits += (1.0 - tf.cast(batch["input_mask"], tf.float32))[..., tf.newaxis] * modeling.MASKED_SCORE
         return logits[..., 0], logits[..., 1]
 
     def loss_terms(self, batch: Batch, dropout_seed: tf.Tensor) -> list[LossTerm]:
-        """The mean of two classifications, each among all F positions. Position 0, [CLS], means: no answer."""
+        """The mean of two classification losses, each over all F positions. Position 0, [CLS], means: no answer."""
         self.check(batch, "start_positions", "end_positions")
         start_logits, end_logits = self(batch, training=True, dropout_seed=dropout_seed)
         start_loss = classification_loss(start_logits, batch["start_positions"])
@@ -345,7 +345,7 @@ class SpanModel(_Model):
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
 class TaggingModel(_Model):
-    """One label per token (paper, section 5.3). Positions with a negative label id are ignored.
+    """Predicts one label per token (paper, section 5.3). Positions with a negative label id are ignored.
 
     `head_dropout`: the share of sequence_output that is dropped in training. Set it before the training. It is not
     saved.
@@ -379,9 +379,9 @@ class TaggingModel(_Model):
         return [LossTerm("loss", tf.reduce_sum(counts * losses), tf.reduce_sum(counts), NO_PREDICTIONS)]
 
     def outputs(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """`predictions`, int [B, F]: the label ids with the highest scores."""
+        """Returns `predictions`, int [B, F]: the label ids with the highest scores."""
         return {"predictions": tf.argmax(self(batch), axis=-1, output_type=tf.int32)}
 
 
 MODELS = (PretrainingModel, SpanModel, ClassifierModel, TaggingModel, MaskedLMModel)
-"""All models; weights.checkpoint.make_model uses the first one that fits."""
+"""All models; weights.checkpoint.make_model uses the first that fits."""

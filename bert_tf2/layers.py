@@ -1,9 +1,10 @@
 """The building blocks of `modeling` and `heads`: activation functions, dropout, Dense, LayerNorm, OutputLayer.
 
-The constructors create the variables, so that a checkpoint can be loaded before the first call. Shapes are those of the
-reference: kernels are 2-D, [inputs, outputs]. D is hidden_size, L the number of labels.
+The constructors create the variables, so that a checkpoint can be loaded before the first call. Variables have the
+reference's shapes: kernels are 2-D, [inputs, outputs]. D is hidden_size, L the number of labels.
 
-In models of narrower dtypes, variables stay float32 and each layer casts what it multiplies; statistics are float32.
+In models of narrower dtypes, variables stay float32 and each layer casts the factors of its products; statistics are
+float32.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from bert_tf2.support.process import check_backend
 
 check_backend()
 
-# Added to the attention scores of padding positions: e^-10000 is 0 in float32. It is finite, so that a row of padding
-# only gives finite values instead of NaN.
+# Added to the attention scores of padding positions: e^-10000 is 0 in float32. The score is finite, so that a row of
+# only padding gives finite values instead of NaN.
 MASKED_SCORE = -10000.0
 
 GELU_SCALE = math.sqrt(2.0 / math.pi)
@@ -38,7 +39,7 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
     """Gaussian Error Linear Unit (Hendrycks & Gimpel, 2016), tanh approximation, any shape.
 
     x * P(Z <= x) for a standard normal Z. The released models were trained with this approximation, not with the exact
-    form that uses erf; the two differ by up to 5e-4. Narrower dtypes are computed in float32.
+    form that uses erf; the two differ by up to 5e-4. Inputs of narrower dtypes are computed in float32.
     """
     wide = at_least_float32(x)
     probability = 0.5 * (1.0 + tf.tanh(GELU_SCALE * wide * (1.0 + GELU_CUBIC * wide * wide)))
@@ -50,14 +51,14 @@ def at_least_float32(x: tf.Tensor) -> tf.Tensor:
 
 
 def gelu_erf(x: tf.Tensor) -> tf.Tensor:
-    """The same function without the approximation, as used by models that were trained in PyTorch."""
+    """The exact gelu, which models that were trained in PyTorch use."""
     return tf.nn.gelu(x, approximate=False)
 
 
 def get_activation(activation_string: str | Any) -> Callable[[tf.Tensor], tf.Tensor] | Any:
-    """The function of a config's `hidden_act`, one of config.ACTIVATIONS in any case; what is no string stays as it is.
+    """Returns the function of a config's `hidden_act`, one of config.ACTIVATIONS in upper or lower case.
 
-    Raises ValueError if there is no function of this name.
+    Returns an argument that is not a string unchanged. Raises ValueError if there is no function of this name.
     """
     if not isinstance(activation_string, str):
         return activation_string
@@ -78,7 +79,7 @@ def create_initializer(initializer_range: float = 0.02) -> keras.initializers.In
 
 @contextlib.contextmanager
 def initial_weights_from(seed: int) -> Iterator[None]:
-    """In its block, new variables get the weights of this seed, and no generator of the process changes."""
+    """A context in which new variables get the weights of this seed. No generator of the process changes."""
     _OF_THREAD.initial = random.Random(seed)
     try:
         yield
@@ -89,7 +90,7 @@ def initial_weights_from(seed: int) -> Iterator[None]:
 def sinusoidal_positions(num_positions: int, width: int) -> np.ndarray:
     """The positions of "Attention Is All You Need" (Vaswani et al., 2017, section 3.5), one row for each.
 
-    BERT learns a table of positions, which `position_embedding_type` of a configuration may let start from this one.
+    BERT learns a table of positions. By `position_embedding_type`, a configuration may let it start from this table.
 
         row[p, 2 i]     = sin(p / 10000^(2 i / width))
         row[p, 2 i + 1] = cos(p / 10000^(2 i / width))
@@ -107,12 +108,12 @@ def sinusoidal_positions(num_positions: int, width: int) -> np.ndarray:
 
 
 def random_bits(shape: list | tf.Tensor, seed: tf.Tensor, dtype: tf.DType, stream: tf.Tensor | int) -> tf.Tensor:
-    """Whole numbers of a seed, whole numbers [2], in independent streams: another one for each `stream`, 0 to 2^31 - 1.
+    """Draws random whole numbers from a seed, whole numbers [2], in independent streams: `stream` is 0 to 2^31 - 1.
 
     The algorithm is Philox (Salmon et al., 2011) on all devices and in XLA, so that a step draws the same numbers
-    wherever it runs. The seed is its key, and the stream the upper half of its counter: a sixth of the operations of
-    tf.random.stateless_uniform, which makes a key of each seed first; TensorFlow's operation for that,
-    StatelessRandomGetKeyCounter, makes other keys of negative seeds in XLA.
+    wherever it runs. The seed is Philox's key, and the stream the upper half of Philox's counter. This takes a sixth of
+    the operations of tf.random.stateless_uniform, which first makes a key of each seed; TensorFlow's operation that
+    makes keys, StatelessRandomGetKeyCounter, makes other keys of negative seeds in XLA.
     """
     key = tf.reshape(tf.bitcast(tf.cast(seed, tf.int32), tf.uint64), [1])
     counter = tf.cast(tf.stack([0, stream]), tf.uint64)
@@ -120,24 +121,24 @@ def random_bits(shape: list | tf.Tensor, seed: tf.Tensor, dtype: tf.DType, strea
     return tf.raw_ops.StatelessRandomUniformFullIntV2(shape=shape, dtype=dtype, **how)
 
 
-_FOR_SEEDS = 1 << 30  # a stream that no dropout has
+_FOR_SEEDS = 1 << 30  # a stream that no dropout uses
 
 
 def fold_in(seed: tf.Tensor, number: tf.Tensor | int) -> tf.Tensor:
-    """A new seed [2] for each number: independent random numbers for each step, replica and part of a batch."""
+    """Returns a new seed [2] for each number: independent random numbers for each step, replica and part of a batch."""
     number = tf.convert_to_tensor(number)
     return tf.stack([random_bits([], seed, number.dtype, _FOR_SEEDS), number])
 
 
 class DropoutSeeds:
-    """One stream of random numbers for each dropout of a model, all of the seed of the step.
+    """A stream of random numbers for each dropout of a model, all from the seed of the step.
 
-    The masks of a step depend only on the seed of that step and are the same in every run, so an interrupted training
-    resumes exactly. `made` is how many streams this object has begun.
+    The masks of a step depend only on the seed of this step and are the same in every run, so an interrupted training
+    run resumes exactly. `made` is the number of streams that this object has begun.
     """
 
     def __init__(self, seed: tf.Tensor | None = None, number: tf.Tensor | int = 0):
-        """Continues behind the stream of this number, int32 []. TensorFlow draws `seed` [2] if there is none."""
+        """Begins with the stream of this number, int32 []. TensorFlow draws the seed [2] if `seed` is None."""
         self.seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32) if seed is None else seed
         self.number = number
         self.made = 0
@@ -152,15 +153,15 @@ class DropoutSeeds:
 
 
 def seeds_if(training: bool, seed: tf.Tensor | None) -> DropoutSeeds | None:
-    """The seeds of a step, or None without dropout. Raises UserError if that is decided while a graph runs."""
+    """The seeds of a step, None without dropout. Raises UserError if `training` is a tensor of a graph."""
     if tf.is_tensor(training) and not hasattr(training, "numpy"):
-        raise UserError("training: a tensor of a graph, wanted True or False; trace one graph for each of them")
+        raise UserError("training: a tensor of a graph, wanted True or False; trace a graph for each of the two")
     return DropoutSeeds(seed) if training else None
 
 
 @contextlib.contextmanager
 def dropout_from(seeds: DropoutSeeds | None) -> Iterator[None]:
-    """In its block, every `dropout` takes the next of these seeds; None turns dropout off, as it is outside."""
+    """A context in which every `dropout` takes the next of these seeds; None turns dropout off, as outside of it."""
     before = current_seeds()
     _OF_THREAD.seeds = seeds
     try:
@@ -170,12 +171,12 @@ def dropout_from(seeds: DropoutSeeds | None) -> Iterator[None]:
 
 
 def current_seeds() -> DropoutSeeds | None:
-    """Those of the innermost `dropout_from`."""
+    """The seeds of the innermost `dropout_from`, None if dropout is off."""
     return getattr(_OF_THREAD, "seeds", None)
 
 
 def computes_on(strategy: tf.distribute.Strategy) -> str:
-    """The devices of a strategy, whatever else the machine has: CPU, GPU or TPU."""
+    """The kind of the devices of a strategy: CPU, GPU or TPU."""
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return "TPU"
     if isinstance(strategy, (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)):
@@ -184,7 +185,7 @@ def computes_on(strategy: tf.distribute.Strategy) -> str:
 
 
 def built_for() -> str:
-    """The devices of what is built now: CPU, GPU or TPU."""
+    """The kind of the devices for which a graph is built now: CPU, GPU or TPU."""
     return computes_on(tf.distribute.get_strategy())
 
 
@@ -196,19 +197,19 @@ def dropout(x: tf.Tensor, rate: float | None) -> tf.Tensor:
 
     Returns `x` outside of `dropout_from` (no training), or if the rate is 0 or None.
 
-    Each value has 16 random bits for every dtype, so the rate is a multiple of 1 / 65536, and the scale is that of the
-    rounded rate. TensorFlow draws bfloat16 numbers of 7 bits instead: for a rate of 0.1 it drops 10.15 % and scales
-    by 1.109, which makes the mean 0.3 % too small at each of 25 places.
+    Each value has 16 random bits for every dtype, so the rate is rounded to a multiple of 1 / 65536, and the scale
+    belongs to the rounded rate. TensorFlow draws bfloat16 numbers of 7 bits instead: with a rate of 0.1, it drops
+    10.15 % and scales by 1.109, which makes the mean 0.3 % too small at each of 25 places.
     """
     words = dropout_words(x, rate)
     if words is None:
         return x
-    # In float32: rounded to bfloat16, the scale itself would be 0.15 % too small.
+    # The product is in float32, because the scale rounded to bfloat16 would be 0.15 % too small.
     return tf.cast(tf.cast(x, tf.float32) * dropout_factor(words, rate, x), x.dtype)
 
 
 def dropout_words(x: tf.Tensor, rate: float | None) -> tf.Tensor | None:
-    """The random numbers of `dropout`, uint32 [(R + 1) // 2, D] for R rows of D; None if nothing is dropped."""
+    """The random numbers of `dropout`, uint32 [(R + 1) // 2, D], for R rows of D values; None if nothing is dropped."""
     seeds = current_seeds()
     if seeds is None or not rate:
         return None
@@ -217,14 +218,14 @@ def dropout_words(x: tf.Tensor, rate: float | None) -> tf.Tensor | None:
 
 
 def dropout_mask(words: tf.Tensor, rate: float, like: tf.Tensor) -> tf.Tensor:
-    """Which values of a tensor, `like`, these numbers keep: bool, of its shape.
+    """Returns bool, in the shape of `like`: True for the values of `like` that these random numbers keep.
 
-    The lower halves of the words are those of the first rows, the upper ones of the others. Were both of one word side
-    by side, a TPU would have to write and move them before it could compare them.
+    The first rows use the lower halves of the words, the other rows the upper halves. If the halves of a word were used
+    side by side, a TPU would have to write and move them before it could compare them.
     """
     shape = shapes.get_shape_list(like)
     *rows, width = shape or [1]
-    if built_for() == "CPU":  # the same numbers: a CPU's loops take 3 % of a step longer over two tensors in one
+    if built_for() == "CPU":  # the same numbers as below, where a CPU's loops would take 3 % of a step longer
         halves = tf.cast(tf.bitwise.right_shift(words, tf.constant([[[0]], [[16]]], tf.uint32)), tf.uint16)
         halves = tf.reshape(halves, [2 * shapes.get_shape_list(words)[0], width])  # from [2, (R + 1) // 2, D]
     else:
@@ -235,12 +236,12 @@ def dropout_mask(words: tf.Tensor, rate: float, like: tf.Tensor) -> tf.Tensor:
 
 
 def dropout_scale(rate: float) -> float:
-    """What `dropout` multiplies the values by that it keeps."""
+    """The factor by which `dropout` multiplies the values that it keeps."""
     return _LEVELS / (_LEVELS - _levels_dropped(rate))
 
 
 def dropout_factor(words: tf.Tensor, rate: float, like: tf.Tensor) -> tf.Tensor:
-    """What `dropout` multiplies each value of `like` by, float32: 0 or `dropout_scale`."""
+    """The factor by which `dropout` multiplies each value of `like`, float32: 0 or `dropout_scale`."""
     return tf.cast(dropout_mask(words, rate, like), tf.float32) * dropout_scale(rate)
 
 
@@ -254,7 +255,7 @@ def class_scores(states: tf.Tensor, weights: tf.Tensor | tf.Variable) -> tf.Tens
     Near 8, bfloat16 numbers are 0.06 apart: rounded logits would tie answers and blur losses. The gradients have the
     precision of the states, because they are sums over many words or examples.
     """
-    # As a tensor: tf.custom_gradient refuses variables that several replicas have.
+    # Passed as a tensor, because tf.custom_gradient refuses variables that several replicas have.
     return _class_scores(states, tf.convert_to_tensor(weights))
 
 
@@ -269,7 +270,7 @@ def _class_scores(states: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 
 
 def sum_of_rows(x: tf.Tensor) -> tf.Tensor:
-    """[..., D] -> [D], added up in float32 for narrower dtypes: the gradient of what was added to each row."""
+    """[..., D] -> [D], added up in float32 for narrower dtypes: the gradient of a vector that was added to each row."""
     return tf.reduce_sum(at_least_float32(x), axis=list(range(len(x.shape) - 1)))
 
 
@@ -278,8 +279,8 @@ def _add_bias(rows: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     if rows.dtype not in (tf.bfloat16, tf.float16):
         return tf.nn.bias_add(rows, tf.cast(bias, rows.dtype))
 
-    # TensorFlow 2.21's own gradient on CPUs adds in the type of the rows, where a sum stops growing once a summand is
-    # less than half of its last digit: a sum of bfloat16 ones ends at 256.
+    # TensorFlow 2.21's own gradient on CPUs adds in the type of the rows. Such a sum stops growing once a summand is
+    # less than half of the sum's last digit: in bfloat16, 1 + 1 + 1 + ... ends at 256.
     @tf.custom_gradient
     def compute(rows, bias):
         added = tf.nn.bias_add(rows, tf.cast(bias, rows.dtype))
@@ -293,7 +294,7 @@ class Dense(keras.layers.Layer):
 
     def __init__(self, inputs: int, outputs: int, initializer_range: float, activation: str = "linear", **kwargs):
         super().__init__(**kwargs)
-        self.supports_masking = True  # a position of padding stays one
+        self.supports_masking = True  # positions of padding are the same in inputs and outputs
         self.kernel = self.add_weight(
             shape=[inputs, outputs], initializer=create_initializer(initializer_range), autocast=False, name="kernel"
         )
@@ -305,7 +306,7 @@ class Dense(keras.layers.Layer):
         return self.activation(self.linear(x))
 
     def linear(self, x: tf.Tensor) -> tf.Tensor:
-        # As a tensor: tf.custom_gradient refuses variables that several replicas have.
+        # Passed as a tensor, because tf.custom_gradient refuses variables that several replicas have.
         return _add_bias(self.product(x), tf.convert_to_tensor(self.bias.value))
 
     def product(self, x: tf.Tensor) -> tf.Tensor:
@@ -313,7 +314,7 @@ class Dense(keras.layers.Layer):
 
 
 def product(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-    """[..., inputs] @ [inputs, outputs], as one large 2-D product, which is faster than a batch of small ones."""
+    """[..., inputs] @ [inputs, outputs], as one large 2-D product, which is faster than a batch of small products."""
     rows = tf.matmul(tf.reshape(x, [-1, kernel.shape[0]]), kernel)
     return tf.reshape(rows, [*shapes.get_shape_list(x)[:-1], kernel.shape[1]])
 
@@ -333,7 +334,7 @@ class LayerNorm(keras.layers.Layer):
 
     def __init__(self, width: int, epsilon: float = LAYER_NORM_EPSILON, **kwargs):
         super().__init__(**kwargs)
-        self.supports_masking = True  # a position of padding stays one
+        self.supports_masking = True  # positions of padding are the same in inputs and outputs
         self.epsilon = epsilon
         self.gamma = self.add_weight(shape=[width], initializer="ones", autocast=False, name="gamma")
         self.beta = self.add_weight(shape=[width], initializer="zeros", autocast=False, name="beta")
@@ -344,7 +345,7 @@ class LayerNorm(keras.layers.Layer):
 
 
 class AddAndNorm(LayerNorm):
-    """LayerNorm of the sum of hidden states and what a layer computed from them, with dropout on the latter.
+    """LayerNorm of the sum of hidden states and a layer's output for these states, with dropout on this output.
 
     The box "Add & Norm" in figure 1 of Vaswani et al. (2017).
     """
@@ -375,7 +376,7 @@ class OutputLayer(keras.layers.Layer):
         self.built = True
 
     def compute_mask(self, inputs: tf.Tensor, previous_mask: tf.Tensor | None) -> None:
-        """The logits carry no mask: the losses of `heads` have weights of their own."""
+        """The logits have no mask, because the losses of `heads` have weights of their own."""
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """[..., D] -> float32 [..., L]. Raises shapes.ShapeError for another width."""

@@ -1,6 +1,6 @@
 """The losses of the models in `heads`, the head of masked words, and the reference's functions for pretraining.
 
-The letters in the shape comments are those of heads.py.
+heads.py explains the letters in the shape comments.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PREDICTIONS_STEP = 32
 class LossTerm(NamedTuple):
     """A weighted mean before the division: its value is `total / (weight + epsilon)`.
 
-    With several replicas, the weights are summed over all of them before the division. If each replica divided by its
+    With several replicas, the weights are summed over all replicas before the division. If each replica divided by its
     own weight, an example on a replica with few predictions would count more than the same example elsewhere.
     """
 
@@ -95,13 +95,13 @@ def get_masked_lm_output(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Predicts the masked words and scores the predictions.
 
-    The P masked positions are gathered first, since the product with the whole vocabulary is expensive. This is the
+    The P masked positions are gathered first, because the product with the whole vocabulary is expensive. This is the
     reference's function of the same name, except that `head` has the variables that the reference creates.
 
     Args:
       head: the transform and the output bias.
       input_tensor: sequence_output, [B, F, D].
-      output_weights: the word embedding table [V, D], the variable itself; or the head's own.
+      output_weights: the word embedding table [V, D], the variable itself; or a table of the head's own.
       positions: int [B, P], masked_lm_positions.
       label_ids: int [B, P], the original words.
       label_weights: float [B, P], 1 for a prediction and 0 for padding.
@@ -126,7 +126,7 @@ def get_masked_lm_output(
 def score_masked_words(
     head: MaskedLMHead, states: tf.Tensor, output_weights: tf.Tensor, label_ids: tf.Tensor, label_weights: tf.Tensor
 ) -> tuple[LossTerm, tf.Tensor, tf.Tensor]:
-    """The second half of get_masked_lm_output, for states [..., D] of M masked positions, gathered already.
+    """The second half of get_masked_lm_output, for states [..., D] of M masked positions that are gathered already.
 
     Returns the term that training minimizes, per_example_loss [M], logits [M, V].
     """
@@ -141,7 +141,10 @@ def score_masked_words(
 def real_predictions(
     states: tf.Tensor, label_ids: tf.Tensor, label_weights: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Leaves out predictions of weight 0, which are padding: [B, P, D], [B, P], [B, P] -> [M, D], [M], [M]."""
+    """Leaves out predictions of weight 0, which are padding: [B, P, D], [B, P], [B, P] -> [M, D], [M], [M].
+
+    M is rounded up by predictions of weight 0.
+    """
     real = tf.where(label_weights > 0)  # [M, 2]
     filling = [[0, -tf.shape(real)[0] % _PREDICTIONS_STEP]]
     states, *labels = (tf.gather_nd(values, real) for values in (states, label_ids, label_weights))
@@ -184,7 +187,7 @@ def mean_term(name: str, values: tf.Tensor) -> LossTerm:
 def multi_label_loss(logits: tf.Tensor, labels: tf.Tensor, positive_weights: tf.Tensor | float = 1.0) -> tf.Tensor:
     """[B, L] and int [B, L], 1 for each label of the text -> [B], the mean over the labels.
 
-    `positive_weights`: [L], the weights of labels that are 1, relative to those that are 0.
+    `positive_weights`: [L], the weights of labels that are 1, relative to labels that are 0.
     """
     targets = tf.cast(labels, logits.dtype)
     return tf.reduce_mean(tf.nn.weighted_cross_entropy_with_logits(targets, logits, positive_weights), axis=-1)

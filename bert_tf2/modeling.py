@@ -7,15 +7,15 @@
 
 Letters, the same in every comment below:
     B  examples in the batch            D  hidden_size
-    F  positions that attention goes    N  num_attention_heads
-       from (the sequence length)       H  width of one head, D / N
-    T  positions that attention goes    I  intermediate_size
-       to (the same sequence)           V  vocab_size
+    F  positions that attend            N  num_attention_heads
+       (from; the sequence length)      H  width of one head, D / N
+    T  positions that are attended to   I  intermediate_size
+       (to; the same sequence)          V  vocab_size
 
 After Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding" (2018),
-section 3, and Vaswani et al., "Attention Is All You Need" (2017); the numbers are those of google-research/bert's
-modeling.py. Every variable has the reference's shape: kernels are 2-D, [inputs, outputs]. `layers` has the parts that
-are not specific to BERT: Dense, LayerNorm, dropout and the activation functions.
+section 3, and Vaswani et al., "Attention Is All You Need" (2017); the results equal google-research/bert's modeling.py.
+Every variable has the reference's shape: kernels are 2-D, [inputs, outputs]. `layers` has the parts that are not
+specific to BERT: Dense, LayerNorm, dropout and the activation functions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import tensorflow as tf
 from bert_tf2 import shapes
 from bert_tf2.config import BertConfig
 
-# Those that are not used below are imported because the reference's modeling.py has these names.
+# Names that are not used below are imported because the reference's modeling.py has these names.
 from bert_tf2.layers import (
     MASKED_SCORE,
     AddAndNorm,
@@ -62,8 +62,8 @@ class Embeddings(keras.layers.Layer):
     def __init__(self, config: BertConfig, **kwargs):
         super().__init__(**kwargs)
         self.config = config
-        # autocast off: a gather from the variable itself has a sparse gradient, and casting the whole table would cost
-        # more than casting the gathered rows.
+        # The tables have autocast=False, because a gather from the variable itself has a sparse gradient, and casting
+        # the whole table would cost more than casting the gathered rows.
         self.word_embeddings = self._table("word_embeddings", config.vocab_size)
         self.token_type_embeddings = self._table("token_type_embeddings", config.type_vocab_size)
         from_sinusoid = config.position_embedding_type == "learned_from_sinusoidal"
@@ -90,10 +90,10 @@ class Embeddings(keras.layers.Layer):
     ) -> tf.Tensor:
         """The sum of a word's, a segment's and a position's row: int32 [B, F] each -> [B, F, D], or [T] -> [T, D].
 
-        The positions are by default 0, 1, 2, ... in each example.
+        `position_ids`: int32 [T]; None for 0, 1, 2, ... in each example.
         """
         words = tf.gather(self.word_embeddings.value, input_ids)  # [B, F, D]
-        # The table has about two rows: a one-hot product is faster than a gather, and its gradient is dense.
+        # The table has about two rows, so a one-hot product is faster than a gather; its gradient is dense.
         one_hot = tf.one_hot(token_type_ids, self.config.type_vocab_size, dtype=words.dtype)  # [B, F, types]
         segments = tf.matmul(one_hot, self.token_type_embeddings.value)  # [B, F, D]
         positions = self._rows_of_positions(input_ids, position_ids)
@@ -102,18 +102,18 @@ class Embeddings(keras.layers.Layer):
     def _rows_of_positions(self, input_ids: tf.Tensor, position_ids: tf.Tensor | None) -> tf.Tensor:
         """[F, D], to be added to each of B examples, or [T, D].
 
-        Position p is row p for every token: attention has no other information about order. The rows are learned, so a
-        sequence cannot be longer than the table.
+        Every token at position p gets row p, because attention has no other information about order. The rows are
+        learned, so a sequence cannot be longer than the table.
         """
         table = self.position_embeddings.value
         if position_ids is None:
             return table[: get_shape_list(input_ids)[1]]
-        # The slice gives a dense gradient, as in the other case, so that it counts the same when it is clipped.
+        # The slice gives a dense gradient, as in the other case, so that clipping treats the gradient in the same way.
         return tf.gather(table[: self.config.max_position_embeddings], position_ids)
 
 
 def scaled_sinusoid(config: BertConfig) -> np.ndarray:
-    """The first positions, float32 [X, D]. Unscaled, they would hide the words, whose numbers are about 0.02."""
+    """The initial table of positions, float32 [X, D]. Unscaled, it would hide words, whose numbers are about 0.02."""
     rows = sinusoidal_positions(config.max_position_embeddings, config.hidden_size)
     return np.float32(math.sqrt(2.0) * config.initializer_range) * rows  # their mean square is 1 / 2
 
@@ -126,7 +126,7 @@ class SelfAttention(keras.layers.Layer):
 
     def __init__(self, config: BertConfig, **kwargs):
         super().__init__(**kwargs)
-        self.supports_masking = True  # a position of padding stays one
+        self.supports_masking = True  # positions of padding are the same in inputs and outputs
         self.config = config
         make = {"inputs": config.hidden_size, "outputs": config.hidden_size, "dtype": self.dtype_policy}
         self.query = Dense(**make, initializer_range=config.initializer_range, name="query")
@@ -143,9 +143,10 @@ class SelfAttention(keras.layers.Layer):
 
     def query_key_value(self, states: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """[..., D] -> [..., D] each; the queries are scaled."""
-        # The scale keeps the deviation of a sum of H products near 1; without it softmax would saturate and its
-        # gradient would vanish. It stands before the heads are split: next to the product of query and key, TensorFlow
-        # 2.21 fuses both with the addition of the mask, and confuses the shapes of several groups of rows.
+        # The scale keeps the deviation of a sum of H products near 1; otherwise, softmax would saturate and its
+        # gradient would vanish. The scale is applied before the heads are split, because next to the product of query
+        # and key, TensorFlow 2.21 fuses both with the addition of the mask and confuses the shapes of several groups of
+        # rows.
         query = self.query(states) * self.query_scale
         return query, self.key(states), self.value(states)
 
@@ -167,26 +168,26 @@ def merge_heads(contexts: tf.Tensor) -> tf.Tensor:
 
 
 def attention_scores(query: tf.Tensor, key: tf.Tensor, mask_scores: tf.Tensor) -> tf.Tensor:
-    """How much each position attends to each: [B, N, F, H], [B, N, T, H], [B, 1, 1, T] -> float32 [B, N, F, T].
+    """The score of each position for each: [B, N, F, H], [B, N, T, H], [B, 1, 1, T] -> float32 [B, N, F, T].
 
-    `mask_scores` may have a row for each F.
+    `mask_scores` may have a row for each of the F positions.
     """
     products = tf.matmul(query, key, transpose_b=True)
-    # Both in float32: Keras casts mask_scores, like every input of a layer, to the compute dtype.
+    # Both are cast to float32, because Keras casts mask_scores, like every input of a layer, to the compute dtype.
     return tf.cast(products, tf.float32) + tf.cast(mask_scores, tf.float32)
 
 
 def average_values(scores: tf.Tensor, value: tf.Tensor, rate: float) -> tf.Tensor:
     """Means of the values, weighted by the softmax of the scores: [B, N, F, T], [B, N, T, H] -> [B, N, F, H].
 
-    `rate` is that of a dropout of whole (from, to) pairs, as in the Transformer paper.
+    `rate`: of a dropout of whole (from, to) pairs, as in the Transformer paper.
     """
     probabilities = tf.nn.softmax(scores)
     return tf.matmul(tf.cast(dropout(probabilities, rate), value.dtype), value)
 
 
 class TransformerBlock(keras.layers.Layer):
-    """One block: self-attention, then a feed-forward network at each position, each added to its input and normalized.
+    """A block: self-attention, then a feed-forward network at each position, each added to its input and normalized.
 
     The normalization follows the addition ("post-LayerNorm"), as in the paper of 2017. Reference: one iteration of the
     loop in transformer_model.
@@ -194,7 +195,7 @@ class TransformerBlock(keras.layers.Layer):
 
     def __init__(self, config: BertConfig, **kwargs):
         super().__init__(**kwargs)
-        self.supports_masking = True  # a position of padding stays one
+        self.supports_masking = True  # positions of padding are the same in inputs and outputs
         self.config = config
         common = {"initializer_range": config.initializer_range, "dtype": self.dtype_policy}
         norm = {"epsilon": config.layer_norm_eps, "rate": config.hidden_dropout_prob, "dtype": self.dtype_policy}
@@ -213,10 +214,10 @@ class TransformerBlock(keras.layers.Layer):
 
 
 def after_attention(block: TransformerBlock, states: tf.Tensor, context: tf.Tensor) -> tf.Tensor:
-    """What a block computes at each position by itself, of what enters it and what self-attention made of that.
+    """The part of a block that computes each position by itself, from the block's input and self-attention's output.
 
-    [..., D], [..., D] -> [..., D]. Of `block`, the five layers that are called here are used; `fast` and `exporting`
-    have others, with the same weights.
+    [..., D], [..., D] -> [..., D]. Only the five layers of `block` that are called here are used; the blocks of `fast`
+    and `exporting` have other layers with the same weights.
     """
     states = block.attention_norm(states, block.attention_output(context))
     expanded = block.intermediate(states)  # [..., I]
@@ -227,7 +228,7 @@ class BertOutput(NamedTuple):
     """The output of BertModel."""
 
     embedding_output: tf.Tensor  # [B, F, D], the input of the first block
-    all_encoder_layers: tuple[tf.Tensor, ...]  # L tensors [B, F, D], the last one is sequence_output
+    all_encoder_layers: tuple[tf.Tensor, ...]  # L tensors [B, F, D]; the last is sequence_output
     sequence_output: tf.Tensor  # [B, F, D]
     pooled_output: tf.Tensor  # [B, D]
 
@@ -257,7 +258,7 @@ class BertModel(keras.Model):
     `dtype="mixed_bfloat16"` computes in bfloat16; variables, LayerNorm and softmax stay float32.
 
     Attributes:
-      heads, labeled, uses_pooler, has_pooler: class attributes as in the models of `heads`.
+      heads, labeled, uses_pooler, has_pooler: the same class attributes as in the models of `heads`.
       computes_padding: whether the states of padding are computed; see `fast.accelerate`.
     """
 
@@ -270,11 +271,11 @@ class BertModel(keras.Model):
     def __init__(
         self, config: BertConfig | Mapping[str, Any] | str | os.PathLike[str], *, name: str | None = None, **kwargs
     ):
-        """Makes an encoder with new weights; `config` may be the dictionary of one, or the path of a file with it.
+        """Makes an encoder with new weights; `config` may be a configuration's dictionary, or the path of its file.
 
-        `name` is by default bert, bert_2, bert_3, ...: a functional model takes each name once.
+        `name` is by default bert, bert_2, bert_3, ..., because a functional model accepts each name only once.
         """
-        if {"input_ids", "is_training"} & kwargs.keys():  # the reference's model is made for one batch
+        if {"input_ids", "is_training"} & kwargs.keys():  # the reference's constructor takes a batch, too
             raise UserError("BertModel takes a config alone: model = BertModel(config), then model(input_ids, mask)")
         number = keras.backend.get_uid("bert") if name is None else 0
         super().__init__(name=name or ("bert" if number == 1 else f"bert_{number}"), **kwargs)
@@ -284,7 +285,7 @@ class BertModel(keras.Model):
         self.blocks = [
             TransformerBlock(config, name=f"layer_{i}", dtype=policy) for i in range(config.num_hidden_layers)
         ]
-        for block in self.blocks:  # tf.train.Checkpoint does not look into lists
+        for block in self.blocks:  # tf.train.Checkpoint finds attributes, not the members of lists
             setattr(self, block.name, block)
         self.pooler = Dense(
             config.hidden_size, config.hidden_size, config.initializer_range, "tanh", name="pooler", dtype=policy
@@ -299,7 +300,7 @@ class BertModel(keras.Model):
         return self.embeddings.word_embeddings.value
 
     def __call__(self, input_ids: Any, input_mask: Any = None, token_type_ids: Any = None, **kwargs) -> BertOutput:
-        """See `call`; the states of tokens, [B, F, D], carry `input_mask` for layers of Keras that read masks."""
+        """See `call`. The states of tokens, [B, F, D], have `input_mask` as mask for Keras layers that read masks."""
         if not any(hasattr(part, "shape") for part in keras.tree.flatten(input_ids)):
             made = "arrays [B, F] are needed, which Bert.tokenize makes of texts"
             raise shapes.ShapeError(f"input_ids={input_ids!r:.60}: {made}")
@@ -323,12 +324,12 @@ class BertModel(keras.Model):
           token_type_ids: int [B, F], 0 for the first segment and 1 for the second; defaults to all 0.
           training: whether to apply dropout.
           dropout_seed: int32 [2]; the same seed drops the same values. Defaults to a random seed.
-          segment_ids: the name of token_type_ids in records.
+          segment_ids: another name of token_type_ids, as in records.
 
         Raises:
           shapes.ShapeError: an argument has another shape or type; outside of graphs also, an id is not in its table.
-            In a graph, TensorFlow's lookup fails on a CPU; a GPU, a TPU and XLA take some row without a word. For a
-            segment without an entry, a graph adds nothing, also without a word.
+            In a graph, the lookup of such an id fails on a CPU; a GPU, a TPU and XLA silently use some row. A graph
+            silently adds nothing for a segment that is not in its table.
           UserError: the sequence is longer than the position table.
         """
         shapes.Contract().check("2", dropout_seed=dropout_seed)
@@ -346,7 +347,7 @@ class BertModel(keras.Model):
     def check_inputs(
         self, input_ids: tf.Tensor, input_mask: tf.Tensor | None, token_type_ids: tf.Tensor | None
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Checks the first arguments of `call`, and returns them with their defaults, int32 [B, F] each."""
+        """Checks the first arguments of `call`, and returns input_ids, mask and types with defaults, int32 [B, F]."""
         config = self.config
         if isinstance(input_ids, Mapping):
             wanted = {"input_ids": ("BF",), "input_mask": ("BF",)}
@@ -376,7 +377,8 @@ class BertModel(keras.Model):
 def with_mask(output: BertOutput, input_mask: Any) -> BertOutput:
     """Gives the states of tokens the mask, bool [B, F], by which layers such as GlobalAveragePooling1D skip padding.
 
-    None: no position is padding. Keras' own way, `compute_mask`, would get the first argument of a call alone.
+    `input_mask`: None if there is no padding. Keras' `compute_mask` is not used, because it would get only the first
+    argument of a call.
     """
     if input_mask is not None:
         mask = keras.ops.cast(input_mask, "bool")
@@ -386,9 +388,9 @@ def with_mask(output: BertOutput, input_mask: Any) -> BertOutput:
 
 
 def mask_scores(mask: tf.Tensor) -> tf.Tensor:
-    """[B, T] -> float32 [B, 1, 1, T], added to the attention scores: no position attends to padding.
+    """[B, T] -> float32 [B, 1, 1, T], added to the attention scores, so that no position attends to padding.
 
-    They are the same for every head and every query. Padding itself attends, but its states are not used.
+    The scores are the same for every head and every query. Padding itself attends, but its states are not used.
     """
-    # Not [:, tf.newaxis, tf.newaxis, :]: LiteRT has no slices with new axes.
+    # Not [:, tf.newaxis, tf.newaxis, :], because LiteRT has no slices with new axes.
     return tf.expand_dims(tf.expand_dims(1.0 - tf.cast(mask, tf.float32), 1), 1) * MASKED_SCORE

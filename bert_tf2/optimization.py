@@ -1,8 +1,8 @@
 """BERT's optimizer: the learning rate of each step, clipping, and Adam with decoupled weight decay.
 
-Reference: optimization.py. It differs from the usual AdamW: there is no bias correction, so the first steps are up to
-three times as long as a corrected Adam's (another reason for the warmup), and the decay is multiplied by the learning
-rate of the step.
+Reference: optimization.py. The optimizer differs from the usual AdamW. There is no bias correction, so the first steps
+are up to three times as long as a corrected Adam's (another reason for the warmup), and the decay is multiplied by the
+learning rate of the step.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ EXCLUDE_FROM_WEIGHT_DECAY = ("LayerNorm", "layer_norm", "bias")
 def learning_rate_at(step: tf.Tensor, init_lr: float, num_train_steps: int, num_warmup_steps: int) -> tf.Tensor:
     """Returns the learning rate of the update from `step` to `step + 1`; float32, the shape of `step`.
 
-    During warmup, it rises from 0 by init_lr / num_warmup_steps per step. After that, it follows the line from init_lr
-    at step 0 to 0 at num_train_steps. The line starts at step 0 and not at the end of warmup, so the rate drops
-    slightly when warmup ends. Past num_train_steps, it stays 0.
+    During warmup, the rate rises from 0 by init_lr / num_warmup_steps per step. After that, it follows the line from
+    init_lr at step 0 to 0 at num_train_steps. The line starts at step 0 and not at the end of warmup, so the rate drops
+    slightly when warmup ends. Past num_train_steps, the rate stays 0.
     """
     done = tf.cast(step, tf.float32)
     # TensorFlow 1 multiplies by 1 / n instead of dividing by n; near the end, the last bit matters.
@@ -37,11 +37,11 @@ def learning_rate_at(step: tf.Tensor, init_lr: float, num_train_steps: int, num_
 
 
 def square_norm(*gradients: Gradient) -> tf.Tensor:
-    """Returns the sum of the squares of gradients, 0 of none.
+    """Returns the sum of the squares of gradients, 0 without gradients.
 
-    The gradient of a lookup (IndexedSlices) counts each row separately, even if a row was looked up several times: this
-    is the norm that TensorFlow 1 clips by. In pretraining, the word table is also the output layer, which makes its
-    gradient dense; in fine-tuning, it is the gradient of a lookup.
+    The gradient of a lookup (IndexedSlices) counts each row separately, even if a row was looked up several times,
+    because TensorFlow 1 clips by this norm. In pretraining, the word table is also the output layer, which makes its
+    gradient dense; in fine-tuning, the table's gradient is the gradient of a lookup.
     """
     values = [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient for gradient in gradients]
     halves = [tf.nn.l2_loss(tf.cast(one, tf.float32)) for one in values]
@@ -56,7 +56,7 @@ def clip_scale(global_norm: tf.Tensor, clip_norm: float = CLIP_NORM) -> tf.Tenso
 class AdamWeightDecayOptimizer:
     """Adam (Kingma & Ba, 2015) without bias correction, with the decay added to the update (Loshchilov & Hutter, 2019).
 
-    For every variable w with gradient g:
+    The update of a variable w with gradient g:
         m = beta_1 m + (1 - beta_1) g
         v = beta_2 v + (1 - beta_2) g^2
         w = w - learning_rate (m / (sqrt(v) + epsilon) + weight_decay_rate w)
@@ -80,12 +80,12 @@ class AdamWeightDecayOptimizer:
         """Creates the slots, so call it in the scope of the distribution strategy.
 
         Args:
-          variables: the variables to update, by full name. The name determines whether weight decay applies.
+          variables: full name -> variable to update. The name determines whether weight decay applies.
           weight_decay_rate, beta_1, beta_2, epsilon: see above.
           exclude_from_weight_decay: regular expressions; a variable whose full name matches one of them is not decayed.
           bias_correction: whether to correct m and v for their start at 0. The reference does not; later papers found
-            fine-tuning on small data sets more stable with it (Mosbach et al., 2021).
-          fused: whether XLA compiles the update. Not within a TPU's program; see devices.can_compile.
+            fine-tuning on small data sets more stable with the correction (Mosbach et al., 2021).
+          fused: whether XLA compiles the update. False for a TPU's program; see devices.can_compile.
         """
         self._variables = dict(variables)
         self._weight_decay_rate = weight_decay_rate
@@ -94,9 +94,10 @@ class AdamWeightDecayOptimizer:
         self._epsilon = epsilon
         self._exclude = tuple(exclude_from_weight_decay)
         self._bias_correction = bias_correction
-        # XLA fuses fourteen operations into one pass over memory, and memory bandwidth limits this step. On a GPU, that
-        # is one launch for each variable instead of fourteen. And XLA writes into the memory of a variable whose handle
-        # it gets: new values in new memory would be scattered among the activations, and the holes cost 0.7 GB.
+        # XLA fuses fourteen operations into one pass over memory, and memory bandwidth limits this step. A GPU launches
+        # one kernel for each variable instead of fourteen. Given a variable's handle, XLA also writes into the
+        # variable's memory. New values in new memory would be scattered among the activations, and the holes cost
+        # 0.7 GB.
         self.fused_step = tf.function(self._update, jit_compile=fused, autograph=False)
         self.slots = {
             f"{name}/{slot}": tf.Variable(tf.zeros_like(variable), trainable=False, name=slot)
@@ -116,28 +117,28 @@ class AdamWeightDecayOptimizer:
     ) -> None:
         """Updates each variable once; the caller counts the steps, which only the bias correction uses.
 
-        `gradients`: dense, by the variable's full name; `gradient_scale`: a factor for each, see clip_scale, which
-        avoids a copy of the gradients.
+        `gradients`: full name -> dense gradient. `gradient_scale`: a factor for all gradients, see clip_scale; passing
+        it avoids a copy of the gradients.
         """
         gradient_scale = tf.convert_to_tensor(gradient_scale)
         corrections = self.corrections(step)
         for name, gradient in gradients.items():
             variable, m, v = self._variables[name], self.slots[f"{name}/adam_m"], self.slots[f"{name}/adam_v"]
             decay = self._weight_decay_rate if self.uses_weight_decay(name) else 0.0
-            # Every replica updates its own copy with the same numbers; `assign` would require a rule to merge them.
+            # Every replica updates its own copy with the same numbers. `assign` would require a rule to merge copies.
             handles = [target.handle for target in (variable, m, v)]
             self.fused_step(handles, gradient, gradient_scale, learning_rate, tf.constant(decay), *corrections)
 
     def _update(self, handles: Sequence[tf.Tensor], *settings: tf.Tensor) -> None:
-        """Replaces w, m and v, given by their resource handles; the other arguments are those of `updated`."""
+        """Replaces w, m and v, given by their resource handles; `settings` are the other arguments of `updated`."""
         values = (tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32) for handle in handles)
         for handle, value in zip(handles, self.updated(*values, *settings), strict=True):
             tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
     def updated(self, w, m, v, g, scale, learning_rate, decay, correction_1, correction_2):
-        """The formulas of the class: the new w, m and v.
+        """Returns the new w, m and v by the formulas of the class.
 
-        TensorFlow's fused Adam computes 1 - beta_2 in float32, with an error of 1e-5.
+        TensorFlow's fused Adam is not used, because it computes 1 - beta_2 in float32, with an error of 1e-5.
         """
         g = g * scale
         m = self._beta_1 * m + (1.0 - self._beta_1) * g

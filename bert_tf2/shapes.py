@@ -6,8 +6,8 @@
 
     input_mask: shape [8, 64], wanted [B, F] = [8, 128]
 
-The letters are those of modeling.py, P is masked positions and L labels. A letter stands for the size of its first
-occurrence, a digit for itself, `...` for any number of dimensions.
+modeling.py explains the letters; P is masked positions and L labels. A letter means the size at its first occurrence, a
+digit means itself, `...` means any number of dimensions.
 
 Only static shapes are compared: while `tf.function` traces a graph, an unknown size matches anything, because comparing
 it would require operations that run in every step.
@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from bert_tf2.support.errors import UserError
 
-# The name in Hugging Face's transformers, which a model here would ignore: it would read padding as text.
+# The name in Hugging Face's transformers. A model here would ignore a feature of this name, and read padding as text.
 _OF_TRANSFORMERS = {"input_mask": "attention_mask"}
 
 
@@ -40,7 +40,7 @@ class Contract:
 
     @tf.autograph.experimental.do_not_convert
     def check(self, *wanted: str, **arguments: Any) -> None:
-        """Raises ShapeError if an argument has none of the wanted shapes, a letter or digit for each dimension.
+        """Raises ShapeError if an argument fits no wanted shape. A shape has a letter or digit for each dimension.
 
         `arguments`: name -> tensor, array or nested lists. None is ignored.
         """
@@ -57,7 +57,7 @@ class Contract:
     def check_batch(
         self, batch: Mapping[str, Any], wanted: Mapping[str, Sequence[str]], optional: Sequence[str] = ()
     ) -> None:
-        """Calls `check` for the features of a batch in `wanted`, of which those in `optional` may be missing."""
+        """Calls `check` for the features `wanted` of a batch; features in `optional` may be missing."""
         if not isinstance(batch, Mapping):
             raise ShapeError(f"batch: is a {type(batch).__name__}, wanted a dict with {', '.join(wanted)}")
         for name, letters in wanted.items():
@@ -70,7 +70,7 @@ class Contract:
                 raise ShapeError(f"{name}: missing, wanted {described}; the batch has {', '.join(sorted(batch))}")
 
     def _fit(self, letters: str, shape: Sequence[int | None]) -> dict[str, int] | None:
-        """The sizes of the letters in a shape; None if the shape does not fit them."""
+        """The sizes of the letters in a shape; None if the shape does not fit the letters."""
         required = letters.removeprefix("...")
         others = len(shape) - len(required)
         if others < 0 or (others and required == letters):
@@ -85,7 +85,7 @@ class Contract:
         return sizes
 
     def _describe(self, letters: str) -> str:
-        """A wanted shape in letters, and in numbers if some are known."""
+        """A wanted shape in letters, and in numbers if some sizes are known."""
         required = letters.removeprefix("...")
         dimensions = [*(["..."] if required != letters else []), *required]
         named, numbers = _listed(dimensions), _listed([self._sizes.get(each, each) for each in dimensions])
@@ -93,17 +93,17 @@ class Contract:
 
 
 def whole_numbers(name: str, value: Any, below: int | None = None) -> tf.Tensor:
-    """An argument as a dense tensor, int32. Raises ShapeError if it holds no whole numbers.
+    """Returns an argument as a dense tensor, int32. Raises ShapeError if it does not hold whole numbers.
 
-    `below`: the limit of the numbers, which are checked only outside of graphs, where they are known.
+    `below`: the limit of the numbers, which is checked only outside of graphs, where the numbers are known.
     """
     if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
         raise ShapeError(f"{name}: is a {type(value).__name__}; pad its rows with 0, and say so in the mask")
     try:
         value = tf.convert_to_tensor(value)
     except (TypeError, ValueError) as error:
-        raise ShapeError(f"{name}: {value!r:.60} is no tensor of whole numbers") from error
-    # On several devices, Keras' fit first traces a model with means over the replicas.
+        raise ShapeError(f"{name}: {value!r:.60} is not a tensor of whole numbers") from error
+    # On several devices, Keras' fit first traces a model with floats, means over the replicas.
     if not (value.dtype.is_integer or (tf.is_symbolic_tensor(value) and value.graph.name.startswith("scratch_graph"))):
         raise ShapeError(f"{name}: {value.dtype.name}, wanted whole numbers, such as int32")
     if value.shape.rank is None:
@@ -128,7 +128,7 @@ def _listed(sizes: Sequence[Any]) -> str:
     return f"[{', '.join(map(str, sizes))}]"
 
 
-# The reference's helpers, which `modeling` has too. Only the first one is used in this package.
+# The reference's helpers, which `modeling` has, too. This package uses only the first.
 
 
 def get_shape_list(

@@ -1,4 +1,4 @@
-"""From text to words to word pieces to ids, the way BERT was trained (paper section 3, "Input/Output Representations").
+"""From text to words to word pieces to ids, as in BERT's training (paper section 3, "Input/Output Representations").
 
 A vocabulary of 30,000 entries has to cover every word, so a rare word is split into several entries: "embeddings" is
 not in the vocabulary, but "em", "##bed", "##ding" and "##s" are. The prefix `##` marks a piece that continues a word.
@@ -16,8 +16,8 @@ becomes
    becomes `[UNK]`.
 3. ids, by `convert_tokens_to_ids`: the line number, counted from 0, of each piece in the vocabulary file.
 
-`FullTokenizer` does steps 1 and 2. The results equal those of google-research/bert for every code point. They are
-computed differently: text has few distinct characters and words, so each result is cached (see `Remembered`).
+`FullTokenizer` does steps 1 and 2. The results equal google-research/bert's for every code point. They are computed
+differently: text has few distinct characters and words, so each result is cached (see `Remembered`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# The names of the folders in which the reference's models were released, by what their vocabulary holds.
+# The names of the folders in which the reference's models were released, by the case of the vocabulary.
 _LOWER_CASED_MODELS = (
     "uncased_L-12_H-768_A-12",
     "uncased_L-24_H-1024_A-16",
@@ -119,8 +119,8 @@ class BasicTokenizer:
 
     Args:
       do_lower_case: whether words are lower-cased.
-      never_split: tokens that stay whole wherever a text has them, written exactly so, the longest first; the text
-        before and after one is split like separate texts.
+      never_split: tokens that stay whole wherever a text has them in exactly this spelling, the longest first; the
+        texts before and after a token are split like separate texts.
       strip_accents: whether accents are removed; None, as in the reference, if `do_lower_case`.
       tokenize_chinese_chars: whether each Chinese character is a word.
     """
@@ -149,7 +149,7 @@ class BasicTokenizer:
         within the same word, and accents belong to the letter before them.
         """
         if self._kept:
-            parts = enumerate(self._kept.split(convert_to_unicode(text)))  # every second one is what it has found
+            parts = enumerate(self._kept.split(convert_to_unicode(text)))  # every second part is one of `never_split`
             return [word for number, part in parts for word in ([part] if number % 2 else self._tokenize(part))]
         return self._tokenize(convert_to_unicode(text))
 
@@ -180,7 +180,7 @@ class BasicTokenizer:
         return text.translate(self._chinese_apart)
 
     @functools.cached_property
-    def _has_chinese_in_ascii(self) -> bool:  # only by the rule of a subclass
+    def _has_chinese_in_ascii(self) -> bool:  # true only by the rule of a subclass
         return any(map(self._is_chinese_char, range(128)))
 
     def _set_chinese_apart(self, code: int) -> str:
@@ -197,7 +197,7 @@ class BasicTokenizer:
         return "".join([char for char in unicodedata.normalize("NFD", text) if unicodedata.category(char) != "Mn"])
 
     def _run_split_on_punc(self, text: str) -> list[str]:
-        """The parts of a word: each punctuation mark, and the text between two of them."""
+        """The parts of a word: each punctuation mark, and the text between punctuation marks."""
         if text.isalnum():  # for speed: most words
             return [text]
         parts: list[str] = []
@@ -210,7 +210,7 @@ class BasicTokenizer:
 class WordpieceTokenizer:
     """Words -> pieces, longest match first.
 
-    It caches the pieces of words, so the vocabulary and the settings must not be changed after construction.
+    The pieces of words are cached, so the vocabulary and the settings must not be changed after construction.
 
     Args:
       vocab: the entries; a piece that continues a word has the prefix `##`.
@@ -245,7 +245,7 @@ class WordpieceTokenizer:
         return pieces
 
     def _longest_piece(self, word: str, start: int) -> str | None:
-        """The longest entry that `word` continues with at `start`, or None."""
+        """The longest entry with which `word` continues at `start`, None if there is no such entry."""
         mark = "##" if start else ""
         for end in range(min(len(word), start + self._longest_entry), start, -1):
             piece = mark + word[start:end]
@@ -257,21 +257,21 @@ class WordpieceTokenizer:
 class FullTokenizer:
     """Text -> pieces -> ids, with one vocabulary file; the `rules` are the other settings of BasicTokenizer.
 
-    `do_lower_case` must match the vocabulary: true for the uncased and Chinese models, false for the cased ones.
+    `do_lower_case` must match the vocabulary: true for the uncased and Chinese models, false for the cased models.
 
     Raises UserError if the file is missing or is not UTF-8, or lacks one of the tokens that are never split.
     """
 
     def __init__(self, vocab_file: str | os.PathLike[str], do_lower_case: bool = True, **rules: Any):
-        self.entries = [entry.strip() for entry in read_entries(vocab_file)]  # repeated ones too
+        self.entries = [entry.strip() for entry in read_entries(vocab_file)]  # including repeated entries
         self.vocab = load_vocab(vocab_file, self.entries)
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
         self.basic_tokenizer = BasicTokenizer(do_lower_case=do_lower_case, **rules)
         self.wordpiece_tokenizer = WordpieceTokenizer(vocab=self.vocab)
         if lacking := [token for token in self.never_split if token not in self.vocab]:
             raise UserError(
-                f"{vocab_file}: lacks {lacking[0]!r}, which is among the tokens that are never split; give the"
-                " vocabulary that has it (convert_checkpoint.py makes one: --never_split, or --to=tf1)"
+                f"{vocab_file}: lacks {lacking[0]!r}, which is among the tokens that are never split; give a"
+                " vocabulary with this token (convert_checkpoint.py makes one: --never_split, or --to=tf1)"
             )
 
     def tokenize(self, text: str | bytes) -> list[str]:
@@ -284,12 +284,12 @@ class FullTokenizer:
 
     @property
     def never_split(self) -> tuple[str, ...]:
-        """The tokens that stay as they are in a text; see BasicTokenizer."""
+        """The tokens that stay whole in a text; see BasicTokenizer."""
         return self.basic_tokenizer.never_split
 
     @property
     def rules(self) -> dict[str, Any]:
-        """The `rules` of the constructor that make it differ from the reference's tokenizer."""
+        """The `rules` of the constructor that differ from the reference's tokenizer."""
         basic = self.basic_tokenizer
         found: dict[str, Any] = {"never_split": [*basic.never_split]} if basic.never_split else {}
         if basic.strip_accents != basic.do_lower_case:
@@ -314,7 +314,10 @@ class FullTokenizer:
 
 
 def read_entries(vocab_file: str | os.PathLike[str]) -> list[str]:
-    """The unchanged lines of a vocabulary, without a byte order mark at the beginning; raises UserError."""
+    """The unchanged lines of a vocabulary, without a byte order mark at the beginning.
+
+    Raises UserError if the file cannot be read as text, or has more entries than any model.
+    """
     check_type("vocab_file", vocab_file, os.PathLike)
     lines = files.read_lines(os.fspath(vocab_file), drop_bom=True)
     entries = list(itertools.islice(lines, LARGEST_SIZE + 1))
@@ -338,35 +341,35 @@ def load_vocab(vocab_file: str, entries: Sequence[str] | None = None) -> dict[st
     if repeated:
         token, earlier, later = repeated[0]
         logging.warning(
-            "%s: %d entries repeat an earlier one, whose id no text will get; the first is %r on lines %d and %d",
+            "%s: %d entries repeat an earlier entry, whose id no text will get; the first is %r on lines %d and %d",
             vocab_file, len(repeated), token, earlier + 1, later + 1,
         )  # fmt: skip
     return vocab
 
 
 def convert_by_vocab(vocab: Mapping[Any, Any], items: Iterable[Any]) -> list[Any]:
-    """Looks up each item; raises NotInVocabularyError for one that is not in `vocab`."""
+    """Looks up each item; raises NotInVocabularyError for an item that is not in `vocab`."""
     try:
         return [vocab[item] for item in items]
     except KeyError as error:
         raise NotInVocabularyError(
-            f"{error.args[0]!r} is not in the vocabulary of {len(vocab)} entries; is this the vocabulary that the text"
-            f" was tokenized with?"
+            f"{error.args[0]!r} is not in the vocabulary of {len(vocab)} entries; was the text tokenized with this"
+            f" vocabulary?"
         ) from error
 
 
 def convert_tokens_to_ids(vocab: Mapping[str, int], tokens: Iterable[str]) -> list[int]:
-    """The id of each token; raises NotInVocabularyError for a token that has none."""
+    """The id of each token; raises NotInVocabularyError for a token without an id."""
     return convert_by_vocab(vocab, tokens)
 
 
 def convert_ids_to_tokens(inv_vocab: Mapping[int, str], ids: Iterable[int]) -> list[str]:
-    """The token of each id; raises NotInVocabularyError for an id that has none."""
+    """The token of each id; raises NotInVocabularyError for an id without a token."""
     return convert_by_vocab(inv_vocab, ids)
 
 
 def convert_to_unicode(text: str | bytes) -> str:
-    """Converts text to str, bytes as UTF-8 without invalid bytes; raises ValueError for anything else."""
+    """Converts text to str. Invalid UTF-8 in bytes is left out. Raises ValueError for anything but str and bytes."""
     if isinstance(text, str):
         return text
     if isinstance(text, bytes):
@@ -374,7 +377,7 @@ def convert_to_unicode(text: str | bytes) -> str:
     raise ValueError(f"text must be str or bytes, not {type(text).__name__}")
 
 
-# In Python 3 both functions are the same; the reference has two because of Python 2.
+# In Python 3 both functions are the same; the reference has two functions because of Python 2.
 printable_text = convert_to_unicode
 
 
@@ -384,9 +387,9 @@ def whitespace_tokenize(text: str) -> list[str]:
 
 
 def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: str | None) -> None:
-    """Raises UserError if the folder's name is that of a release of the reference for text in the other case.
+    """Raises UserError if a folder has the name of one of the reference's releases for text in the other case.
 
-    A checkpoint does not contain this information. Any other path passes.
+    A checkpoint itself does not contain this information. Any other path passes.
     """
     found = re.search(r"([A-Za-z0-9_-]+)/bert_model\.ckpt", init_checkpoint or "")
     model = found.group(1) if found else ""

@@ -1,7 +1,7 @@
-"""Weights in a .zip file, a local one or one at an address, such as Google's archives: unpacked once, in a cache.
+"""Weights in a .zip file, local or at an address, such as Google's archives: unpacked once, into a cache.
 
-The cache is KERAS_HOME/bert_tf2, by default ~/.keras/bert_tf2. A copy appears there when the copy is complete, and is
-replaced when a local archive has changed. A downloaded archive is removed once it is unpacked.
+The cache is KERAS_HOME/bert_tf2, by default ~/.keras/bert_tf2. A copy appears there when it is complete, and is
+replaced when a local archive has changed. A downloaded archive is removed after it is unpacked.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from bert_tf2.support.progress import Progress
 
 _WEIGHTS = re.compile(r"[^.].*\.(index|safetensors|bin|h5|keras)|saved_model\.pb")
 _CHUNK = 1 << 20
-_STATE = "archive.txt"  # in a copy: which archive was unpacked
-_SECONDS = 60  # without an answer of a server
+_STATE = "archive.txt"  # the file in a copy that identifies the archive
+_SECONDS = 60  # the time to wait for a server
 
 
 def unpacked(path: str) -> str:
-    """The folder with the weights in a .zip file, or in one at an address (http, https); logs where it is kept.
+    """Returns the folder with the weights of a .zip file, local or at an address (http, https); logs a copy's place.
 
     Raises UserError if the file does not exist, is damaged or cannot be fetched, or does not hold one model.
     """
@@ -43,7 +43,7 @@ def unpacked(path: str) -> str:
         found = os.stat(path)
         state = f"{key} {found.st_size} {found.st_mtime_ns}"
     home = os.path.expanduser("~")
-    home = os.path.join(home if os.access(home, os.W_OK) else tempfile.gettempdir(), ".keras")  # as Keras does
+    home = os.path.join(home if os.access(home, os.W_OK) else tempfile.gettempdir(), ".keras")  # Keras' own rule
     home = os.environ.get("KERAS_HOME") or home
     place = os.path.join(home, "bert_tf2", hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()[:16])
     content = os.path.join(place, "content")
@@ -77,7 +77,7 @@ def _make_copy(path: str, place: str, state: str, is_local: bool) -> None:
             if not is_local:
                 os.remove(archive)
             files.write_text(os.path.join(beside, _STATE), state)
-            shutil.rmtree(place, ignore_errors=True)  # of another state, or of an older version of this package
+            shutil.rmtree(place, ignore_errors=True)  # a copy of another state, or by an older version of this package
             with contextlib.suppress(OSError):  # another process was faster
                 os.rename(beside, place)
         if not _is_copy(place, state):
@@ -106,7 +106,7 @@ def _copy(answer: BinaryIO, stream: BinaryIO, total: int) -> None:
 
 
 def _unpack(path: str, archive: str, folder: str) -> None:
-    """Unpacks all of an archive, whose checksums are compared; `path` is its name for messages."""
+    """Unpacks a whole archive and compares its checksums; `path` is its name for messages."""
     try:
         with zipfile.ZipFile(archive) as opened:
             sizes = [entry.file_size for entry in opened.infolist()]
@@ -114,7 +114,7 @@ def _unpack(path: str, archive: str, folder: str) -> None:
             opened.extractall(folder)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"{path}: is damaged, or no .zip that can be unpacked ({reason}); copy it again") from error
+        raise UserError(f"{path}: is damaged, or not a .zip that can be unpacked ({reason}); copy it again") from error
 
 
 def _folders_of_weights(folder: str) -> list[str]:

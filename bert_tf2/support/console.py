@@ -1,4 +1,4 @@
-"""The log of a script: its format, tables in it, and its end: a summary, or one line for an error that is not a bug.
+"""The log of a script: its format, its tables, and its end: a summary, or one line for an error that is not a bug.
 
 The log is written to standard error; results that can be piped are written to standard output.
 """
@@ -41,7 +41,7 @@ def set_up_log() -> None:
 
 
 def _progress() -> ModuleType | None:
-    """Its module, once something has shown any: with tqdm, its import takes 20 ms of each start."""
+    """The module `progress` if it was imported, or None. It is not imported here, because its import takes 20 ms."""
     return sys.modules.get("bert_tf2.support.progress")
 
 
@@ -74,14 +74,14 @@ def filtered(logger: python_logging.Logger, keep: Callable[[python_logging.LogRe
 
 
 def table(title: str, rows: Mapping[str, object]) -> str:
-    """Formats a title and rows of a name and a text, which is cut if it is very long."""
+    """Formats a title, and rows of a name and a text; a very long text is cut."""
     column = max(map(len, rows), default=0)
     shown = {name: textwrap.shorten(str(text), _LONGEST_ROW, placeholder=" ...") for name, text in rows.items()}
     return "\n".join([title, *(f"  {name:<{column}}  {text}" for name, text in shown.items())])
 
 
 def summary(written: Sequence[str], figures: Mapping[str, float] | None = None) -> None:
-    """Logs the results of a run: the files it wrote, under the names that the user gave, and its main figures."""
+    """Logs the results of a run: the files that it wrote, under the names that the user gave, and its main figures."""
     rows = {"wrote": ", ".join(written)} if written else {}
     if figures:
         rows["results"] = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
@@ -92,8 +92,8 @@ def summary(written: Sequence[str], figures: Mapping[str, float] | None = None) 
 def in_one_line() -> Iterator[None]:
     """Reports errors that are not bugs in one line: a user's mistake, a signal, a full disk, lack of memory.
 
-    The exit status is the `status` of a UserError, 1 for errors of the machine, 130 after Ctrl-C, 143 after SIGTERM. If
-    the reader of standard output stops reading, for example `head`, this is no error. Every other exception is a bug
+    The exit status is the `status` of a UserError, 1 for errors of the machine, 130 after Ctrl-C, 143 after SIGTERM. It
+    is not an error if the reader of standard output, for example `head`, stops reading. Every other exception is a bug
     and propagates. With --verbosity=1, the traceback of a one-line error is logged.
     """
     process.tidying[:] = [_remove_lines, outputs.remove_partial]

@@ -20,15 +20,15 @@ class UserError(Exception):
     file and row (or flag), and the remedy. Scripts show no traceback for it; every other exception is a bug
     and keeps its traceback.
 
-    Docstrings do not repeat what raises it:
+    These reasons for a UserError are not repeated in every docstring:
 
-    | who | when |
+    | code that | raises a UserError if |
     |-|-|
-    | takes settings or arguments | one is out of range, contradicts another, or does not fit the model or the files |
-    | reads a file | it is missing, damaged, of another kind, says what is not allowed there, or has changed since |
-    | opens weights | variables are missing, or have other shapes, not finite values or another vocabulary than stated |
-    | writes a file | it cannot be written, or would replace an input or a file of another run |
-    | uses a device, worker or library | it is missing, cannot be reached, was started otherwise, or has ended |
+    | takes settings or arguments | a value is out of range, contradicts another, or does not fit the model or files |
+    | reads a file | the file is missing, damaged, of another kind, has content that is not allowed, or has changed |
+    | opens weights | variables are missing, have other shapes or values that are not finite, or do not fit the files |
+    | writes a file | the file cannot be written, or would replace an input or a file of another run |
+    | uses a device, worker or library | it is missing, cannot be reached, was started differently, or has ended |
 
     Attributes:
       status: the exit status of the script; 2 for a wrong command line.
@@ -36,8 +36,8 @@ class UserError(Exception):
 
     status = 1
 
-    # Keras appends the arguments of the call to the message of an exception from a layer, and tf.function the source
-    # lines. With these attributes, they leave the exception unchanged.
+    # Keras appends the arguments of the call to the message of an exception from a layer, and tf.function appends the
+    # source lines. With these attributes, Keras and tf.function leave the exception unchanged.
     _keras_call_info_injected = True
     ag_pass_through = True
 
@@ -72,7 +72,10 @@ def final_name(path: str) -> str:
 
 
 def _refusal(error: BaseException) -> tuple[int, str] | None:
-    """The number of the operating system's error behind an exception, and the file that it names ("" for none)."""
+    """The number of the operating system's error behind an exception, and the named file, "" without a name.
+
+    None if there is no error of the operating system behind the exception.
+    """
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno, final_name(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else ""
     found = _SAID.search(str(error))
@@ -88,7 +91,7 @@ def explain(error: BaseException) -> str | None:
     if found := _refusal(error):
         number, name = found
         return f"{name}: {sentence(number)}" if name else sentence(number)
-    # Also what the operating system did not number: numpy's "1000 requested and 12 written", gzip's own.
+    # This includes errors without a number: numpy's "1000 requested and 12 written", and gzip's own errors.
     return str(error) if isinstance(error, OSError) and str(error) else None
 
 
@@ -98,7 +101,7 @@ def sentence(number: int) -> str:
 
 @contextlib.contextmanager
 def writing(*targets: str) -> Iterator[None]:
-    """A context: an error of the system that names no file, a target or a file in a target becomes a UserError."""
+    """A context that makes UserErrors of the system's errors that name a target, a file in a target, or no file."""
     try:
         yield
     except Exception as error:
@@ -111,9 +114,9 @@ def writing(*targets: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(path: str, *errors: type[Exception], problem: str = DAMAGED) -> Iterator[None]:
-    """Around one call of a library that reads a file: its own `errors` become a UserError that names the file.
+    """A context for one call of a library that reads a file. The library's `errors` become a UserError with the path.
 
-    {} in `problem` is replaced by the library's message. Every other exception is a bug, and keeps its traceback.
+    {} in `problem` is replaced by the library's message. Every other exception is a bug and keeps its traceback.
     """
     try:
         yield

@@ -1,8 +1,8 @@
 """Reading and writing files, which may be compressed.
 
-Python opens local paths; `tf.io.gfile` opens anything with a scheme (`gs://...`), and is imported only
-then, so that a script on local files can report a bad flag or a missing file before TensorFlow loads. A remote file
-system that does not answer is a UserError.
+Python opens local paths; `tf.io.gfile` opens paths with a scheme (`gs://...`). TensorFlow is imported only for such a
+path, so that a script on local files can report a wrong flag or a missing file before TensorFlow loads. A remote file
+system that does not answer raises a UserError.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def is_directory(path: str) -> bool:
 def companion(folder: str, name: str) -> str | None:
     """The path of a file that may be beside others, in `folder`; None if the file does not exist.
 
-    Raises UserError for a pipe, which nobody may write to, and for a link to a file that is not there.
+    Raises UserError for a pipe, to which perhaps nobody writes, and for a link to a missing file.
     """
     path = os.path.join(folder, name)
     if not exists(path):
@@ -69,7 +69,7 @@ def size(path: str) -> int:
 
 
 def modified(path: str) -> float | None:
-    """When a file was changed, in seconds since 1970; None where a remote file system does not say."""
+    """The time of the last change of a file, in seconds since 1970; None if a remote file system does not state it."""
     if is_remote(path):
         return (_gfile("stat", path).mtime_nsec or 0) / 1e9 or None
     return os.stat(path).st_mtime
@@ -103,13 +103,13 @@ def rename(source: str, target: str) -> None:
 
 
 def _flush(paths: Iterable[str]) -> None:
-    """Writes files, or the names in folders, from the system's memory to the disk; a remote service does so itself."""
+    """Writes local files, or the names in folders, from the system's memory to the disk."""
     for path in itertools.filterfalse(is_remote, paths):
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         except OSError:
-            if not os.path.isdir(path):  # some file systems cannot do it for folders
+            if not os.path.isdir(path):  # some file systems cannot sync folders
                 raise
         finally:
             os.close(descriptor)
@@ -134,9 +134,9 @@ def open_binary(path: str, mode: str = "rb"):
 
 
 class _Read(io.FileIO):
-    """A file to read, whose name is in errors amid reading too, and not only in errors of opening."""
+    """A file to read, whose name is in errors of reading, too, and not only in errors of opening."""
 
-    read, readall = io.RawIOBase.read, io.RawIOBase.readall  # which call readinto
+    read, readall = io.RawIOBase.read, io.RawIOBase.readall  # both call readinto
 
     def readinto(self, buffer) -> int | None:
         try:
@@ -147,11 +147,11 @@ class _Read(io.FileIO):
 
 
 class _Written(io.BufferedIOBase):
-    """A remote file to write, whose errors are UserErrors: an object store writes all of the file when it is closed."""
+    """A remote file to write, whose errors are UserErrors, also in `close`, where an object store writes the file."""
 
     def __init__(self, stream: Any, path: str):
         self._stream, self._path = stream, path
-        self.write(b"")  # a GFile creates its file at the first write, and a file without records has none
+        self.write(b"")  # a GFile creates its file at the first write, and a file without records has no other write
 
     def write(self, content) -> int:
         data = bytes(content)  # unlike local files, a GFile does not accept views of arrays
@@ -177,12 +177,12 @@ def check_there(path: str) -> None:
 
 
 def missing(path: str) -> str:
-    """Why a file cannot be opened that does not exist."""
+    """The reason why a missing file cannot be opened, for a message."""
     return dangling(path) or f"no such file{_hint(path)}"
 
 
 def dangling(path: str) -> str:
-    """The message about a link that leads nowhere; "" for anything else."""
+    """The message about a link to a missing file; "" for anything else."""
     if is_remote(path) or not os.path.islink(path) or os.path.exists(path):
         return ""
     return (
@@ -192,7 +192,7 @@ def dangling(path: str) -> str:
 
 
 def _hint(path: str) -> str:
-    """Lists the names in the folder, because a missing file is usually a typing error."""
+    """Lists the names in the folder, because the reason for a missing file is usually a typing error."""
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
         return f" (there is no folder {folder} either)"
@@ -205,14 +205,14 @@ def _hint(path: str) -> str:
 GZIP_ENDING = ".gz"
 # Records of 128 tokens: level 1 leaves 31 % at 90 MB/s, level 6 29 % at 50 MB/s, level 9 29 % at 20 MB/s.
 _LEVEL = 1
-# How an archive begins, as a regular expression, by the program that makes it.
+# The program that makes an archive -> the beginning of the archive, as a regular expression.
 _ARCHIVES = {
-    "gzip": rb"\x1f\x8b\x08",  # no text in UTF-8; records, if the first one has 559,903 bytes
+    "gzip": rb"\x1f\x8b\x08",  # not in a text in UTF-8; in records only if the first record has 559,903 bytes
     "bzip2": rb"BZh[1-9](1AY&SY|\x17rE8P\x90)",
     "xz": rb"\xfd7zXZ\x00",
     "zstd": rb"\x28\xb5\x2f\xfd",
 }
-_LONGEST_BEGIN = 10  # bytes, of these patterns
+_LONGEST_BEGIN = 10  # the most bytes of these patterns
 _OPENERS = {"gzip": lambda stream: gzip.GzipFile(fileobj=stream, mode="rb"), "bzip2": bz2.BZ2File, "xz": lzma.LZMAFile}
 
 
@@ -233,7 +233,7 @@ def open_unpacked(path: str, *, of_text: bool = False) -> Iterator[BinaryIO]:
 
     Args:
       path: the file.
-      of_text: whether archives of bzip2 and xz are read too. TensorFlow's reader of records knows gzip only.
+      of_text: whether archives of bzip2 and xz are read, too. TensorFlow's reader of records knows only gzip.
     """
     with open_binary(path) as packed:
         if hasattr(packed, "peek"):  # a pipe cannot be rewound
@@ -246,7 +246,7 @@ def open_unpacked(path: str, *, of_text: bool = False) -> Iterator[BinaryIO]:
             yield packed
             return
         try:
-            # Reads lines faster than the classes themselves, whose readline is a Python function.
+            # BufferedReader reads lines faster than the archives' classes, whose readline is a Python function.
             with io.BufferedReader(_OPENERS[program](packed), 1 << 16) as stream:
                 yield stream
         except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
@@ -271,23 +271,23 @@ def open_writing(path: str, *, packed: bool) -> Iterator[BinaryIO]:
             yield packing
 
 
-# The likely wrong files, of which "not UTF-8" and "corrupted" are true as well, but do not help.
+# Wrong files that users often give. The messages "not UTF-8" and "corrupted" would be true, but would not help.
 
 HEAD_BYTES = 4096
 """The bytes from the beginning of a file by which its kind is recognized."""
 
 _PAGE = rb"(\xef\xbb\xbf)?\s*<(!DOCTYPE html|html|head|\?xml)\b"
-# How a file begins, as a regular expression -> the kind, and the remedy with {path} in place of the name.
+# The beginning of a file, as a regular expression -> the kind, and the remedy with {path} in place of the name.
 _KINDS = {
     rb"\xff\xfe|\xfe\xff": ("text in UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8 {path} > {path}.utf8"),
     **{
         begin: (f"a {program} archive", f"unpack it first: {program} -dc < {{path}} > {{path}}.unpacked")
         for program, begin in _ARCHIVES.items()
     },
-    rb"version https://git-lfs": ("a pointer of Git LFS and not the file itself", "fetch that: git lfs pull"),
+    rb"version https://git-lfs": ("a pointer of Git LFS and not the file itself", "fetch the file: git lfs pull"),
     _PAGE: ("an HTML page, perhaps the answer of a server instead of the file", "download the file itself"),
 }
-# The same for kinds that weights may have, or be packed in, and texts do not.
+# The same for kinds that a file of weights may have, and a file of text may not.
 _KINDS_NOT_OF_TEXT = {
     rb"PK\x03\x04": ("a zip archive", "unpack it first: unzip {path}"),
     rb"7z\xbc\xaf\x27\x1c": ("a 7-Zip archive", "unpack it first: 7z x {path}"),
@@ -297,9 +297,9 @@ _KINDS_NOT_OF_TEXT = {
 
 
 def recognize(head: bytes, path: str, wanted: str, *, text: bool = False) -> str | None:
-    """Names the kind that a file evidently has instead of `wanted`, and a remedy; None for an unknown kind.
+    """Returns a phrase with the kind that a file evidently has instead of `wanted`, and a remedy; None if unknown.
 
-    `text`: whether that is any text, which HTML may be, and archives of several files are not.
+    `text`: whether any text is wanted: HTML is accepted then, and archives of several files are not.
     """
     for pattern, (what, remedy) in (_KINDS | _KINDS_NOT_OF_TEXT if text else _KINDS).items():
         if re.match(pattern, head, re.IGNORECASE) and not (text and pattern == _PAGE):
@@ -308,7 +308,7 @@ def recognize(head: bytes, path: str, wanted: str, *, text: bool = False) -> str
 
 
 def mismatch(head: bytes, path: str, wanted: str, of_text: str = "give another file") -> str | None:
-    """The same for a binary file, whose reader would call a text damaged; `of_text`: the remedy for a text."""
+    """The same if a binary file is wanted, so that text is wrong, too; `of_text`: the remedy for text."""
     problem = recognize(head, path, wanted)
     if not problem and head and b"\0" not in head:
         with contextlib.suppress(UnicodeDecodeError):
@@ -326,7 +326,7 @@ def expect_kind(path: str, wanted: str) -> None:
 
 
 def read_text(path: str, *, drop_bom: bool = False) -> str:
-    """Reads a whole UTF-8 file, on request without a byte order mark, U+FEFF; line ends are not changed."""
+    """Reads a whole UTF-8 file; `drop_bom` removes a byte order mark, U+FEFF. Line ends are not changed."""
     with open_binary(path) as stream:
         data = stream.read()
     _refuse_other_kinds(data, path)
@@ -348,7 +348,7 @@ def read_lines(path: str, *, drop_bom: bool = False) -> Iterator[str]:
 
 
 def count_lines(path: str) -> int | None:
-    """The number of lines that read_lines will yield, for files on a local disk. Otherwise None."""
+    """The number of lines that read_lines will yield; None if the file is not on a local disk."""
     if is_remote(path) or not os.path.isfile(path):
         return None
     with open_binary(path) as stream:
@@ -356,7 +356,10 @@ def count_lines(path: str) -> int | None:
 
 
 def decode_lines(stream: Iterable[bytes], name: str, *, drop_bom: bool = False, first: int = 1) -> Iterator[str]:
-    """`read_lines` for an open stream, such as standard input, for errors with its name and its first line's number."""
+    """`read_lines` for an open stream, such as standard input.
+
+    `name` and `first`, the number of the stream's first line, are for messages of errors.
+    """
     if isinstance(stream, io.BufferedReader):  # check the kind before reading a line, which may not end
         _refuse_other_kinds(stream.peek(HEAD_BYTES), name)
     for number, line in enumerate(stream, first):
@@ -379,7 +382,7 @@ def _refuse_other_kinds(head: bytes, path: str) -> None:
 def _not_utf8(path: str, line: int, error: UnicodeDecodeError) -> UserError:
     name, byte = shlex.quote(path), error.object[error.start]
     if b"\0" in error.object[:HEAD_BYTES]:  # in no other encoding, either, but UTF-16 and UTF-32
-        return UserError(f"{path}, line {line}: is no text, but binary data; give the file with the text")
+        return UserError(f"{path}, line {line}: is binary data, not text; give the file with the text")
     return UserError(
         f"{path}, line {line}: not UTF-8 text (byte 0x{byte:02x}); correct this place if the rest is UTF-8, or convert"
         f" it from its encoding, here the encoding of Western texts: iconv -f CP1252 -t UTF-8 {name} > {name}.utf8"
@@ -387,7 +390,7 @@ def _not_utf8(path: str, line: int, error: UnicodeDecodeError) -> UserError:
 
 
 def read_json(path: str, kind: type | None = dict) -> Any:
-    """Parses a JSON file whose content must be of a kind, dict or list; None for any."""
+    """Parses a JSON file whose content must be of a kind, dict or list; None allows any kind."""
     return parse_json(read_text(path, drop_bom=True), path, kind)
 
 
@@ -412,7 +415,7 @@ def parse_json(text: str, name: str, kind: type | None = dict) -> Any:
 
 
 def write_json(path: str, content: Any, *, durable: bool = False) -> None:
-    """Writes an indented UTF-8 JSON file like complete_or_absent."""
+    """Writes an indented UTF-8 JSON file with complete_or_absent."""
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n", durable=durable)
 
 
@@ -447,9 +450,9 @@ def match_files(names: str, *, skip_unmatched: bool = False) -> list[str]:
 def complete_or_absent(*paths: str, durable: bool = False) -> Iterator[list[str]]:
     """A context manager for writing files that appear under their names only when all of them are complete.
 
-    Yields a temporary name next to each of `paths`; write to those. After an exception, files at `paths` are as before.
-    Temporary files of killed processes in these folders are removed. `durable`: the files survive a power failure once
-    this is done, and are complete whenever they are there.
+    Yields a temporary name next to each of `paths`; write to these names. After an exception, files at `paths` are as
+    before. Temporary files of killed processes in these folders are removed. `durable`: after the context, the files
+    survive a power failure, and they are never incomplete.
     """
     for path in paths:
         if is_directory(path):
@@ -480,7 +483,7 @@ def is_utf8(text: str) -> bool:
 
 
 def write_text(path: str, text: str, *, durable: bool = False) -> None:
-    """Writes a UTF-8 file like complete_or_absent; also raises UserError if the text is not UTF-8."""
+    """Writes a UTF-8 file with complete_or_absent; also raises UserError if the text cannot be encoded in UTF-8."""
     if not is_utf8(text):
         raise UserError(f"{path}: cannot be written in UTF-8, the text holds half a character (of a pair of \\u...)")
     with complete_or_absent(path, durable=durable) as (beside,), open_binary(beside, "wb") as stream:

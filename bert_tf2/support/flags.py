@@ -1,4 +1,4 @@
-"""The command line: flags from an options class, the help screen, and how a script starts and fails.
+"""The command line: flags from an options class, the help screen, and the start and the end of a script.
 
 Only this module and the scripts use flags. TensorFlow is imported after the flags have been checked, so that a wrong
 flag is reported immediately.
@@ -31,20 +31,20 @@ _COLUMN = 30  # where the explanations start; a longer flag gets its own line
 
 
 def run(options_class: type[Options], main: Callable[[Any], None]) -> None:
-    """Parses the command line, and calls `main` with the options; see console.in_one_line for errors.
+    """Parses the command line and calls `main` with the options; see console.in_one_line for errors.
 
     The exit status is 2 for a wrong command line, 0 after --help.
     """
     define(options_class)
     FLAGS.set_default("verbosity", logging.INFO)  # the reference logs its progress at this level
-    FLAGS["verbosity"].help = "What to log: -1 only warnings, 0 also progress, 1 everything."
+    FLAGS["verbosity"].help = "Messages to log: -1 only warnings, 0 also progress, 1 everything."
     console.set_up_log()
     with console.in_one_line():
         app.run(main, flags_parser=lambda argv: _parse(options_class, argv))
 
 
 class _Number(flags.ArgumentParser):
-    """An int or a float. Python reads 1_0 as 10; whoever types 1_0 means something else."""
+    """An int or a float without "_". Python reads 1_0 as 10, but a user who types 1_0 means something else."""
 
     def __init__(self, kind: type):
         self._kind = kind
@@ -60,7 +60,7 @@ class _Number(flags.ArgumentParser):
 
 
 class _SwitchWithChoices(flags.EnumParser):
-    """One of several words, of which "true" and "false" may be written as for a switch: --xla, --noxla, --xla=True."""
+    """One of several words; "true" and "false" may be written as for a switch: --xla, --noxla, --xla=True."""
 
     def parse(self, argument: Any) -> str:
         with contextlib.suppress(ValueError, TypeError):
@@ -71,7 +71,7 @@ class _SwitchWithChoices(flags.EnumParser):
 def define(options_class: type[Options]) -> None:
     """Defines a flag for every setting of a class; its bounds are checked when the options object is created.
 
-    Flags of a script that ran before in this process, a notebook for example, are no flags any more.
+    The flags of a script that ran before in this process, for example in a notebook, are removed.
     """
     for flag in FLAGS.get_flags_for_module(__name__):
         delattr(FLAGS, flag.name)
@@ -100,7 +100,7 @@ _VERSION = {"-version", "--version"}
 
 
 def _parse(cls: type[Options], argv: Sequence[str]) -> Options:
-    """The options of a command line; ends the script after --help and --version, and if the command line is wrong."""
+    """The options of a command line. Ends the script after --help and --version, and if the command line is wrong."""
     words = (word.partition("=") for word in argv[1:])
     given = {name for name, _, value in words if value.lower() in ("", "1", "true")}
     if given & (_HELP | _VERSION):
@@ -123,7 +123,7 @@ def _parse(cls: type[Options], argv: Sequence[str]) -> Options:
 
 
 def _near(wanted: str, known: Iterable[str]) -> list[str]:
-    """The names that are similar to a wrong one, at most three: do_lower_case for do_lower."""
+    """The names that are similar to a wrong name, at most three: do_lower_case for do_lower."""
     wanted = wanted.strip("-").replace("-", "_").lower()
     found = sorted(name for name in known if len(wanted) > 2 and wanted in name)  # shorter words are in many names
     return found[:3] or difflib.get_close_matches(wanted, known, n=2, cutoff=0.65)

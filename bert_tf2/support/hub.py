@@ -1,7 +1,7 @@
 """Weights by their name at Hugging Face's hub, ORGANIZATION/NAME or ORGANIZATION/NAME@REVISION.
 
-The package huggingface_hub fetches them into its cache, with its own settings in the environment: HF_TOKEN, HF_HOME,
-HF_HUB_OFFLINE, HF_ENDPOINT. `resolution.resolve` fetches the weights that settings name.
+The package huggingface_hub fetches the weights into its cache, with its own settings in the environment: HF_TOKEN,
+HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT. `resolution.resolve` fetches the weights that settings name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bert_tf2.support.errors import UserError
 
 _NAME = re.compile(r"(?P<repo>[\w-][\w.-]*/[\w-][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
 _BESIDE = ["*.json", "vocab.txt"]
-# The first of these that a model has.
+# The patterns of files of weights; the first that a model has is fetched.
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", "*.ckpt*")
 # ORGANIZATION/NAME looks like a path if a folder here, or a folder with one of these names, differs by a typing error.
 _USUAL_FOLDERS = (
@@ -28,10 +28,12 @@ _LIKE = 0.8  # of difflib: one letter in five may differ
 
 
 def fetched(path: str) -> str:
-    """The folder of weights that are given by their name, fetched unless the cache has them; other paths as they are.
+    """Returns the folder of weights, given their name, after fetching weights that the cache lacks.
 
-    A name is a path that is not there, and neither is the folder that it would be in, or one of a similar name. With
-    a revision, it is always a name.
+    Other paths are returned unchanged, except that archives are unpacked.
+
+    A path is a name if neither the path nor its folder exists, and if the folder does not look like a local folder with
+    a typing error. A path with a revision is a name even if it looks so.
     """
     if path.endswith(".zip") and not os.path.isdir(path):
         from bert_tf2.support import archives  # late: --help needs no network
@@ -52,17 +54,17 @@ def fetched(path: str) -> str:
             folder = huggingface_hub.snapshot_download(
                 found["repo"], revision=found["revision"], allow_patterns=[*_BESIDE, pattern]
             )
-        except Exception as error:  # of the network, by whatever library, or there is no such model or revision
+        except Exception as error:  # an error of the network, from any library, or an unknown model or revision
             reason = (str(error).strip() or type(error).__name__).splitlines()[0][:150]
             advice = f"({reason}); check the name, or log in (`hf auth login`)"
             raise UserError(f"{where}, and it cannot be fetched from Hugging Face's hub {advice}") from error
         if any(fnmatch.fnmatch(name, kind) for name in os.listdir(folder) for kind in _WEIGHTS):
             return folder
-    raise UserError(f"{path}: has no weights at Hugging Face's hub that can be read: none of {_WEIGHTS}")
+    raise UserError(f"{path}: has no weights at Hugging Face's hub that can be read: {', '.join(_WEIGHTS)}")
 
 
 def _local_folder(path: str) -> str:
-    """Why a path looks like a local path with a typing error; "" if it does not."""
+    """The reason why a path looks like a local path with a typing error; "" if it does not."""
     folder, name = path.split("/")
     if near := difflib.get_close_matches(folder, [there.rstrip("/") for there in glob.glob("*/")], 1, _LIKE):
         return f"there is the folder {near[0]}"

@@ -11,7 +11,9 @@ from typing import Any
 
 
 def names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns `__getattr__` and `__dir__` for a package whose `__init__` imports nothing; it also has its modules.
+    """Returns `__getattr__` and `__dir__` for a package whose `__init__` imports nothing.
+
+    `__getattr__` also imports the package's modules.
 
     Args:
       package: the `__name__` of the package.
@@ -49,7 +51,10 @@ def offer_to_keras(package: str, modules: Mapping[str, str]) -> None:
 
 
 class _AfterImport:
-    """In sys.meta_path: calls `done` with a module once it is imported. Its library, wrapt, takes 50 ms itself."""
+    """A finder in sys.meta_path that calls `done` with a module once it is imported.
+
+    The library wrapt can do the same, but its import takes 50 ms.
+    """
 
     def __init__(self, name: str, done: Callable[[ModuleType], None]):
         self._name, self._done = name, done
@@ -65,13 +70,13 @@ class _AfterImport:
         return spec
 
     def _end(self, module: ModuleType) -> None:
-        with contextlib.suppress(ValueError):  # a spec that another thread looked up is used, too
+        with contextlib.suppress(ValueError):  # already removed, if another thread looked up a spec, too
             sys.meta_path.remove(self)
         self._done(module)
 
 
 def _later(name: str, module: str) -> type:
-    """A class in whose place `from_config`, the only thing that Keras asks of it, makes one of the real class."""
+    """A placeholder for a class. Keras calls only `from_config`, which makes an object of the real class."""
 
     def from_config(config: dict[str, Any], **kwargs):
         return getattr(importlib.import_module(module), name).from_config(config, **kwargs)

@@ -17,10 +17,10 @@ _SECONDS = 0.5  # is_training_elsewhere holds the lock for an instant, which mus
 
 @contextlib.contextmanager
 def locked(folder: str, run: str = "training") -> Iterator[None]:
-    """Locks an existing folder for one `run`; a second one would overwrite and delete the files of the first.
+    """Locks an existing folder for one `run`, because a second run would overwrite and delete the files of the first.
 
     The operating system releases the lock when the process ends for any reason. Evaluation and prediction need no lock.
-    Remote file systems (`gs://`) have no locks and are not checked.
+    Remote file systems (`gs://`) have no locks and are not checked. Raises UserError if another run has the lock.
     """
     if files.is_remote(folder):
         yield
@@ -45,7 +45,7 @@ def locked(folder: str, run: str = "training") -> Iterator[None]:
 def is_training_elsewhere(output_dir: str) -> bool:
     """Whether another process is training in a folder."""
     path = os.path.join(output_dir, ".training.lock")
-    if not os.path.exists(path):  # a remote folder has none
+    if not os.path.exists(path):  # a remote folder has no lock
         return False
     try:
         with filelock.FileLock(path, blocking=False):

@@ -1,6 +1,6 @@
-"""The files that a script writes: they replace no input, by whatever name or link, have room, and are complete.
+"""Checks of the files that a script writes: that they replace no input and have room; and names of incomplete files.
 
-An incomplete file is called `.NAME.HOST.PID.partial`. A killed process leaves these files; the next process that writes
+An incomplete file is called `.NAME.HOST.PID.partial`. A killed process leaves such files; the next process that writes
 to the folder removes them (`remove_leftovers`).
 """
 
@@ -31,14 +31,14 @@ def is_remote(path: str) -> bool:
 
 
 class Output(NamedTuple):
-    """A flag and its value: a file, or a folder, then with patterns of the files that are written into it."""
+    """A flag and its value: a file, or a folder with patterns of the files that are written into the folder."""
 
     flag: str
     value: str
     names: Sequence[str] | None = None
 
     def files(self) -> list[str]:
-        """The existing files of the folder that would be replaced; or the file, which need not exist."""
+        """The existing files of the folder that would be replaced; or the single file, which need not exist."""
         if self.names is None:
             return [self.value]
         there = [] if is_remote(self.value) or not os.path.isdir(self.value) else os.listdir(self.value)
@@ -46,7 +46,7 @@ class Output(NamedTuple):
 
 
 def check_files(options: Options) -> None:
-    """`check`, for the files that settings name as inputs and outputs."""
+    """Calls `check` for the files that settings name as inputs and outputs."""
     given = {name: stated for name, (stated, _, _) in settings_of(type(options)).items() if getattr(options, name)}
     written = {name: stated.writes for name, stated in given.items() if stated.writes is not None or stated.writes_file}
     check(
@@ -56,7 +56,10 @@ def check_files(options: Options) -> None:
 
 
 def check(inputs: Mapping[str, str], outputs: Iterable[Output]) -> None:
-    """Raises UserError if an output is an input; `inputs`: flags -> files, or lists of names and globs."""
+    """Raises UserError if an output is also an input or another output, or cannot be written.
+
+    `inputs`: flag -> a file, or a list of names and globs.
+    """
     taken = {
         identity(path): f"also read from (--{flag}={inputs[flag]})" for flag in inputs for path in _read(inputs[flag])
     }
@@ -82,7 +85,7 @@ def _read(value: str) -> set[str]:
 
 
 def identity(name: str) -> object:
-    """Returns the same value for all names of a file, including hard links; a path that does not exist is resolved."""
+    """Returns the same value for all names of a file, including hard links; for a missing file, its resolved path."""
     if is_remote(name) or not os.path.exists(name):
         return name if is_remote(name) else os.path.realpath(name)
     found = os.stat(name)
@@ -90,7 +93,7 @@ def identity(name: str) -> object:
 
 
 def _is_device(path: str) -> bool:
-    """Whether a path is neither a file nor a folder: /dev/null, a named pipe. So is /dev/stdout, even of a file."""
+    """Whether a path is a device or a pipe, for example /dev/null. /dev/stdout counts even if it is a file."""
     if is_remote(path) or not os.path.exists(path) or os.path.isdir(path):
         return False
     return not os.path.isfile(path) or os.path.realpath(path) == os.path.realpath("/dev/stdout")
@@ -117,12 +120,12 @@ def _nearest_folder(path: str) -> str:
 
 
 def check_writable(folder: str, what: str) -> None:
-    """Raises UserError, whose message begins with `what`, unless files can be created in a folder or its parents."""
+    """Raises UserError, whose message begins with `what`, if no file can be created in a folder or its parents."""
     if is_remote(folder):
         return  # a check would load TensorFlow; writing the first file reports the error
     try:
         with contextlib.suppress(FileNotFoundError):
-            os.lstat(folder)  # the name is too long, for example
+            os.lstat(folder)  # fails for example if the name is too long
         with tempfile.TemporaryFile(dir=_nearest_folder(folder)) as probe:
             probe.write(bytes(4096))
             probe.flush()
@@ -131,7 +134,10 @@ def check_writable(folder: str, what: str) -> None:
 
 
 def check_space(path: str, least: int, what: str, wanted: int = 0) -> None:
-    """Raises UserError unless `least` bytes are free on the disk of a local path, for `what`; warns of `wanted`."""
+    """Raises UserError if fewer than `least` bytes are free on the disk of a local path; warns if fewer than `wanted`.
+
+    `what`: the files that need the space, for messages.
+    """
     if is_remote(path):
         return
     free = shutil.disk_usage(_nearest_folder(path)).free
@@ -144,11 +150,11 @@ def check_space(path: str, least: int, what: str, wanted: int = 0) -> None:
 # Partial files
 
 _HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:32] or "host"
-_begun: set[str] = set()  # what a signal's handler, which gets no arguments, removes
+_begun: set[str] = set()  # paths for a signal's handler, which gets no arguments and removes them
 
 
 def name_beside(path: str) -> str:
-    """Returns the name of a file or folder until it is complete. A device or a pipe is written to directly."""
+    """Returns the name of a file or folder until it is complete. The name of a device or a pipe is unchanged."""
     if _is_device(path):
         return path
     beside = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{_HOST}.{os.getpid()}.partial")
@@ -159,7 +165,7 @@ def name_beside(path: str) -> str:
 
 def remove_partial() -> None:
     """Removes the partial files of this process, when a signal ends it."""
-    for path in [*_begun]:  # another thread may begin one
+    for path in [*_begun]:  # a copy, because another thread may begin a file
         _remove(path)
 
 
@@ -169,7 +175,7 @@ def _remove(path: str) -> None:
 
 
 def remove_leftovers(folder: str) -> None:
-    """Removes and logs partial files of dead processes of this machine in a local folder, once per process."""
+    """Removes and logs partial files of this machine's ended processes in a local folder, once per process."""
     if not is_remote(folder) and os.path.isdir(folder or "."):
         _remove_leftovers(folder or ".", os.getpid())
 
@@ -184,11 +190,11 @@ def _remove_leftovers(folder: str, here: int) -> None:
 
 
 def _may_be_written(path: str, process: int) -> bool:
-    """Whether there is a process of this number, perhaps of another program: then the file stays for now."""
-    if process == os.getpid():  # in a container, the next process often has the number of the last one
+    """Whether there is a process of this number. It may run another program; the file stays all the same."""
+    if process == os.getpid():  # in a container, the next process often has the number of the last process
         return os.path.abspath(path) in _begun
     try:
         os.kill(process, 0)
-    except OSError as error:  # it may exist and belong to another user
+    except OSError as error:  # the process may exist and belong to another user
         return not isinstance(error, ProcessLookupError)
     return True

@@ -1,4 +1,4 @@
-"""Figures of matplotlib, which is an extra and imported only here. Without pyplot, which would look for a screen."""
+"""Figures of matplotlib, which is an extra and imported only here. pyplot is not used, because it searches a screen."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from bert_tf2.support.errors import UserError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The settings of matplotlib belong to the process: threads would restore each other's settings.
+# The settings of matplotlib belong to the process, so threads would restore each other's settings.
 _ONE_AT_A_TIME = threading.Lock()
 
 
 @contextlib.contextmanager
 def drawing(path: str, width: float, height: float) -> Iterator[Figure]:
-    """Yields an empty figure of this size in inches, and writes it, of the kind of its suffix, unless drawing fails.
+    """Yields an empty figure of this size in inches, then writes it in the format of its suffix, unless drawing fails.
 
-    Dollar signs in texts are dollar signs, and the user's matplotlibrc does not count.
+    Dollar signs in texts do not begin formulas, and the user's matplotlibrc is not used.
     """
     try:
         import matplotlib

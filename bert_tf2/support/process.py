@@ -18,16 +18,16 @@ _WORDS = {"SIGINT": "interrupted", "SIGTERM": "stopped by SIGTERM", "SIGHUP": "s
 _STOPPING = {getattr(signal, name): words for name, words in _WORDS.items() if hasattr(signal, name)}
 
 SECONDS_TO_END = 5.0
-"""How long a process may take to end that was asked to."""
+"""The time that a process has to end after a request."""
 
 is_script = False
 """Whether this process runs a script, which may change settings of the whole process. A library call may not."""
 
 children: list[subprocess.Popen] = []
-"""The processes that a signal which ends a script ends before."""
+"""The processes that a signal ends before it ends the script."""
 
 tidying: list[Callable[[], None]] = []
-"""Functions that remove partial files when a signal ends a script, at any point, so they must not wait for anything."""
+"""Functions that remove partial files when a signal ends a script. They run at any point, so they must not wait."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -39,20 +39,20 @@ class Stopped(KeyboardInterrupt):
 
 
 def begin() -> None:
-    """From here on, a signal ends children, tidies up, prints one line and exits with status 128 + number.
+    """Makes a signal end children, tidy up, print one line and exit with status 128 + number, from now on.
 
-    Its handler raises nothing, because such an exception can be lost: Python drops it in a destructor, TensorFlow
-    prints it in a callback, and the script would continue. Standard output is UTF-8 in any locale, as every file is.
+    The handler raises nothing, because an exception can be lost: Python drops it in a destructor, TensorFlow prints it
+    in a callback, and the script would continue. Standard output becomes UTF-8 in any locale, like every file.
     """
     global is_script
     is_script = True
     handle_signals(_end)
-    with contextlib.suppress(AttributeError):  # it is closed, or is no stream of a process
+    with contextlib.suppress(AttributeError):  # standard output is closed, or not a stream of a process
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")  # for names of files that are not UTF-8
 
 
 def _end(number: int, frame: object) -> None:
-    handle_signals(signal.SIG_IGN)  # `timeout` and Ctrl-C in a shell send several
+    handle_signals(signal.SIG_IGN)  # `timeout` and Ctrl-C in a shell send several signals
     for tidy in (functools.partial(end_processes, children), *tidying):
         with contextlib.suppress(Exception):
             tidy()
@@ -84,9 +84,9 @@ def restore_signals(before: dict[int, object]) -> None:
 
 @contextlib.contextmanager
 def told_at_once(handler: Callable[[int], None]) -> Iterator[None]:
-    """Calls `handler`, in a thread, with the number of each signal that has a handler of Python.
+    """A context that calls `handler`, in a thread, with the number of each signal that has a handler of Python.
 
-    Python's own handlers run when a call of TensorFlow returns, which may never happen. Only in the main thread.
+    Python's own handlers run only when a call of TensorFlow returns, which may never happen. Use it in the main thread.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -112,11 +112,11 @@ def script_name() -> str:
 
 
 def end_processes(processes: Sequence[subprocess.Popen]) -> None:
-    """Ends processes: asks them to, waits for a while, and kills those that are left."""
+    """Ends processes: requests their end, waits for a while, and kills the processes that are left."""
     for child in processes:
         child.terminate()
     for child in processes:
-        # Always with a limit: a signal may have interrupted a wait, whose lock an endless one would wait for.
+        # Every wait has a limit, because a signal may have interrupted another wait, which holds a lock.
         try:
             child.wait(SECONDS_TO_END)
         except subprocess.TimeoutExpired:
@@ -158,7 +158,7 @@ def load_tensorflow_text(purpose: str):
         import tensorflow_text
     except ImportError as error:
         reason, cure, cause = error, "install it with `pip install tensorflow-text`", error
-    except tensorflow.errors.NotFoundError as error:  # of a symbol
+    except tensorflow.errors.NotFoundError as error:  # a symbol is not found
         reason, cause = f"it is not made for TensorFlow {tensorflow.__version__}", error
         cure = "install both of one version, with `pip install tensorflow tensorflow-text`"
     else:
@@ -167,11 +167,11 @@ def load_tensorflow_text(purpose: str):
 
 
 def check_backend() -> None:
-    """Raises UserError if Keras runs on another backend than TensorFlow, or would."""
+    """Raises UserError if Keras runs on another backend than TensorFlow, or would after its import."""
     keras = sys.modules.get("keras")
     other = keras.config.backend() if keras else os.environ.get("KERAS_BACKEND") or "tensorflow"
     if other != "tensorflow":
         raise UserError(
-            f"Keras runs on {other}, and bert_tf2 needs it on TensorFlow: set KERAS_BACKEND=tensorflow before Keras is"
-            " imported, in the shell or in os.environ"
+            f"Keras runs on {other}, and bert_tf2 needs Keras on TensorFlow: set KERAS_BACKEND=tensorflow before Keras"
+            " is imported, in the shell or in os.environ"
         )

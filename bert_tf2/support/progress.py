@@ -23,7 +23,7 @@ def on_terminal() -> bool:
 
 
 class Progress(tqdm):
-    """The progress of one piece of work ("Evaluating"): how much of `total`, if that is known, is done, and a note."""
+    """The progress of one piece of work ("Evaluating"): the part of `total`, if known, that is done, and a note."""
 
     monitor_interval = 0  # no thread
 
@@ -31,13 +31,13 @@ class Progress(tqdm):
         self, what: str, total: float | None = None, unit: str = "", *, done: float = 0,
         contents: tuple[float, str] | None = None, note: str = "", tell_ends: bool = False,
     ):  # fmt: skip
-        """`contents`: how many items a unit has and their name, for the speed (examples/s), by default the unit.
+        """`contents`: the number of items in a unit and their name, for the speed (examples/s); None for units.
 
-        `done`: the work of an earlier run; `tell_ends`: whether short work is logged too, at its first and last step.
+        `done`: the work of an earlier run; `tell_ends`: whether short work is logged, too, at its first and last step.
         """
         self._is_first, self._tell_ends, self._contents = True, tell_ends, contents or (1, unit)
         self._drawn, self._left_out = on_terminal(), 0.0
-        # Work in other threads is part of something that the main thread shows.
+        # Work in other threads is a part of the work that the main thread shows.
         hides = threading.current_thread() is not threading.main_thread() or (self._drawn and not logging.level_info())
         of = " of {total:,.0f}" if total else ""
         super().__init__(
@@ -65,12 +65,12 @@ class Progress(tqdm):
             return
         self._is_first = False
         self.initial = self.last_print_n = self.n = self.n + count
-        self.leave_out(self._time() - self.start_t)  # a first step includes building its graph: not part of the speed
+        self.leave_out(self._time() - self.start_t)  # the first step builds a graph, so it does not count for the speed
         if self._tell_ends:
             self.refresh()
 
     def leave_out(self, seconds: float) -> None:
-        """Excludes seconds from the speed that were spent on other work, for example on a checkpoint."""
+        """Excludes seconds of other work, for example of saving a checkpoint, from the speed."""
         if not self.disable:
             self.start_t += seconds
             self.last_print_t += seconds
@@ -83,7 +83,7 @@ class Progress(tqdm):
             logging.info("%s", self)
 
     def close(self, complete: bool = False) -> None:
-        """Removes the line; if the work is complete and was long, logs how long it took, all of it."""
+        """Removes the line; if the work is complete and was long, logs its whole duration."""
         took = 0.0 if getattr(self, "disable", True) else self._time() - self.start_t + self._left_out
         super().close()
         if complete and (self._tell_ends or took >= _SECONDS_BETWEEN_LINES):
@@ -100,7 +100,10 @@ Progress.set_lock(threading.RLock())  # processes of this package have no lines 
 def track(
     items: Iterable[T], what: str, total: float | None = None, unit: str = "items", size=lambda item: 1
 ) -> Iterator[T]:
-    """Yields the items and shows how many there were, of `total` or their own number; `size`: the units of an item."""
+    """Yields the items and shows the number of yielded units, of `total`; `size` returns the units of an item.
+
+    `total` None is the number of items, if known.
+    """
     if total is None and isinstance(items, Sized):
         total = len(items)
     with Progress(what, total, unit) as progress:
@@ -110,7 +113,7 @@ def track(
 
 
 def hidden():
-    """A context in which other output is written, without the lines on the terminal."""
+    """A context for other output, in which the lines on the terminal are hidden."""
     return Progress.external_write_mode(file=sys.stderr)
 
 

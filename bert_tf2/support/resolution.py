@@ -1,4 +1,4 @@
-"""The second step of settings: what a run begins with. See `settings` for the first."""
+"""The second step of settings: the values with which a run begins. `settings` has the first step."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from bert_tf2.support.settings import Options, WrongSetting, needed, settings_of
 def resolve(given: Options) -> Any:
     """Returns the settings with which a run begins, of the same class.
 
-    The names of weights at the hub, and archives, become folders. Settings that were not given have the values of the
-    files beside the weights. Nothing else fetches or reads files for a setting. Raises UserError if the files are
+    The names of weights at the hub, and archives, become folders. Settings that were not given get values from the
+    files beside the weights. No other code fetches or reads files for a setting. Raises UserError if the files are
     damaged, WrongSetting if a setting is still missing.
     """
     cls, known = type(given), settings_of(type(given))

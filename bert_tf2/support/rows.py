@@ -1,8 +1,8 @@
 """The rows of a user's data in Python: lists, arrays, columns and tables of any library, and data sets.
 
-All that takes texts or labels reads them here, so that one input has one answer everywhere. Libraries are known by
-their methods, and none is imported: `to_pylist` of pyarrow, `to_list` of pandas, polars and RaggedTensor, `tolist` of
-numpy, `numpy` of TensorFlow.
+All code that takes texts or labels reads them here, so that an input has the same answer everywhere. Libraries are
+recognized by their methods, and no library is imported: `to_pylist` of pyarrow, `to_list` of pandas, polars and
+RaggedTensor, `tolist` of numpy, `numpy` of TensorFlow.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _READERS = ("to_pylist", "to_list", "tolist")
 
 
 def encodable(text: str) -> str:
-    """The text with U+10FFFF in place of half characters, which UTF-8 does not have; no vocabulary has either."""
+    """The text with U+10FFFF in place of half characters, which UTF-8 cannot encode; no vocabulary has U+10FFFF."""
     return text if text.isascii() else _SURROGATES.sub("\U0010ffff", text)
 
 
 def values(column: Any, name: str) -> list:
-    """The Python values of the rows of a column of any library. Raises UserError if `column` is no column."""
+    """The Python values of the rows of a column of any library. Raises UserError if `column` is not a column."""
     if isinstance(column, set | frozenset):
-        raise UserError(f"{name}: a set has no order, so that no row has a place; give a list")
+        raise UserError(f"{name}: a set has no order, so its rows have no places; give a list")
     found = column
     if not isinstance(column, list | tuple | str | bytes | Mapping):
         reader = next((getattr(column, each) for each in _READERS if callable(getattr(column, each, None))), None)
         if reader is None and hasattr(column, "numpy"):
-            array = column.numpy()  # bytes, if there is one string alone
+            array = column.numpy()  # bytes, if the tensor is a single string
             reader = getattr(array, "tolist", lambda: array)
         found = reader() if reader else column
         if reader and not isinstance(found, list):
@@ -72,26 +72,26 @@ def _has_rows(column: Any) -> bool:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a cell is empty in a table: None, nan, or NA and NaT of pandas."""
+    """Whether a cell of a table is empty: None, nan, or NA and NaT of pandas."""
     is_nan = isinstance(value, float) and value != value
     return is_nan or value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
 def refuse(wrong: Sequence[int], name: str, problem: str, cure: str) -> None:
-    """Raises UserError with the number of rows that are wrong, and the first of them; `wrong` counts from 0."""
+    """Raises UserError with the number of `wrong` rows, which count from 0, and the first of them, if there are any."""
     if wrong:
         rows = and_more([number + 1 for number in wrong], 5)
         raise UserError(f"{name}: {len(wrong)} {problem} (row{'s' * (len(wrong) > 1)} {rows}); {cure}")
 
 
 def texts(given: Any, name: str = "texts", pairs: bool = True) -> tuple[list[Text], bool]:
-    """The texts, or pairs of texts, of any container, and whether there was one alone.
+    """Returns the texts, or pairs of texts, of any container, and whether `given` was a single text or pair.
 
     Args:
-      given: a text or a pair alone; or a list, tuple, array, column or table of texts or pairs, or a tuple or dict of
+      given: a single text or pair; or a list, tuple, array, column or table of texts or pairs, or a tuple or dict of
         two columns; or a tf.data.Dataset or PyDataset, whose batches are read to the end; or an iterator of texts.
-      name: of the argument, for messages.
-      pairs: whether there may be pairs; if not, a tuple is like a list.
+      name: the name of the argument, for messages.
+      pairs: whether there may be pairs; if not, a tuple is read like a list.
 
     Raises:
       UserError: a row is missing, or neither a text nor a pair.
@@ -114,7 +114,7 @@ def texts(given: Any, name: str = "texts", pairs: bool = True) -> tuple[list[Tex
             raise UserError(f"{name}: a table with {names}; give its column of texts: {name}[...]{pair}")
         return _texts(columns[0] if len(columns) == 1 else [*zip(*columns, strict=True)], name), False
     rows = values(given, name)
-    if not isinstance(given, list | tuple):  # an array [N, 2] has lists for rows
+    if not isinstance(given, list | tuple):  # the rows of an array [N, 2] are lists
         rows = [tuple(row) if isinstance(row, list) else row for row in rows]
     elif len(rows) in (1, 2) and rows and all(getattr(row, "dtype", None) == "string" and row.shape for row in rows):
         return texts(tuple(rows), name, pairs)  # columns of TensorFlow
@@ -127,7 +127,7 @@ def is_dataset(given: Any) -> bool:
 
 
 def batches(data: Any, name: str) -> Iterator[Any]:
-    """x of each batch of a tf.data.Dataset or a keras.utils.PyDataset. Raises UserError if there is no end."""
+    """Yields x of each batch of a tf.data.Dataset or a keras.utils.PyDataset. Raises UserError if it has no end."""
     if hasattr(data, "element_spec"):
         if int(data.cardinality()) == -1:
             raise UserError(f"{name}: an endless dataset; give data.take(N)")
@@ -142,7 +142,7 @@ def batches(data: Any, name: str) -> Iterator[Any]:
 
 
 def parts_of(batch: Any) -> tuple:
-    """x, y and sample_weight of a batch, as far as it has them; a list of texts or pairs is x."""
+    """Returns x, y and sample_weight of a batch, as far as it has them; a list of texts or pairs is x."""
     if isinstance(batch, tuple):
         return batch
     is_x = not isinstance(batch, list) or not batch or isinstance(batch[0], str | bytes | tuple)
@@ -150,7 +150,7 @@ def parts_of(batch: Any) -> tuple:
 
 
 def _kind_of_tuple(given: tuple, name: str) -> str:
-    """Whether a tuple is a text or pair "alone", has one or two "columns", or is like a list of "rows"."""
+    """Whether a tuple is a single text or pair, "alone", has one or two "columns", or is like a list of "rows"."""
     if not 1 <= len(given) <= 2:
         return "rows"
     if all(isinstance(part, str | bytes) or getattr(part, "shape", None) == () for part in given):
@@ -166,13 +166,13 @@ def _kind_of_tuple(given: tuple, name: str) -> str:
 def _columns(named: Sequence[tuple[Any, Any]], name: str) -> list[list]:
     columns = [values(column, name) for _, column in named]
     if len({*map(len, columns)}) > 1:
-        raise UserError(f"{name}: {len(columns[0])} first texts of pairs, but {len(columns[1])} second ones")
+        raise UserError(f"{name}: {len(columns[0])} first texts of pairs, but {len(columns[1])} second texts")
     # A column of TensorFlow or numpy may be [N, 1].
     return [[row[0] if isinstance(row, list) and len(row) == 1 else row for row in column] for column in columns]
 
 
 def _texts(rows: list, name: str) -> list[Text]:
-    """Rows as texts and pairs of Python."""
+    """Returns rows as Python's texts and pairs. Raises UserError for a row that is missing or wrong."""
     rows = [tuple(row.tolist()) if hasattr(row, "tolist") and getattr(row, "ndim", 0) == 1 else row for row in rows]
     parts = [row if isinstance(row, tuple) else (row,) for row in rows]
     missing = [number for number, row in enumerate(parts) if any(map(is_missing, row))]

@@ -1,13 +1,13 @@
 """The settings of a task. Each is defined once, as a field of an options class.
 
     vocab_file: str = setting("The vocabulary to write.", group=DATA, writes_file=True)  # required
-    vocab_size: int = setting("How many entries there may be.", 30522, group=DATA, low=1)
+    vocab_size: int = setting("The most entries of the vocabulary.", 30522, group=DATA, low=1)
 
 `flags.define` defines a flag for every field, and --help begins with the docstring of the class. Settings
 take two steps:
 
-    constructor   what was given: types, bounds, rules of the class and of its bases; reads no file
-    resolution    what a run begins with: weights are fetched, files beside the weights state what was not given
+    constructor   the given values: types, bounds, rules of the class and of its bases; reads no file
+    resolution    the values with which a run begins: fetches weights, reads missing values from files beside them
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ options = dataclasses.dataclass(frozen=True, kw_only=True)
 
 # The groups of the help screen, in its order.
 GROUPS = (
-    TO_DO := "What to do",
+    TO_DO := "Actions",
     DATA := "Data",
     CONVERSION := "Conversion",
     MODEL := "Model",
@@ -60,27 +60,28 @@ class Setting:
     """The properties of a field, in addition to its name, type and default."""
 
     help: str  # one sentence for the help screen
-    group: str  # its group there, one of GROUPS
+    group: str  # its group on the help screen, one of GROUPS
     low: float | None = None  # the bounds, both included
     high: float | None = None
     choices: Sequence[str] | None = None  # the possible values
     flag_default: Any = None  # the default of the flag, for a field whose default None means "not given"
-    reads: bool | str = False  # whether it names files to be read; "weights" for a checkpoint
-    writes: Sequence[str] | None = None  # for an output folder: patterns of the files that are written into it
-    writes_file: bool = False  # whether it names a file to be written
-    decides: str | None = None  # what another value changes in a training that continues: "the dropout changes"
-    is_switch: bool = False  # whether its choices have "true" and "false", which True and False and a bare flag mean
-    kept: bool = False  # whether it decides what a fine-tuned model answers, so that task.json keeps it
-    beside_weights: str | None = None  # the file beside the weights that is its default, if it is required
+    reads: bool | str = False  # whether the value names files to be read; "weights" for a checkpoint
+    writes: Sequence[str] | None = None  # for an output folder: patterns of the files that are written into the folder
+    writes_file: bool = False  # whether the value names a file to be written
+    # the consequence of another value for a training run that continues, "the dropout changes"; None if nothing changes
+    decides: str | None = None
+    is_switch: bool = False  # whether "true" and "false" are choices, also given as True, False and a flag alone
+    kept: bool = False  # whether the answers of a fine-tuned model depend on it, so that task.json keeps it
+    beside_weights: str | None = None  # the file beside the weights that is the default of a required setting
 
 
 def setting(help: str, default: Any = dataclasses.MISSING, **stated: Any) -> Any:
-    """Defines a field of an options class; see Setting for `stated`. Without a default it is required."""
+    """Defines a field of an options class; see Setting for `stated`. A setting without a default is required."""
     return dataclasses.field(default=default, metadata={"setting": Setting(help, **stated)})
 
 
 def kept_setting(help: str, usual: float | None, **stated: Any) -> Any:
-    """A setting that task.json keeps: None means "not given", until `resolve` takes the value of the training."""
+    """A setting that task.json keeps. None means "not given", until `resolve` takes the training's value."""
     return setting(help, None, flag_default=usual, kept=True, **stated)
 
 
@@ -91,7 +92,7 @@ class Options:
     any_of: ClassVar[Sequence[str]] = ()  # switches, at least one of which must be on
     needs: ClassVar[Sequence[tuple[str, str]]] = ()  # (setting, the setting that it requires)
     not_both: ClassVar[Sequence[tuple[str, str]]] = ()  # pairs of settings that exclude each other
-    words: ClassVar[str | None] = None  # the setting, a sequence of texts, that also gets the words that are no flags
+    words: ClassVar[str | None] = None  # the setting, a sequence of texts, that also gets the words that are not flags
 
     def __post_init__(self) -> None:
         """Raises WrongSetting for the first broken rule."""
@@ -106,7 +107,7 @@ class Options:
             if stated.is_switch and type(value).__name__ in ("bool", "bool_"):
                 value = str(bool(value)).lower()
             check_type(name, value, kind, optional=default in (None, dataclasses.MISSING), finite=False)
-            if type(value).__module__ == "numpy" and hasattr(value, "item"):  # which JSON does not know
+            if type(value).__module__ == "numpy" and hasattr(value, "item"):  # JSON does not know numpy's types
                 value = value.item()
             object.__setattr__(self, name, value)
         if problem := next(_problems(self), None):
@@ -114,17 +115,17 @@ class Options:
         self.check()
 
     def check(self) -> None:
-        """Checks rules of the given settings that attributes cannot express. Raises WrongSetting."""
+        """Checks rules for given settings that attributes cannot express. Raises WrongSetting for a broken rule."""
 
     def from_files(self) -> dict[str, Any]:
-        """The settings that were not given and that files beside the weights state, by name."""
+        """Returns, by name, values from files beside the weights for settings that were not given."""
         return {}
 
     def check_inputs(self) -> None:
-        """Refuses faults of the resolved settings and of small or missing files, before TensorFlow is loaded."""
+        """Raises UserError for wrong resolved settings, and for missing or wrong files, before TensorFlow is loaded."""
 
 
-_HOME = re.compile(r"(?:^|(?<=,))~(?=/)")  # of one or several names of files; a shell sees it only in front of a word
+_HOME = re.compile(r"(?:^|(?<=,))~(?=/)")  # in names of files with commas; a shell replaces ~ only in front of a word
 
 
 @functools.cache
@@ -163,33 +164,33 @@ def needed(cls: type[Options]) -> Iterator[tuple[str, str]]:
 
 
 def shared(source: Options, target: type[Options]) -> dict[str, Any]:
-    """The settings that an object shares with another class, to create an object of that class."""
+    """The settings that an object shares with another class, to create an object of the other class."""
     return {
         field.name: getattr(source, field.name) for field in dataclasses.fields(target) if hasattr(source, field.name)
     }
 
 
 def _of_all_bases(cls: type[Options], attribute: str) -> Iterator[Any]:
-    """The elements of an attribute of the class and of its bases, those of the bases first."""
+    """The elements of an attribute of the class and of its bases, first the elements of the bases."""
     return itertools.chain.from_iterable(vars(base).get(attribute, ()) for base in reversed(cls.__mro__))
 
 
 def deciding(given: Options) -> dict[str, tuple[Any, str]]:
-    """The settings that decide what the steps of a training compute: values, and the effect of another value."""
+    """The settings that decide the steps of a training run: name -> value, and the consequence of another value."""
     stated = {name: found.decides for name, (found, _, _) in settings_of(type(given)).items() if found.decides}
     return {name: (getattr(given, name), change) for name, change in stated.items()}
 
 
 def kept(given: Options) -> dict[str, Any]:
-    """The settings that decide what a fine-tuned model answers."""
+    """The settings that decide the answers of a fine-tuned model, by name."""
     return {name: getattr(given, name) for name, (stated, _, _) in settings_of(type(given)).items() if stated.kept}
 
 
 def _problems(given: Options) -> Iterator[str]:
-    """The rules of attributes that are broken, in the order in which a user corrects them."""
+    """Yields a phrase for each broken rule of attributes, in the order in which a user corrects them."""
     cls, known = type(given), settings_of(type(given))
     missing = [name for name in required(cls) if getattr(given, name) in (None, "", (), [])]
-    if any(known[name][2] is dataclasses.MISSING for name in missing):  # `resolve` may find the others
+    if any(known[name][2] is dataclasses.MISSING for name in missing):  # `resolve` may find the other settings
         yield f"{' and '.join(f'--{name}' for name in missing)} must be given"
     for name, (stated, _, _) in known.items():
         value = getattr(given, name)
@@ -207,7 +208,7 @@ def _value_problem(stated: Setting, value: Any, name: str) -> str | None:
         return None if value in stated.choices else f"must be one of {', '.join(stated.choices)}"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    if isinstance(value, float) and not math.isfinite(value):  # it passes every comparison with a bound
+    if isinstance(value, float) and not math.isfinite(value):  # nan passes every comparison with a bound
         return "a finite number is needed"
     bounds = {sign: bound for sign, bound in ((">=", stated.low), ("<=", stated.high)) if bound is not None}
     if value < bounds.get(">=", value) or value > bounds.get("<=", value):
@@ -233,10 +234,10 @@ _KINDS = {
 def check_type(
     name: str, value: Any, kind: Any, *, optional: bool = False, low: int | None = None, finite: bool = True
 ) -> None:
-    """Raises WrongSetting for an argument of another type, or below `low`. Numpy's numbers and booleans are Python's.
+    """Raises WrongSetting for an argument of another type, or below `low`. Numpy's numbers and booleans are accepted.
 
-    `kind` is a key of _KINDS, every value has another kind; `optional`: None is possible; `finite`: nan and infinity
-    are no numbers.
+    `kind` is a key of _KINDS; any other kind accepts every value. `optional`: whether None is accepted. `finite`:
+    whether nan and infinity are refused.
     """
     accepted, what = _KINDS.get(kind, (object, ""))
     is_bool = type(value).__name__ in ("bool", "bool_")  # numpy's has both names

@@ -1,4 +1,4 @@
-"""How XLA compiles for NVIDIA GPUs: settings that TensorFlow reads from the environment when it starts.
+"""Settings of XLA's compiler for NVIDIA GPUs, which TensorFlow reads from the environment when it starts.
 
 Each choice was measured: docs/gpu.md has the table. `benchmarks/xla_settings.py` prints such a table.
 """
@@ -21,8 +21,8 @@ _FLAGS = {
     # With Triton, the autotuner compiles each matrix product in dozens of ways, and BERT-Base's first step did not end
     # within two minutes. Without Triton, cuBLAS computes the products.
     "xla_gpu_enable_triton_gemm": "false",
-    # No CUDA graphs: they are faster only where a step uses the same memory as the step before, as in JAX. TensorFlow
-    # gives a step other memory, and XLA then updates the whole graph, for which the GPU waits.
+    # CUDA graphs are turned off. They are faster only if a step uses the same memory as the step before, as in JAX.
+    # TensorFlow gives a step other memory, and XLA then updates the whole graph while the GPU waits.
     "xla_gpu_enable_command_buffer": "",
 }
 NO_CACHE = "none"
@@ -37,14 +37,14 @@ def has_gpu() -> bool:
 
 
 def prepare(cache_dir: str | None = None) -> None:
-    """Sets XLA_FLAGS and TF_XLA_FLAGS for a machine with a GPU; a flag that the user has set stays as it is.
+    """Sets XLA_FLAGS and TF_XLA_FLAGS for a machine with a GPU; a flag that the user has set is not changed.
 
-    TensorFlow reads these variables once, so nothing happens after its import. Nothing happens either without a GPU or
-    with a release of TensorFlow that was not tried.
+    TensorFlow reads these variables once, so this function does nothing after TensorFlow's import. It also does nothing
+    without a GPU, or with a release of TensorFlow that was not tried.
 
     Args:
-      cache_dir: the folder for compiled programs, which later processes load; None: one in the user's cache folder;
-        `NO_CACHE`: programs are not kept.
+      cache_dir: the folder for compiled programs, which later processes load; None for a folder in the user's cache
+        folder; `NO_CACHE` keeps no programs.
     """
     if "tensorflow" in sys.modules or not has_gpu():
         return
@@ -61,16 +61,16 @@ def prepare(cache_dir: str | None = None) -> None:
     if cache_dir == NO_CACHE or "persistent_cache" in given:
         return
     if folder := _cache_folder(cache_dir, release):
-        # Programs for GPUs only: on a CPU a program depends on the processor, and takes seconds.
+        # Only programs for GPUs are kept, because a program for a CPU depends on the processor, and takes only seconds.
         ours = [f"--tf_xla_persistent_cache_directory={folder}", "--tf_xla_persistent_cache_device_types=GPU"]
         os.environ["TF_XLA_FLAGS"] = " ".join([*given.split(), *ours])
 
 
 def _cache_folder(cache_dir: str | None, release: str) -> pathlib.Path | None:
-    """Returns the folder for the programs of this machine, or None where no folder is possible.
+    """Returns the folder for the programs of this machine, None if no folder is possible.
 
-    A program runs only with the GPU, the driver, the TensorFlow and the flags that it was compiled for, so their names
-    are in the name of the folder.
+    A program runs only with the GPU, driver, TensorFlow and flags for which it was compiled, so the folder's name has a
+    hash of their names.
     """
     gpus = _gpus()
     base = pathlib.Path(cache_dir or os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
@@ -96,7 +96,7 @@ def _gpus() -> str:
 
 
 def _bound(base: pathlib.Path) -> None:
-    """Deletes the oldest programs until the rest has at most _MOST_BYTES; another process may delete them too."""
+    """Deletes the oldest programs until the rest has at most _MOST_BYTES; another process may delete them, too."""
     found = []
     for path in base.glob("tensorflow-*/*"):
         with contextlib.suppress(OSError):

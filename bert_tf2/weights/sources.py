@@ -206,7 +206,7 @@ def check_config(source: Weights, config: BertConfig) -> list[str]:
         if name == "num_hidden_layers" and now < then:  # with more layers, weights would be missing
             remarks.append(f"{said}: only the first layers are used.")
         elif name == "hidden_act" and now in source.other_activations:
-            remarks.append(f"{said}: the outputs differ, and it is uncertain which activation is right.")
+            remarks.append(f"{said}: the outputs differ, and it is not certain which activation is right.")
         elif name not in _SHOWN_BY_SHAPES:
             remedy = f"give --bert_config_file={path}" if path.endswith(".json") else "correct --bert_config_file"
             raise UserError(f"{said}, so the outputs would be wrong; {remedy}")
