@@ -60,7 +60,7 @@ def fetched(path: str) -> str:
             raise UserError(f"{where}, and it cannot be fetched from Hugging Face's hub {advice}") from error
         if any(fnmatch.fnmatch(name, kind) for name in os.listdir(folder) for kind in _WEIGHTS):
             return folder
-    raise UserError(f"{path}: has no weights at Hugging Face's hub that can be read: {', '.join(_WEIGHTS)}")
+    raise UserError(f"{path}: has no weights that can be read ({', '.join(_WEIGHTS)}) at Hugging Face's hub")
 
 
 def _local_folder(path: str) -> str:

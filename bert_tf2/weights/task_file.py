@@ -245,7 +245,7 @@ class Prompts(NamedTuple):
             return prompt
         name = self.default if prompt_name is None else prompt_name
         if name is not None and name not in self.named:
-            there = f"{self.path} has {and_more([*self.named])}" if self.named else "the folder has no prompts"
+            there = f"{self.path} defines {and_more([*self.named])}" if self.named else "the folder has no prompts"
             raise UserError(f"prompt_name={name!r:.60}: {there}; give prompt=... for a text of your own")
         return "" if name is None else self.named[name]
 
