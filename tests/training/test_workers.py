@@ -129,7 +129,7 @@ def test_other_callers_of_the_port_are_no_workers_and_reported_once(log_lines):
     for line in (b"GET / HTTP/1.1\r\n", b"", b"[" * 100_000, b'{"index":\n', *said):
         say(where[0], line)
     assert chief.is_alive() and Worker(where, 1).is_through() and chief.is_through()
-    assert len([line for line in log_lines if "no worker" in line and ("127.0.0.1" in line or "::1" in line)]) == 1
+    assert len([line for line in log_lines if "not a worker" in line and ("127.0.0.1" in line or "::1" in line)]) == 1
 
 
 def test_a_worker_that_ended_and_came_again_counts_once():
@@ -148,7 +148,7 @@ def test_who_does_not_come_is_named(log_lines):
     refuses(f"worker 2 ({where[2]})", wait_for_workers, where, 0, NAMES, ALIKE, **how)
     assert f"Waiting for worker 2 ({where[2]})" in log_lines
     other.join(10)
-    assert re.match(r"worker [02] \(localhost:\d+\) did not come", str(other.error))
+    assert re.match(r"worker [02] \(localhost:\d+\) did not connect", str(other.error))
 
 
 @pytest.mark.parametrize("what", [*ALIKE, CLUSTER])
