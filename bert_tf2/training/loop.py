@@ -124,8 +124,7 @@ class Trainer:
           dataset: endless batches, from example number `examples` on, or their parts, see `share`.
           records: a description of the records, which a continuation compares.
           explain: returns the error in the records if reading fails.
-          evaluate: is called with the step every `eval_steps` steps and at the end, after a checkpoint. If there are
-            several workers, only the chief calls it. The training ends if it returns True.
+          evaluate: called with the step every `eval_steps` steps and at the end, by the chief; True ends the training.
           evaluated: the last step that an earlier run evaluated.
           where: a function of the number of the first example and the number of examples, which names their records.
         """
