@@ -164,7 +164,11 @@ def cover(arguments: argparse.Namespace) -> None:
 
 
 def tests_for(mutant: Mutant, covered: dict, most_seconds: float) -> list[str]:
-    """The quickest tests that run the changed statement, its function or its module, those of the same folder first."""
+    """The quickest tests that run the changed statement, its function or its module, those of the same folder first.
+
+    The rest of the time is for other tests of the folder, because only the first test that asks for a fixture of the
+    session runs the lines that make it.
+    """
     lines, seconds = covered["lines"].get(mutant.module, {}), covered["seconds"]
     for begin, end in mutant.places:  # code that TensorFlow traces runs in copies of functions, which have no lines
         if tests := {test for line, of_line in lines.items() if begin <= int(line) <= end for test in of_line}:
@@ -176,14 +180,19 @@ def tests_for(mutant: Mutant, covered: dict, most_seconds: float) -> list[str]:
         path = pathlib.Path(covered["tests"][test].partition("::")[0])
         return module.stem not in path.stem, str(path.parent) != folder, seconds[test]
 
-    # Half of the time for the tests of the same name and folder, half for the quickest of all.
+    def in_folder(name: str) -> bool:
+        return str(pathlib.Path(name.partition("::")[0]).parent) == folder
+
+    others = {number for number, name in enumerate(covered["tests"]) if in_folder(name)}
     chosen: dict[int, None] = {}
-    for key in (order, seconds.__getitem__):
-        left = most_seconds / 2
-        for test in sorted(tests, key=key):
-            if test not in chosen and left > 0:
-                left -= seconds[test] + 0.02
-                chosen[test] = None
+    spent = 0.0
+    # Half of the time for the tests of the same name and folder, half for the quickest of all, the rest for the others.
+    for some, key, most in ((tests, order, 0.5), (tests, seconds.__getitem__, 1.0), (others, order, 1.0)):
+        for test in sorted(some - chosen.keys(), key=key):
+            if spent >= most * most_seconds:
+                break
+            spent += seconds[test] + 0.02
+            chosen[test] = None
     return [covered["tests"][test] for test in chosen]
 
 
