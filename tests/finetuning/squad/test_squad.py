@@ -120,6 +120,8 @@ def test_the_reference_s_names(tokenizer, tmp_path):
     assert feature.token_to_orig_map == {4: 0, 5: 1, 6: 1, 7: 2, 8: 2} and len(feature.input_ids) == 16
     assert feature.token_is_max_context == dict.fromkeys(range(4, 9), True)
     assert (feature.unique_id, feature.example_index, feature.doc_span_index) == (1000000000, 0, 0)
+    (nothing,) = read(tmp_path, dataset_of(("q", [], {"is_impossible": True})), version_2=True)
+    assert (nothing.orig_answer_text, nothing.start_position, nothing.end_position) == ("", -1, -1)
     called = []
     assert squad.convert_examples_to_features(examples, tokenizer, 16, 4, 2, False, called.append) is None
     assert list(map(str, called)) == list(map(str, features))
