@@ -202,6 +202,10 @@ def test_batches_of_generators_and_pydatasets(films, names, reader, ids):
     assert "maybe" in message_of(films.evaluate, wrong, steps=2, **QUIET)
 
 
+def test_labels_may_be_their_indexes(encoder):
+    assert bert_tf2.classifier(encoder, labels=[0, 1], max_seq_length=16).labels == ["0", "1"]
+
+
 def test_single_batches_and_shares_of_labels(encoder, ids):
     """`train_on_batch` has a constant rate. Shares [N, L] are for a loss that compares vectors."""
     model = bert_tf2.classifier(encoder, labels=["bad", "good"], max_seq_length=16)
