@@ -127,6 +127,15 @@ def test_a_conversion_keeps_the_function(tmp_path):
     assert BertConfig.from_json_file(str(tmp_path / "back" / "bert_config.json")).hidden_act == "gelu_erf"
 
 
+@pytest.mark.parametrize("lower", [True, False])
+def test_the_case_is_guessed_from_the_vocabulary(tmp_path, lower):
+    released(tmp_path / "in", "encoder")
+    entries = [entry if lower else entry.replace("word", "Word") for entry in WORDS]
+    write_vocab(tmp_path / "in" / "vocab.txt", entries)
+    assert any("--do_lower_case" in line for line in converted(tmp_path / "in", tmp_path / "out", "hf"))
+    assert json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["do_lower_case"] is lower
+
+
 # Refused inputs and outputs
 
 
