@@ -357,6 +357,7 @@ def test_mistakes_of_calls_of_a_folder(opened, encoder):
         ("run_ner.py", bert.tag, ["a"]),
         ("masked-LM head", bert.fill_mask, "[MASK]"),
         ("masked-LM head", bert.score, "a text"),
+        ("text 2: holds [MASK]", words.score, ["a text", "a [MASK]"]),
         ("next-sentence head", bert.next_sentence, ("a", "b")),
         ("sentence 1: 5", opened["names"].tag, [5]),
         ("paragraph=' '", reader.answer, "where ?", " "),

@@ -17,6 +17,7 @@ from bert_tf2 import heads, tokenization
 from bert_tf2.data.rows import INPUTS, Row, pack, padded
 from bert_tf2.fast.encoder import accelerated
 from bert_tf2.inference.blanks import MASK, check_fits
+from bert_tf2.support.errors import UserError
 from bert_tf2.support.rows import Text
 from bert_tf2.training import forward
 
@@ -48,7 +49,13 @@ def score(
     max_seq_length: int,
     batch_size: int,
 ) -> Iterator[Score]:
-    """Yields the score of each text, in order; the keys name the texts in errors. Raises UserError for a long text."""
+    """Yields the score of each text, in order; the keys name the texts in errors. Raises UserError.
+
+    A text must not have [MASK], nor more tokens than max_seq_length.
+    """
+    for where, text in texts.items():
+        if any(MASK in part for part in ((text,) if isinstance(text, str) else text)):
+            raise UserError(f"{where}: holds {MASK}; a score is of whole texts, so fill the blank in first")
     encoded = [_encode(tokenizer, text, model, max_seq_length, where) for where, text in texts.items()]
     mask = tokenizer.vocab[MASK]
     found = _in_order(_log_probability, model, _masked_once(encoded, mask), batch_size)

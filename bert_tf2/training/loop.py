@@ -104,7 +104,14 @@ class Trainer:
         return self.global_step
 
     def is_done(self, eval_steps: int = 0, evaluated: int = 0) -> bool:
-        """Whether neither a step nor an evaluation is left; the arguments are the same as of `train`."""
+        """Whether neither a step nor an evaluation is left; the arguments are the same as of `train`.
+
+        Raises UserError if the workers have different checkpoints, because some of them would wait for the others.
+        """
+        self._team.check_same(
+            [self.global_step, self.examples, evaluated],
+            "do not continue from the same checkpoint; --output_dir must be a folder that all workers see",
+        )
         return self.global_step >= self._options.last_step and (not eval_steps or evaluated >= self.global_step)
 
     def train(
@@ -129,7 +136,7 @@ class Trainer:
           where: a function of the number of the first example and the number of examples, which names their records.
         """
         options, team = self._options, self._team
-        self._check_team(records, evaluated)
+        self._team.check_same(records, "read other records; all workers need the same files")
         save_steps, eval_steps = options.save_checkpoints_steps, eval_steps if evaluate else 0
         over = self.global_step >= options.last_step
         was_due = eval_steps and self.global_step and (over or self.global_step % eval_steps == 0)
@@ -167,14 +174,6 @@ class Trainer:
                     break
                 monitor.resume()
         return self.global_step
-
-    def _check_team(self, records: str | None, evaluated: int) -> None:
-        """Raises UserError if the workers would train differently in spite of equal flags."""
-        self._team.check_same(
-            [self.global_step, self.examples, evaluated],
-            "do not continue from the same checkpoint; --output_dir must be a folder that all workers see",
-        )
-        self._team.check_same(records, "read other records; all workers need the same files")
 
     def _ends(self, evaluate: Callable[[int], bool]) -> bool:
         """Evaluates on the chief; returns on every worker whether the training ends."""
