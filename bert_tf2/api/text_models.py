@@ -63,6 +63,8 @@ class TextModel(keras.Model):
       labels: the labels, in the order of the outputs.
     """
 
+    export_as = "classifier"  # the task of export_saved_model.py
+
     def __init__(self, model: keras.Model, tokenize: Tokenize, label_map: LabelMap | None, **kwargs):
         super().__init__(**kwargs)
         self.model = model
@@ -414,8 +416,8 @@ class TextModel(keras.Model):
         with text_rows.in_one_line():
             return super().predict(data, None, verbose, steps, *args, **kwargs)
 
-    def _kept(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The content of task.json: the task, and the settings that decide the answers."""
+    def _kept(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """The content of task.json: the task, and the settings that decide the answers; None without the file."""
         return {"task": self._label_map.task}, {"max_seq_length": self.tokenize.max_seq_length}
 
     def save(self, filepath: str | os.PathLike[str], *args, **kwargs) -> None:
@@ -431,7 +433,7 @@ class TextModel(keras.Model):
         """
         made_with = sources.decisive(self.model.config)
         made_with |= {"labels": self._label_map.labels} if self._label_map else {}
-        content = task_file.content(*self._kept(), made_with)
+        content = task_file.content(*kept, made_with) if (kept := self._kept()) else None
         step = int(self.optimizer.iterations)
         write_folder(output_dir, self.model, self.tokenize.tokenizer, self._label_map, content, step)
 
@@ -450,8 +452,7 @@ class TextModel(keras.Model):
             beside = {name: os.path.join(folder, "model", file) for name, file in _FILES.items()}
             kwargs |= {"format": format.removeprefix("tf_"), "max_seq_length": self.tokenize.max_seq_length, **beside}
             kwargs["do_lower_case"] = self.tokenize.tokenizer.basic_tokenizer.do_lower_case
-            task = {"texts": "classifier", "tokens": "ner", None: "squad"}[self.model.labeled]
-            os.replace(exporting.export_model(task=task, export_dir=folder, **kwargs), path)
+            os.replace(exporting.export_model(task=self.export_as, export_dir=folder, **kwargs), path)
 
 
 _FILES = {"init_checkpoint": "", "bert_config_file": "bert_config.json", "vocab_file": "vocab.txt"}

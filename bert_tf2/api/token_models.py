@@ -283,6 +283,8 @@ class SpanTextModel(_WindowModel):
     and the start int [B].
     """
 
+    export_as = "squad"
+
     def __init__(self, model: heads.SpanModel, tokenize: Tokenize, settings: dict[str, Any], **kwargs):
         super().__init__(model, tokenize, None, **kwargs)
         self.settings = settings
