@@ -1,4 +1,4 @@
-"""Runs one sentence through the model step by step. `seen` reads the local variables of the model's own layers.
+"""Runs one sentence through the model step by step, with the model's own layers.
 
 A `Trace` keeps only the states that enter each block, 50 MB for 24 layers of 512 tokens. The steps within a block or
 the masked-LM head are computed on request (`block_steps`, `word_steps`).
@@ -8,11 +8,8 @@ See modeling.py for the letters of the shapes; B is 1 and left out.
 
 from __future__ import annotations
 
-import contextlib
-import inspect
-import sys
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -22,33 +19,8 @@ from bert_tf2.config import BertConfig
 from bert_tf2.data.rows import pack
 from bert_tf2.heads import MaskedLMModel
 from bert_tf2.inference import blanks
-from bert_tf2.layers import AddAndNorm, Dense, LayerNorm, class_scores
+from bert_tf2.layers import class_scores
 from bert_tf2.tokenization import FullTokenizer
-
-
-class Call(NamedTuple):
-    """A call of a function: its arguments and local variables when it returned, and its result."""
-
-    values: dict[str, Any]
-    result: Any
-
-
-@contextlib.contextmanager
-def seen(*functions: Callable) -> Iterator[dict[Callable, list[Call]]]:
-    """Collects the calls of the functions as they return, in this thread and outside a graph."""
-    calls: dict[Callable, list[Call]] = {function: [] for function in functions}
-    by_code = {inspect.unwrap(function).__code__: found for function, found in calls.items()}
-
-    def look(frame, event: str, result: Any) -> None:
-        if event == "return" and (found := by_code.get(frame.f_code)) is not None:
-            found.append(Call(dict(frame.f_locals), result))
-
-    before = sys.getprofile()
-    sys.setprofile(look)
-    try:
-        yield calls
-    finally:
-        sys.setprofile(before)
 
 
 class Sentence(NamedTuple):
@@ -108,12 +80,12 @@ class EmbeddingSteps(NamedTuple):
 
 
 def embedding_steps(encoder: modeling.BertModel, trace: Trace) -> EmbeddingSteps:
-    sentence = trace.sentence
-    with seen(modeling.Embeddings.add_up) as calls:
-        summed = encoder.embeddings.add_up(tf.constant([sentence.input_ids]), tf.constant([sentence.segment_ids]))
-    values = calls[modeling.Embeddings.add_up][0].values
-    words, segments, positions = values["words"][0], values["segments"][0], values["positions"]
-    return EmbeddingSteps(*map(np.asarray, (words, segments, positions, summed[0], trace.states[0][0])))
+    sentence, tables = trace.sentence, encoder.embeddings
+    words = tf.gather(tables.word_embeddings.value, sentence.input_ids)
+    segments = tf.gather(tables.token_type_embeddings.value, sentence.segment_ids)
+    positions = tables.position_embeddings.value[: len(sentence.tokens)]
+    (summed,) = tables.add_up(tf.constant([sentence.input_ids]), tf.constant([sentence.segment_ids]))
+    return EmbeddingSteps(*map(np.asarray, (words, segments, positions, summed, trace.states[0][0])))
 
 
 class BlockSteps(NamedTuple):
@@ -138,17 +110,23 @@ class BlockSteps(NamedTuple):
 
 
 def block_steps(block: modeling.TransformerBlock, states: tf.Tensor, mask_scores: tf.Tensor) -> BlockSteps:
-    """The steps of a block for states [1, F, D] and mask scores [1, 1, 1, T], observed while the block computes."""
-    with seen(Dense.linear, Dense.call, AddAndNorm.call, modeling.attention_scores, modeling.average_values) as calls:
-        output_norm = block(states, mask_scores)
-    query, key, value, attended, intermediate, output = (call.result for call in calls[Dense.linear])
-    heads = (modeling.split_heads(x, block.config.num_attention_heads) for x in (query, key, value))
-    attention_sum, output_sum = (call.values["added"] for call in calls[AddAndNorm.call])
-    (scores,), (average,) = calls[modeling.attention_scores], calls[modeling.average_values]
+    """The steps of a block for states [1, F, D] and mask scores [1, 1, 1, T]."""
+    attention = block.attention
+    layers = (attention.query, attention.key, attention.value)
+    query, key, value = (modeling.split_heads(layer(states), block.config.num_attention_heads) for layer in layers)
+    scaled = query * attention.query_scale
+    scores = modeling.attention_scores(scaled, key, tf.zeros_like(mask_scores))
+    masked_scores = modeling.attention_scores(scaled, key, mask_scores)
+    context = modeling.average_values(masked_scores, value, rate=0.0)
+    attended = block.attention_output(modeling.merge_heads(context))
+    attention_norm = block.attention_norm(states, attended)
+    intermediate = block.intermediate.linear(attention_norm)
+    activated = block.intermediate.activation(intermediate)
+    output = block.output_dense(activated)
     steps = (
-        *(states, *heads, scores.values["products"], scores.result, average.values["probabilities"], average.result),
-        *(attended, attention_sum, calls[AddAndNorm.call][0].result, intermediate, calls[Dense.call][4].result),
-        *(output, output_sum, output_norm),
+        *(states, query, key, value, scores, masked_scores, tf.nn.softmax(masked_scores), context),
+        *(attended, states + attended, attention_norm, intermediate, activated),
+        *(output, attention_norm + output, block.output_norm(attention_norm, output)),
     )
     return BlockSteps(*(np.asarray(step[0]) for step in steps))
 
@@ -194,11 +172,14 @@ class WordSteps(NamedTuple):
 
 def word_steps(model: MaskedLMModel, state: tf.Tensor) -> WordSteps:
     """The steps of the head for a state [D]."""
-    functions = (Dense.linear, Dense.call, LayerNorm.call, class_scores)
-    with seen(*functions) as calls:
-        (logits,) = model.masked_lm(state[tf.newaxis], model.get_output_table())
-    inner = (calls[function][0].result[0] for function in functions)
-    return WordSteps(*map(np.asarray, (state, *inner, model.masked_lm.output_bias, logits, tf.nn.softmax(logits))))
+    head = model.masked_lm
+    dense = head.transform.linear(state[tf.newaxis])
+    transformed = head.transform.activation(dense)
+    norm = head.layer_norm(transformed)
+    products = class_scores(norm, model.get_output_table())
+    logits = products + head.output_bias
+    steps = (dense[0], transformed[0], norm[0], products[0], head.output_bias, logits[0], tf.nn.softmax(logits)[0])
+    return WordSteps(*map(np.asarray, (state, *steps)))
 
 
 def guesses(model: MaskedLMModel, states: tf.Tensor, count: int) -> list[list[tuple[int, float]]]:
