@@ -1,4 +1,4 @@
-"""tensorflow-text, which tests of exports with texts and of learned vocabularies need."""
+"""tensorflow-text, which tests of exports with texts need."""
 
 from __future__ import annotations
 

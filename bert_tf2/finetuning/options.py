@@ -60,8 +60,6 @@ class FineTuneOptions(VocabularyOptions, TrainingOptions):
     With eval_steps, the best weights are in output_dir/best; evaluation and prediction use them, also in later calls.
     """
 
-    needs = (("patience", "eval_steps"),)
-
     max_seq_length: int | None = _length("Tokens per example, including special tokens; longer texts are cut.")
     other_task: bool = of_model("Use weights that were fine-tuned for another task, else an error.", False)
     num_train_epochs: float = of_training("Number of passes over the training data.", 3.0, low=0.0)
@@ -69,7 +67,6 @@ class FineTuneOptions(VocabularyOptions, TrainingOptions):
     pad_to_max_length: bool = of_training("Pad batches to max_seq_length, not to their longest row.", False)
     predict_batch_size: int = of_evaluation("Examples per batch, over all devices.", 8, low=1)
     eval_steps: int = of_evaluation("Evaluate every N steps and keep the best weights; 0: never.", 0, low=0)
-    patience: int = of_evaluation("Stop after N evaluations without improvement; 0: never.", 0, low=0)
 
     def check(self) -> None:
         super().check()

@@ -1,8 +1,9 @@
 """Learns a WordPiece vocabulary from a text, to pretrain on another language or domain.
 
-tensorflow-text does the learning. This module passes it exactly the words that the tokenizer produces, searches for the
-frequency threshold at which the vocabulary is just full, and orders the entries as in the released vocabularies:
-`[PAD]`, unused entries, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`, characters, then pieces from frequent to rare.
+The entries are those of tensorflow-text's `wordpiece_tokenizer_learner_lib`, found in a small part of its time: words
+at least as frequent as a threshold, and as frequent ends of words, where an end begins after a piece. The module looks
+for the threshold at which the vocabulary is just full, and orders the entries as in the released vocabularies: `[PAD]`,
+unused entries, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`, characters, then pieces from frequent to rare.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import collections
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 
 from absl import logging
 
@@ -19,13 +20,13 @@ from bert_tf2.pretraining import sentences
 from bert_tf2.pretraining.options import CorpusOptions
 from bert_tf2.support import console, files
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.process import load_tensorflow, load_tensorflow_text
 from bert_tf2.support.settings import DATA, VOCABULARY, options, setting
 
 # The search for the threshold ends when at most this fraction of the pieces exceeds the room; the rarest pieces are
-# then dropped. Each step of the search iterates four times over all words.
+# then dropped.
 _SLACK = 0.05
-_MOST_WORDS = 1_000_000  # only the most frequent words, because the learner keeps all their substrings in memory
+_ROUNDS = 3  # each round splits all words with the entries of the round before
+_MOST_WORDS = 1_000_000  # only the most frequent words, because all their ends are in memory
 _LONGEST_PIECE = 50  # characters; longer words are ignored
 
 
@@ -124,20 +125,23 @@ def _learn_pieces(word_counts: collections.Counter[str], room: int, min_count: i
     """At most `room` entries of more than one character, the most frequent first.
 
     The number of pieces above a frequency threshold is roughly proportional to 1 / threshold, so the search bisects the
-    ratio of its bounds. (The learner's own search may stop at a list that is too long, or far too short.)
+    ratio of its bounds.
     """
-    load_tensorflow()
-    load_tensorflow_text("learning a vocabulary")
-    from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib as learner
-
-    # The learner's defaults; the settings that only its own search uses are None.
-    used = {"num_iterations": 4, "max_token_length": _LONGEST_PIECE, "include_joiner_token": True, "joiner": "##"}
-    settings = learner.Params(**{**dict.fromkeys(learner.Params._fields), **used, "reserved_tokens": []})
-    words = [item for item in word_counts.most_common(_MOST_WORDS) if len(item[0]) <= _LONGEST_PIECE]
+    words = {word: count for word, count in word_counts.most_common(_MOST_WORDS) if len(word) <= _LONGEST_PIECE}
+    ends: collections.Counter[str] = collections.Counter()
+    for word, count in words.items():
+        for start in range(1, len(word)):
+            ends[word[start:]] += count
 
     def learn(threshold: int) -> list[str]:
-        entries = learner.learn_with_thresh(words, threshold, settings)
-        pieces = [entry for entry in entries if len(entry.removeprefix("##")) > 1]
+        frequent = {word: count for word, count in words.items() if count >= threshold}
+        continuing = {end: count for end, count in ends.items() if count >= threshold}
+        for _ in range(_ROUNDS):
+            found = _count_ends(words, frequent, continuing)
+            continuing = {end: count for end, count in found.items() if count >= threshold}
+        counts = {word: count for word, count in frequent.items() if len(word) > 1}
+        counts |= {"##" + end: count for end, count in continuing.items() if len(end) > 1}
+        pieces = sorted(counts, key=lambda piece: (-counts[piece], piece))
         logging.info("%d pieces occur at least %d times; there is room for %d", len(pieces), threshold, room)
         return pieces
 
@@ -151,3 +155,30 @@ def _learn_pieces(word_counts: collections.Counter[str], room: int, min_count: i
         else:
             high = middle - 1
     return pieces[:room]
+
+
+def _count_ends(words: Mapping[str, int], first: Container[str], continuing: Container[str]) -> dict[str, int]:
+    """How often each end of a word begins where a piece begins, if words are split into the longest entries.
+
+    `first`, `continuing`: the entries at the start of a word and after it, besides single characters. An end that
+    several words share is split once: longer ends come first, and hand their count to the rest after their first piece.
+    """
+    found: dict[str, int] = {}
+    waiting = [collections.Counter() for _ in range(_LONGEST_PIECE)]  # by length
+    for word, count in words.items():
+        rest = word[_length_of_longest(word, first) :]
+        waiting[len(rest)][rest] += count
+    for length in range(_LONGEST_PIECE - 1, 0, -1):
+        found |= waiting[length]
+        for end, count in waiting[length].items():
+            rest = end[_length_of_longest(end, continuing) :]
+            waiting[len(rest)][rest] += count
+    return found
+
+
+def _length_of_longest(text: str, entries: Container[str]) -> int:
+    """The length of the longest entry with which the text begins; 1 if there is no entry."""
+    length = len(text)
+    while length > 1 and text[:length] not in entries:
+        length -= 1
+    return length

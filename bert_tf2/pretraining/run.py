@@ -92,7 +92,7 @@ class PretrainingTask(driver.Task):
     def training_data(self, trainer: Trainer, team: Team) -> TrainingData:
         options = self.options
         last_step = min(options.num_train_steps, options.stop_at_step or options.num_train_steps)
-        logging.info("Training in batches of %d examples: %d steps", options.train_batch_size, last_step)
+        steps, size = options.num_train_steps, options.train_batch_size
         if options.num_warmup_steps >= options.num_train_steps:
             highest = options.learning_rate * options.num_train_steps / options.num_warmup_steps
             logging.warning(
@@ -104,6 +104,11 @@ class PretrainingTask(driver.Task):
             _ = self._evaluation_data  # reports errors in these records before the training
         source = self._training
         index = source.index(team)
+        logging.info(
+            "Training in batches of %d examples: %d steps, which are %.3g epochs of %s examples%s",
+            size, steps, steps * size / index.total, f"{index.total:,}",
+            f"; this call ends at step {last_step}" if last_step < steps else "",
+        )  # fmt: skip
         return TrainingData(source.for_training(index, trainer.examples, trainer.share), index, source.find_fault)
 
     @functools.cached_property

@@ -200,7 +200,7 @@ def _train(task: Task, team: Team) -> int:
     begun = checkpoint.latest_checkpoint(options.output_dir) is not None
     trainer.start(options.init_checkpoint, task.source)
     task.source = None
-    best = Best(options.output_dir, begun, getattr(options, "patience", 0)) if options.eval_steps else None
+    best = Best(options.output_dir, begun, options.patience) if options.eval_steps else None
     done = trainer.is_done(options.eval_steps, best.last_step if best else 0) or (best and best.ends_training())
     data = None if done else task.training_data(trainer, team)  # may fail, so output_dir is written only afterwards
     if team.is_chief:

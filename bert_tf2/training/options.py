@@ -181,6 +181,7 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
     """The settings that all training scripts share."""
 
     not_both = (("pack_rows", "use_tpu"),)
+    needs = (("patience", "eval_steps"),)  # each subclass has eval_steps
 
     output_dir: str = output_folder()
     do_train: bool = of_to_do("Train, up to the last step of the schedule.", False)
@@ -188,6 +189,7 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
     unpad: str = of_training(
         "Compute no padding, in groups of similar length; auto: on CPUs.", "auto", choices=("auto", "none", "groups")
     )
+    patience: int = of_evaluation("Stop after N evaluations without improvement; 0: never.", 0, low=0)
     export_dir: str | None = setting(
         "Folder of exported versions; by default output_dir/export.", None, group=EXPORT, writes=()
     )

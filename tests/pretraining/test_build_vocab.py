@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import subprocess
 import sys
 
 import pytest
-import text_operations
 from command_lines import ROOT, environment
 from refused import refuses
 
 from bert_tf2 import commands, tokenization
 from bert_tf2.pretraining import build_vocab
 
-text_operations.need()
 TEXTS = [
     "Walking and talking, the walkers walked; the talkers talked.",
     "Nobody was walking. Everybody was talking!",
@@ -75,11 +74,9 @@ def test_rare_pieces_and_characters_are_left_out(caplog):
     assert record.levelname == "WARNING" and "1 rarest of 4 characters" in record.getMessage()
 
 
-def test_mistakes_are_one_line(monkeypatch):
+def test_mistakes_are_one_line():
     refuses("--vocab_size=104", build_vocab.build_vocab, TEXTS, vocab_size=104)
     refuses("--input_file", build_vocab.build_vocab, ["", " \u200b\n"])
-    monkeypatch.setitem(sys.modules, "tensorflow_text", None)
-    refuses("pip install tensorflow-text", build_vocab.build_vocab, TEXTS)
 
 
 @pytest.mark.parametrize("changes", [{}, {"input_format": "jsonl", "text_field": "body"}], ids=str)
@@ -93,6 +90,21 @@ def test_the_script_reads_all_that_examples_are_made_of(tmp_path, changes):
     entries = commands.call("build_vocab", vocab_size=150, **files, **changes)
     assert entries == build_vocab.build_vocab(TEXTS, 150)
     assert (tmp_path / "new" / "vocab.txt").read_text("utf-8").split("\n") == [*entries, ""]
+
+
+@pytest.mark.parametrize("threshold", [1, 2, 7])
+def test_the_pieces_are_those_of_tensorflow_text(threshold):
+    """Its learner counts every substring of every word; here only the ends of words are counted."""
+    learner = pytest.importorskip("tensorflow_text.tools.wordpiece_vocab.wordpiece_tokenizer_learner_lib")
+    used = {"num_iterations": 4, "max_token_length": 50, "include_joiner_token": True, "joiner": "##"}
+    settings = learner.Params(**{**dict.fromkeys(learner.Params._fields), **used, "reserved_tokens": []})
+    texts = pathlib.Path(ROOT, "docs", "how_bert_works.md").read_text(encoding="utf-8").splitlines()
+    words = [item for item in build_vocab.count_words(texts).most_common() if len(item[0]) <= 50]
+    expected = learner.learn_with_thresh(words, threshold, settings)
+    found = entries_of(texts, min_count=threshold)
+    assert [piece for piece in found[5:] if len(piece.removeprefix("##")) > 1] == [
+        piece for piece in expected if len(piece.removeprefix("##")) > 1
+    ]
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from tensorboard.backend.event_processing import event_accumulator
 from unmasked_data import LENGTH, make, training_options, write
 
 from bert_tf2 import commands, heads
+from bert_tf2.data import tfrecords
 from bert_tf2.inference import predict_masked
 from bert_tf2.optimization import learning_rate_at
 from bert_tf2.pretraining import run as pretraining
@@ -95,6 +97,19 @@ def test_results_and_the_best_weights(trained, pretrain):
         logged = {event.step: float(tf.make_ndarray(event.tensor_proto)) for event in events.Tensors(name)}
         assert logged.keys() == {2, 4, 6} and logged[6] == pytest.approx(results[name], rel=1e-5)
         assert best[name] == pytest.approx(logged[seen["step"]], rel=1e-4)
+
+
+def test_patience_ends_a_training_and_the_log_has_its_epochs(folder, pretrain, tmp_path, log_lines):
+    """With a learning rate of 0 no evaluation is better than the first; the second and the third are the last."""
+    pretrain(eval_steps=2, patience=2, learning_rate=0.0, num_train_steps=20)
+    assert int(saved(tmp_path / "run")["global_step"]) == 6
+    assert any("No better masked_lm_log_likelihood in 2 evaluations" in line for line in log_lines)
+    (line,) = [line for line in log_lines if "epochs of" in line]
+    size, steps, epochs, total = re.search(
+        r"of (\d+) examples: (\d+) .* ([\d.]+) epochs of (\d+) examples", line
+    ).groups()
+    assert int(total) == sum(sum(map(len, tfrecords.read_blocks(str(folder / name)))) for name in (ZERO, ONE))
+    assert float(epochs) == pytest.approx(int(size) * int(steps) / int(total), rel=0.01) and steps == "20"
 
 
 def test_neither_evaluations_nor_held_out_files_change_a_step(trained, pretrain, tmp_path, log_lines):
