@@ -69,9 +69,10 @@ class Embeddings(keras.layers.Layer):
         from_sinusoid = config.position_embedding_type == "learned_from_sinusoidal"
         initializer = (lambda shape, dtype: scaled_sinusoid(config)) if from_sinusoid else None
         self.position_embeddings = self._table("position_embeddings", config.max_position_embeddings, initializer)
-        self.layer_norm = LayerNorm(
-            config.hidden_size, config.layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy
-        )
+        with keras.name_scope(self.name):  # for the paths of the variables
+            self.layer_norm = LayerNorm(
+                config.hidden_size, config.layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy
+            )
         self.built = True
 
     def _table(self, name: str, rows: int, initializer: Callable | None = None):
@@ -282,11 +283,11 @@ class BertModel(keras.Model):
         self.config = config = BertConfig.of(config)
         policy = self.dtype_policy
         self.embeddings = Embeddings(config, name="embeddings", dtype=policy)
-        self.blocks = [
-            TransformerBlock(config, name=f"layer_{i}", dtype=policy) for i in range(config.num_hidden_layers)
-        ]
-        for block in self.blocks:  # tf.train.Checkpoint finds attributes, not the members of lists
-            setattr(self, block.name, block)
+        self.blocks = []
+        for name in (f"layer_{i}" for i in range(config.num_hidden_layers)):
+            with keras.name_scope(name):  # for the paths of the variables
+                self.blocks.append(TransformerBlock(config, name=name, dtype=policy))
+            setattr(self, name, self.blocks[-1])  # tf.train.Checkpoint finds attributes, not the members of lists
         self.pooler = Dense(
             config.hidden_size, config.hidden_size, config.initializer_range, "tanh", name="pooler", dtype=policy
         )

@@ -76,6 +76,7 @@ class AdamWeightDecayOptimizer:
         exclude_from_weight_decay: Sequence[str] = EXCLUDE_FROM_WEIGHT_DECAY,
         bias_correction: bool = False,
         fused: bool = True,
+        shares: Mapping[str, float] | None = None,
     ):
         """Creates the slots, so call it in the scope of the distribution strategy.
 
@@ -86,6 +87,7 @@ class AdamWeightDecayOptimizer:
           bias_correction: whether to correct m and v for their start at 0. The reference does not; later papers found
             fine-tuning on small data sets more stable with the correction (Mosbach et al., 2021).
           fused: whether XLA compiles the update. False for a TPU's program; see devices.can_compile.
+          shares: full name -> the share of the learning rate that a variable has; 1 for other variables.
         """
         self._variables = dict(variables)
         self._weight_decay_rate = weight_decay_rate
@@ -94,6 +96,7 @@ class AdamWeightDecayOptimizer:
         self._epsilon = epsilon
         self._exclude = tuple(exclude_from_weight_decay)
         self._bias_correction = bias_correction
+        self._shares = shares or {}
         # XLA fuses fourteen operations into one pass over memory, and memory bandwidth limits this step. A GPU launches
         # one kernel for each variable instead of fourteen. Given a variable's handle, XLA also writes into the
         # variable's memory. New values in new memory would be scattered among the activations, and the holes cost
@@ -127,7 +130,9 @@ class AdamWeightDecayOptimizer:
             decay = self._weight_decay_rate if self.uses_weight_decay(name) else 0.0
             # Every replica updates its own copy with the same numbers. `assign` would require a rule to merge copies.
             handles = [target.handle for target in (variable, m, v)]
-            self.fused_step(handles, gradient, gradient_scale, learning_rate, tf.constant(decay), *corrections)
+            share = self._shares.get(name, 1.0)
+            rate = learning_rate if share == 1.0 else learning_rate * share
+            self.fused_step(handles, gradient, gradient_scale, rate, tf.constant(decay), *corrections)
 
     def _update(self, handles: Sequence[tf.Tensor], *settings: tf.Tensor) -> None:
         """Replaces w, m and v, given by their resource handles; `settings` are the other arguments of `updated`."""

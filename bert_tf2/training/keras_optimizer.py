@@ -14,6 +14,7 @@ from bert_tf2 import optimization
 from bert_tf2.fast import compiled
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type
+from bert_tf2.training import layerwise
 
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
@@ -57,6 +58,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         weight_decay: float = optimization.WEIGHT_DECAY_RATE,
         exclude_from_weight_decay: Sequence[str] = ("bias", "gamma", "beta"),
         bias_correction: bool = False,
+        layer_decay: float = 1.0,
         name: str = "adam_weight_decay",
         **kwargs,
     ):
@@ -67,12 +69,15 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
           weight_decay: the share of the learning rate by which weights shrink in each step.
           exclude_from_weight_decay: regular expressions for the paths of variables that are not decayed.
           bias_correction: see `optimization.AdamWeightDecayOptimizer`; the reference has no bias correction.
+          layer_decay: the factor of the learning rate from each layer of BERT to the layer below, 0.9 for example.
+            Layers are recognized by the paths of variables (`embeddings/`, `layer_3/`); all others have the whole rate.
           name: of the optimizer.
           **kwargs: arguments of keras.optimizers.Optimizer, such as `gradient_accumulation_steps`.
         """
         if not callable(learning_rate):
             _check_finite("learning_rate", learning_rate)
         _check_finite("weight_decay", weight_decay)
+        _check_finite("layer_decay", layer_decay)
         if kwargs.get("loss_scale_factor") is not None:  # Keras cannot divide the gradients of lookups
             raise UserError(
                 'loss_scale_factor: not here; under the policy "mixed_float16", Keras scales the loss itself'
@@ -85,7 +90,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             raise UserError(f"exclude_from_weight_decay={excluded}: must be regular expressions ({error})") from error
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
         rules = {"exclude_from_weight_decay": excluded, "bias_correction": bias_correction}
-        self._settings = {"weight_decay": float(weight_decay), **rules}
+        self._settings = {"weight_decay": float(weight_decay), "layer_decay": float(layer_decay), **rules}
         self._rule = optimization.AdamWeightDecayOptimizer({}, float(weight_decay), **rules)
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
@@ -104,6 +109,10 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
                 rate if self._rule.uses_weight_decay(variable.path) and self._use_weight_decay(variable) else 0.0
                 for variable in variables
             ]
+            paths, decay = [variable.path for variable in variables], self._settings["layer_decay"]
+            self._shares = layerwise.shares_of(paths, decay)
+            if decay != 1.0:
+                layerwise.log_shares(paths, self._shares)
 
     def _check_variables_are_known(self, variables: Sequence[keras.Variable]) -> None:
         if any(self._var_key(variable) not in self._trainable_variables_indices for variable in variables):
@@ -125,6 +134,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     def update_step(self, gradient: tf.Tensor, variable: keras.Variable, learning_rate: tf.Tensor) -> None:
         number = self._get_variable_index(variable)
         targets = (variable, self._m[number], self._v[number])
+        if (share := self._shares[number]) != 1.0:
+            learning_rate = tf.convert_to_tensor(learning_rate) * share
         how = (gradient, 1.0, learning_rate, self._decays[number], *self._rule.corrections(self.iterations))
         how = [tf.convert_to_tensor(value) for value in how]
         alone = self._distribution_strategy.num_replicas_in_sync == 1

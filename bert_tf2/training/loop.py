@@ -87,8 +87,11 @@ class Trainer:
         latest = checkpoint.latest_checkpoint(self._options.output_dir)
         if latest:
             source = opened if opened is not None and opened.path == latest else latest
-            self.global_step = checkpoint.restore(source, self._state, self.model.config, LOSS_SCALE_NAMES)
             self._before = TrainingState.read(latest)
+            frozen = self._before.settings.get("freeze") if self._before else None
+            # A layer that is trained from here on has no moving averages yet.
+            missing = self.step.state if frozen and frozen != self._options.freeze else LOSS_SCALE_NAMES
+            self.global_step = checkpoint.restore(source, self._state, self.model.config, missing)
             self.examples = self._before.examples if self._before else self.global_step * self._options.train_batch_size
             if init_checkpoint:
                 logging.info("--init_checkpoint=%s is not used, because there is %s", init_checkpoint, latest)

@@ -23,6 +23,7 @@ from bert_tf2.support.settings import (
     options,
     setting,
 )
+from bert_tf2.training import layerwise
 
 # The settings of a group; see support.settings.setting.
 of_data, of_devices, of_evaluation, of_model, of_to_do, of_training = (
@@ -166,6 +167,18 @@ class OptimizerOptions(Options):
     adam_bias_correction: bool = of_training(
         "Use Adam's bias correction, which the reference does not.", False, decides="the updates change from here on"
     )
+    layer_decay: float = of_training(
+        "Factor of the learning rate from each layer to the layer below; pooler and head have the whole rate.", 1.0,
+        decides="the learning rates of the layers change from here on", low=0.0, high=1.0,
+    )  # fmt: skip
+    freeze: str | None = of_training(
+        "Layers to leave untrained: embeddings, 0-3 for the first four blocks, or embeddings,0-3.", None,
+        decides="other layers are trained from here on",
+    )  # fmt: skip
+
+    def check(self) -> None:
+        super().check()
+        layerwise.layers_in(self.freeze)
 
 
 def output_folder(*results: str) -> str:
@@ -198,6 +211,10 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
         super().check()
         if self.pack_rows and self.unpad == "groups":
             raise WrongSetting("--pack_rows and --unpad=groups both leave out padding: give one of them")
+
+    def check_inputs(self) -> None:
+        super().check_inputs()
+        layerwise.layers_in(self.freeze, self.config.num_hidden_layers if self.freeze else None)
 
 
 @options

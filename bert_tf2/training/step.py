@@ -14,6 +14,7 @@ from bert_tf2.fast import compiled
 from bert_tf2.heads import Batch, LossTerm
 from bert_tf2.layers import fold_in
 from bert_tf2.shapes import get_shape_list
+from bert_tf2.training import layerwise
 from bert_tf2.training.devices import can_compile, compiles_step
 from bert_tf2.training.options import PRECISIONS, TrainOptions
 from bert_tf2.weights import checkpoint
@@ -30,12 +31,16 @@ _IN_PACKS = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=16_00
 
 
 class TrainingStep:
-    """The steps of a training run: a batch of all replicas -> an update of the model's variables."""
+    """The steps of a training run: a batch of all replicas -> an update of the model's variables.
+
+    The constructor freezes the layers of the options, and logs the shares of the learning rate if they are not all 1.
+    """
 
     def __init__(self, model, strategy: tf.distribute.Strategy, options: TrainOptions):
         self._model = model
         self._strategy = strategy
         self._options = options
+        layerwise.freeze(model, layerwise.layers_in(options.freeze))
         self._variables = checkpoint.trained_variables(model)
         self._all_reduce_dtype = tf.as_dtype(options.all_reduce_dtype)
         # Without padding, the number of tokens is rounded to few values; the number of packed rows is, too.
@@ -44,9 +49,16 @@ class TrainingStep:
         sizes = _NUMBERS_OF_ROWS if options.pack_rows else 1
         is_fixed = model.encoder.computes_padding
         self.is_compiled = compiles_step(strategy, options.xla, options.num_train_steps, is_fixed, sizes)
+        trained = [*self._variables]
+        shares = layerwise.shares_of(trained, options.layer_decay)
+        if options.layer_decay != 1.0 or options.freeze:
+            layerwise.log_shares(trained, shares, frozen=checkpoint.used_variables(model))
         with strategy.scope():
             self._optimizer = optimization.AdamWeightDecayOptimizer(
-                self._variables, bias_correction=options.adam_bias_correction, fused=can_compile(strategy)
+                self._variables,
+                bias_correction=options.adam_bias_correction,
+                fused=can_compile(strategy),
+                shares=dict(zip(trained, shares, strict=True)),
             )
             self._loss_scale = LossScale() if PRECISIONS[options.precision].scales_loss else None
         # name -> variable of the optimizer's state, for checkpoints

@@ -26,7 +26,7 @@ def test_fit_trains_as_the_scripts_do(tmp_path):
     batch = batch_for("classifier")
     options = TrainOptions(
         output_dir=str(tmp_path), train_batch_size=len(batch["input_ids"]), learning_rate=1e-3, num_train_steps=STEPS,
-        num_warmup_steps=5, adam_bias_correction=True,
+        num_warmup_steps=5, adam_bias_correction=True, layer_decay=0.5,
     )  # fmt: skip
     step = TrainingStep(ours, tf.distribute.get_strategy(), options).compiled()
     tensors = {name: tf.constant(values) for name, values in batch.items()}
@@ -34,7 +34,7 @@ def test_fit_trains_as_the_scripts_do(tmp_path):
 
     rate = WarmupAndDecay(1e-3, num_train_steps=STEPS, num_warmup_steps=5)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    theirs.compile(AdamWeightDecay(rate, bias_correction=True), loss)
+    theirs.compile(AdamWeightDecay(rate, bias_correction=True, layer_decay=0.5), loss)
     inputs = {name: values for name, values in batch.items() if name in ("input_ids", "input_mask", "segment_ids")}
     data = tf.data.Dataset.from_tensors((inputs, np.ravel(batch["label_ids"]))).repeat()
     found = theirs.fit(data, steps_per_epoch=1, epochs=STEPS, verbose=0).history["loss"]
@@ -53,6 +53,7 @@ def test_fit_trains_as_the_scripts_do(tmp_path):
         (lambda: WarmupAndDecay(1.0, 10, 11), "num_warmup_steps=11 num_train_steps=10"),
         (lambda: AdamWeightDecay(-1.0), "learning_rate=-1.0"),
         (lambda: AdamWeightDecay(1.0, weight_decay=float("nan")), "weight_decay=nan"),
+        (lambda: AdamWeightDecay(1.0, layer_decay=-0.5), "layer_decay=-0.5"),
         (lambda: AdamWeightDecay(1.0, exclude_from_weight_decay="["), "exclude_from_weight_decay regular"),
         (lambda: AdamWeightDecay(1.0, loss_scale_factor=1024.0), "loss_scale_factor mixed_float16"),
         (lambda: AdamWeightDecay(1.0).build([keras.Variable([1.0], dtype="bfloat16")]), "bfloat16 float32"),

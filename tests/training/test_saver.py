@@ -134,7 +134,7 @@ def test_the_settings_of_a_script_that_decide_its_steps(options, own):
     stated = settings.settings_of(options).items()
     assert {name for name, (setting, *_) in stated if setting.decides} == own | {
         *("train_batch_size", "gradient_accumulation_steps", "learning_rate", "all_reduce_dtype", "random_seed"),
-        *("adam_bias_correction", "precision", "max_seq_length", "pack_rows"),
+        *("adam_bias_correction", "precision", "max_seq_length", "pack_rows", "layer_decay", "freeze"),
     }
 
 
