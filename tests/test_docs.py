@@ -65,6 +65,8 @@ def is_flag(script: str, argument: str) -> bool:
     """Whether absl would accept `--name=value`, `--name` or `--noname`."""
     flags = described(script)["flags"]
     name = argument.removeprefix("--").split("=")[0]
+    if name == "flagfile":  # of absl
+        return "=" in argument
     if name in flags:
         return "=" in argument or flags[name]["type"] == "bool"
     return flags.get(name.removeprefix("no"), {}).get("type") == "bool"
@@ -75,7 +77,7 @@ def test_every_script_and_flag_shown_exists():
     known = {name for script in SCRIPTS for name in described(script)["flags"]}
     benchmarks = "".join(path.read_text() for path in (ROOT / "benchmarks").glob("*.py"))
     known |= {f"no{name}" for name in known} | {*re.findall(r"(?m)^    (\w+): .* = setting\(", benchmarks)}
-    known |= {"logdir", "verbosity"}
+    known |= {"logdir", "verbosity", "flagfile"}
     shown = []
     for document in DOCUMENTS:
         inline = [shlex.split(line) for line in re.findall(r"`(python [^`]+)`", text_of(document))]
@@ -235,6 +237,47 @@ def test_command_lines_work_as_typed(documents, least, tmp_path, command_lines):
         assert "Traceback" not in done.stderr
         ran += 1
     assert ran >= least
+
+
+# docs/pretraining_decisions.md
+
+
+def test_the_sizes_are_google_s():
+    layers = {"tiny": 2, "mini": 4, "small": 4, "medium": 8, "base": 12, "large": 24}
+    widths = dict(zip(layers, (128, 256, 512, 512, 768, 1024), strict=True))
+    assert {path.stem for path in (ROOT / "recipes" / "sizes").iterdir()} == {*layers}
+    for name, width in widths.items():
+        changes = {"hidden_size": width, "intermediate_size": 4 * width, "num_attention_heads": width // 64}
+        expected = BertConfig(vocab_size=30522, type_vocab_size=2, num_hidden_layers=layers[name], **changes)
+        assert BertConfig.from_json_file(str(ROOT / "recipes" / "sizes" / f"{name}.json")) == expected
+
+
+@pytest.mark.slow
+def test_the_recipes_in_small(tmp_path, command_lines):
+    """The files of flags, in the order of the document: 90 % of the steps are of 128 tokens, the rest of 512."""
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text(lines_of_text(60, 1))
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    small = "--bert_config_file=small.json --train_batch_size=8 --num_train_steps=10 --num_warmup_steps=1"
+    smaller = {
+        "build_vocab.py": ["--vocab_size=200"],
+        "create_pretraining_data.py": ["--num_shards=3", "--num_workers=2"],
+        "run_pretraining.py": [*small.split(), "--eval_steps=5", "--max_eval_steps=2", "--precision=float32"],
+    }
+    for _, script, *arguments in shell_lines(section("pretraining_decisions.md", "The recipe")):
+        length = arguments[0][-len("128.flags") :].removesuffix(".flags")
+        flags = [*arguments, *smaller[script]]
+        if script == "run_pretraining.py":
+            config = toy_data.config(vocab_size=200, hidden_size=8, num_hidden_layers=1, max_position_embeddings=512)
+            (tmp_path / "small.json").write_text(config.to_json_string())
+            flags += [f"--eval_input_file=records/{length}/r-00002-of-00003"]
+            flags += ["--stop_at_step=9"] * (length == "128")
+        done = command_lines.run(script, *flags, cwd=tmp_path)
+        assert done.status == 0, done.stderr
+        if length == "128" and script == "run_pretraining.py":
+            assert "this call ends at step 9" in done.stderr
+    assert "max_seq_length: 128 before, 512 now" in done.stderr
+    assert checkpoint.latest_checkpoint(str(tmp_path / "model")).endswith("model.ckpt-10")
 
 
 # docs/scaling.md
