@@ -61,6 +61,7 @@ def write(flags: argparse.Namespace) -> None:
 
     from bert_tf2 import heads, layers
     from bert_tf2.config import BertConfig
+    from bert_tf2.fast import fused_attention
     from bert_tf2.fast.encoder import Plan, accelerate
     from bert_tf2.training.loop import Trainer
     from bert_tf2.training.options import PRECISIONS, TrainOptions
@@ -68,10 +69,12 @@ def write(flags: argparse.Namespace) -> None:
 
     layers.built_for = lambda: "TPU" if flags.for_tpu else "GPU"
     config = workload.load_config(flags.bert_config_file)
+    if flags.attention:
+        config["attention_probs_dropout_prob"] = 0.0
     sizes = {"num_labels": 2} if flags.model == "classifier" else {}
     make = getattr(heads, MODELS[flags.model])
     model = make(BertConfig.from_dict(config), dtype=PRECISIONS[flags.precision].policy, **sizes)
-    accelerate(model, Plan("none"))
+    accelerate(model, Plan("none", attention=fused_attention.attend if flags.attention == "fused" else None))
     rates = {"learning_rate": 1e-4, "num_train_steps": 1000, "num_warmup_steps": 10}
     options = TrainOptions(output_dir="", train_batch_size=flags.batch_size, precision=flags.precision, **rates)
     trainer = Trainer(model, tf.distribute.get_strategy(), options)
@@ -302,6 +305,8 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--max_seq_length", type=int, default=128)
     parser.add_argument("--precision", choices=("float32", "bfloat16", "float16"), default="float32")
+    told = "with --write: without dropout in attention, which is plain or one kernel of a GPU (needs --no_answers)"
+    parser.add_argument("--attention", choices=("plain", "fused"), help=told)
     parser.add_argument("--for_tpu", action="store_true", help="with --write: the program for a TPU")
     parser.add_argument("--no_answers", action="store_true", help="with --write: faster, without answers to compare")
     parser.add_argument("--steps", type=int, default=20, help="with --run: the number of steps to time")

@@ -25,11 +25,11 @@ import workload
 
 from bert_tf2.support import flags, settings
 from bert_tf2.support.settings import MODEL, TO_DO, TRAINING, options, setting
-from bert_tf2.training.options import PrecisionOptions
+from bert_tf2.training.options import ProgramOptions
 
 
 @options
-class BenchmarkOptions(PrecisionOptions):
+class BenchmarkOptions(ProgramOptions):
     """Times the pretraining step: examples/s, and the share of the machine's matrix-product rate that it reaches."""
 
     bert_config_file: str | None = setting("Configuration of the model; BERT-Base without it.", None, group=MODEL)
@@ -40,7 +40,14 @@ class BenchmarkOptions(PrecisionOptions):
     unpad: str = setting("As in run_pretraining.py.", "groups", group=TRAINING, choices=("none", "groups"))
     gradient_accumulation_steps: int = setting("Parts of a batch, one after the other.", 1, group=TRAINING, low=1)
     recompute: bool = setting("As in run_pretraining.py.", False, group=TRAINING)
-    xla: bool = setting("Compile the whole step with XLA; needs --unpad=none.", False, group=TRAINING)
+    attention: str = setting(
+        "plain or fused as in run_pretraining.py, without dropout in attention; auto: with it.", "auto", group=TRAINING,
+        choices=("auto", "plain", "fused"),
+    )  # fmt: skip
+    xla: str = setting(
+        "Compile the whole step with XLA; needs --unpad=none.", "false", group=TRAINING, choices=("true", "false"),
+        is_switch=True,
+    )  # fmt: skip
     xla_cache_dir: str | None = setting("As in run_pretraining.py.", "none", group=TRAINING)
     loop: bool = setting("Time the loop of a training too, in which no step waits for its loss.", False, group=TRAINING)
     steps: int = setting("Steps to time.", 10, group=TRAINING, low=1)
@@ -57,6 +64,8 @@ def main(options: BenchmarkOptions) -> None:
     from bert_tf2.training.options import TrainOptions
 
     sizes = workload.load_config(options.bert_config_file)
+    if options.attention != "auto":
+        sizes["attention_probs_dropout_prob"] = 0.0
     config = BertConfig.from_dict(sizes)
     config.check_sequence_length(options.max_seq_length)
     shape = (options.batch_size, options.max_seq_length, options.max_predictions_per_seq, options.mean_length)

@@ -122,6 +122,7 @@ def _step_of(config, make_model: Callable[..., Any], rows: int, options, unpad: 
     """A training step of batches of `rows` examples, and its graph for one batch: (batch, step) -> measures."""
     import tensorflow as tf
 
+    from bert_tf2.fast import fused_attention
     from bert_tf2.fast.encoder import Plan, accelerate
     from bert_tf2.training.devices import build_model, computes_on
     from bert_tf2.training.loop import Trainer
@@ -133,7 +134,8 @@ def _step_of(config, make_model: Callable[..., Any], rows: int, options, unpad: 
     training = TrainOptions(output_dir="", train_batch_size=rows, **schedule, **settings)
     jit_compile = training.xla == "true"
     on_cpu = computes_on(strategy) == "CPU"
-    accelerate(model, Plan(unpad, training.recompute, share_graph=on_cpu and not jit_compile))
+    fused = fused_attention.attend if training.attention == "fused" else None
+    accelerate(model, Plan(unpad, training.recompute, share_graph=on_cpu and not jit_compile, attention=fused))
     training_step = Trainer(model, strategy, training).step
     return training_step, training_step.compiled(jit_compile=jit_compile)
 
@@ -151,8 +153,8 @@ def in_turn(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
     from bert_tf2.data.record_order import packed
     from bert_tf2.data.records import PACKED
 
-    rows, ways = len(batches[0]["input_mask"]), ("padded", *([] if options.xla else ["groups"]), "packed")
-    unpad = {"groups": "groups", "padded": "none", "packed": "none" if options.xla else "groups"}
+    rows, ways = len(batches[0]["input_mask"]), ("padded", *([] if options.xla == "true" else ["groups"]), "packed")
+    unpad = {"groups": "groups", "padded": "none", "packed": "none" if options.xla == "true" else "groups"}
     runs = {}
     for way in ways:
         tensors = [{name: tf.constant(values) for name, values in batch.items()} for batch in batches]

@@ -2,6 +2,7 @@
 
     python benchmarks/xla_settings.py
     python benchmarks/xla_settings.py --batch_size=128 --settings="as bert_tf2 sets them,without XLA"
+    python benchmarks/xla_settings.py --max_seq_length=512 --settings="no attention dropout,attention in one kernel"
 
 Each row is a process of `pretraining_step.py`. Without a cache, XLA compiles the step; the last row loads the program
 that an earlier row has kept. A row that takes longer than --limit is stopped and marked.
@@ -31,6 +32,9 @@ SETTINGS: dict[str, str | None] = {
     "several compiler threads": "--xla_gpu_enable_llvm_module_compilation_parallelism=true",
     "CUDA graphs as XLA has it": "--xla_gpu_enable_command_buffer=FUSION,CUBLAS,CUBLASLT,CUDNN",
 }
+# Steps without dropout in attention, by the value of --attention.
+ATTENTION = {"no attention dropout": "plain", "attention in one kernel": "fused"}
+SETTINGS |= dict.fromkeys(ATTENTION, "")
 
 
 @options
@@ -41,6 +45,7 @@ class BenchmarkOptions(Options):
     settings: str = setting("Which rows, separated by commas.", "", group=TO_DO)
     limit: int = setting("Seconds after which a row is stopped.", 300, group=TO_DO, low=1)
     batch_size: int = setting("Examples per step.", 32, group=TRAINING, low=1)
+    max_seq_length: int = setting("Tokens per example.", 128, group=TRAINING, low=5)
     precision: str = setting("As in run_pretraining.py.", "bfloat16", group=TRAINING)
 
     def check(self) -> None:
@@ -50,7 +55,8 @@ class BenchmarkOptions(Options):
 
 def row(options: BenchmarkOptions, name: str, xla_flags: str | None, cache: str) -> list[str]:
     """Returns a row of the table: the seconds of the first step and of the process, examples/s of later steps, GB."""
-    given = {"batch_size": options.batch_size, "precision": options.precision, "unpad": "none"}
+    given = {name: getattr(options, name) for name in ("batch_size", "max_seq_length", "precision")}
+    given |= {"unpad": "none", "attention": ATTENTION.get(name, "auto")}
     given |= {
         "loop": True,
         "bert_config_file": options.bert_config_file,

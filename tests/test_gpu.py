@@ -17,10 +17,12 @@ from command_lines import ROOT, environment
 from small_models import MAKERS, batch_for, randomize
 from small_trainings import ONE, endless, make_trainer, saved
 from tensorflow.core.framework import graph_pb2
-from tensorflow.python.framework import kernels
+from tensorflow.python.framework import kernels as registered
 
 from bert_tf2 import exporting as exports
+from bert_tf2.fast import fused_attention, kernels
 from bert_tf2.fast.encoder import Plan
+from bert_tf2.layers import MASKED_SCORE
 from bert_tf2.support import process
 from bert_tf2.training import devices
 from bert_tf2.training.options import PRECISIONS, DeviceOptions
@@ -73,6 +75,36 @@ def test_a_step_makes_the_update_of_the_cpu(kind, precision, compiled, request):
     on_the_cpu = request.getfixturevalue("on_the_cpu")  # not before: it takes seconds
     found = step(kind, precision, compiled)
     assert np.linalg.norm(found - on_the_cpu) < TOLERANCES[precision] * np.linalg.norm(on_the_cpu)
+
+
+@pytest.mark.parametrize("of_mask", ["rows of different lengths", "several examples in a row"])
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_attention_in_one_kernel_has_the_values_and_gradients_of_plain_attention(precision, of_mask):
+    """The kernel's own results; tests/fast/test_fused_attention.py has the rest without a GPU."""
+    need("GPU")
+    random, shape = np.random.default_rng(3), (4, 12, 128, 64)
+    *inputs, upstream = (tf.constant(random.normal(size=shape), tf.float32) for _ in range(4))
+    is_token = np.arange(128) < np.array([128, 1, 77, 30])[:, np.newaxis]
+    example = np.where(is_token, np.arange(128) // 20, -1)
+    reads = is_token[:, np.newaxis, np.newaxis]
+    if of_mask == "several examples in a row":
+        reads = ((example[:, :, np.newaxis] == example[:, np.newaxis]) & is_token[:, np.newaxis])[:, np.newaxis]
+    mask = tf.constant(np.where(reads, 0.0, MASKED_SCORE), tf.float32)
+    upstream *= reads.any(-1)[..., np.newaxis]  # the values of a query without keys mean nothing
+
+    def both(attend, dtype, query, key, value):
+        query, key, value = inputs = [tf.cast(each, dtype) for each in (query * 0.125, key, value)]
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            context = attend(query, key, mask, value)
+        gradients = tape.gradient(context, inputs, tf.cast(upstream, dtype))
+        return [tf.cast(each, tf.float32) for each in (context * tf.cast(upstream != 0, dtype), *gradients)]
+
+    plain = both(lambda *given: kernels.attend(*given, rate=None), tf.float32, *inputs)
+    run = functools.partial(kernels.attend, rate=None, fused=fused_attention.attend)
+    found = tf.function(functools.partial(both, run, precision), jit_compile=True, autograph=False)(*inputs)
+    for ours, wanted in zip(found, plain, strict=True):
+        assert np.linalg.norm(ours - wanted) < TOLERANCES[precision] * np.linalg.norm(wanted)
 
 
 @pytest.mark.parametrize("kind", SLOW_ON_CPU)
@@ -171,7 +203,7 @@ ON_THE_HOST = {"StringFormat", "GatherV2 of string", "SegmentSum of int32"}
 @functools.cache
 def kernels_of(operation: str, device: str) -> list[dict[str, set[int]]]:
     """For each kernel the types that it takes, by attribute. `DEFAULT` ones are for all devices."""
-    found = kernels.get_registered_kernels_for_op(operation).kernel
+    found = registered.get_registered_kernels_for_op(operation).kernel
     limits = (kernel.constraint for kernel in found if kernel.device_type in (device, "DEFAULT"))
     return [
         {one.name: {*one.allowed_values.list.type} for one in some if one.allowed_values.list.type} for some in limits

@@ -135,7 +135,8 @@ class TextModel(keras.Model):
         self._compiled_with = types.MappingProxyType({"loss": loss, "metrics": metrics, **kwargs})
         super().compile(optimizer, **self._compiled_with)
         fixed = kwargs.get("jit_compile") is True
-        options = types.SimpleNamespace(unpad="auto", recompute=False, xla="true" if fixed else "false")
+        how = {"recompute": False, "xla": "true" if fixed else "false", "precision": self.model.compute_dtype}
+        options = types.SimpleNamespace(unpad="auto", attention="auto", **how)
         accelerate(self.model, plan_for(options, self.distribute_strategy, self.model.config.hidden_size))
         self.tokenize.pad_to_max_length = fixed
         self._reader = targets.Targets.of(self._label_map, loss) if self._label_map else None

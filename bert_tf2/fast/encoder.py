@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import tensorflow as tf
@@ -31,6 +31,8 @@ class Plan:
     unpad: str = "none"
     recompute: bool = False  # whether training keeps only the inputs of two blocks in three; see `blocks`
     share_graph: bool = False  # whether the graph of training has the operations of a block once, for all blocks
+    # fused_attention.attend or a function like it, to be used where it is possible; None for plain attention
+    attention: Callable[..., tf.Tensor] | None = None
 
 
 def accelerate(model: Model, plan: Plan) -> Model:
@@ -62,7 +64,7 @@ class FastEncoder:
         self.plan = plan
         self.computes_padding = plan.unpad == "none"
         self._bert = bert
-        self._blocks = [Block(block) for block in bert.blocks]
+        self._blocks = [Block(block, plan.attention) for block in bert.blocks]
         self._norm = kernels.norm(bert.embeddings.layer_norm)
 
     def __call__(
@@ -140,8 +142,10 @@ class Block:
     Exports use other parts.
     """
 
-    def __init__(self, layer: modeling.TransformerBlock):
-        self.layer = layer
+    fused: Callable[..., tf.Tensor] | None = None  # see Plan.attention
+
+    def __init__(self, layer: modeling.TransformerBlock, fused: Callable[..., tf.Tensor] | None = None):
+        self.layer, self.fused = layer, fused
         self.heads, self.rate = layer.config.num_attention_heads, layer.config.attention_probs_dropout_prob
         self.attention_output, self.attention_norm = kernels.add_and_norm(layer.attention_output, layer.attention_norm)
         self.intermediate = kernels.dense(layer.intermediate)
@@ -154,7 +158,7 @@ class Block:
         """
         read = queries.pick(states) if queries else states
         contexts = [
-            kernels.attend(query, key, mask_scores, value, self.rate)
+            kernels.attend(query, key, mask_scores, value, self.rate, self.fused)
             for (query, key, value), mask_scores in zip(
                 self.split_heads(states, layout, read, queries), layout.mask_scores, strict=True
             )

@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf2 import layers, modeling
+from bert_tf2.fast import fused_attention
 from bert_tf2.fast.compiled import compiled_with_xla
 from bert_tf2.layers import GELU_CUBIC, GELU_SCALE, at_least_float32, current_seeds, dropout_words
 
@@ -205,16 +206,27 @@ def _backward(
     return of_norm, [of_x, tf.cast(of_branch, of_x.dtype), layers.sum_of_rows(of_branch)]
 
 
-def attend(query: tf.Tensor, key: tf.Tensor, mask_scores: tf.Tensor, value: tf.Tensor, rate: float | None) -> tf.Tensor:
+def attend(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    mask_scores: tf.Tensor,
+    value: tf.Tensor,
+    rate: float | None,
+    fused: Callable[..., tf.Tensor] | None = None,
+) -> tf.Tensor:
     """modeling.average_values of modeling.attention_scores.
 
     With dropout, the gradient keeps 5 bytes of each score, the probability and whether it is dropped, instead of 12 (10
     in bfloat16 and float16). The gradient of softmax needs a sum over each row of scores; it is computed as a sum over
     the H numbers of the result, as in Dao et al., "FlashAttention" (2022), appendix B.2.
 
+    `fused`: fused_attention.attend, or a function like it, which is used where it is possible.
+
     [B, N, F, H], [B, N, T, H], [B, 1, 1, T] or [B, 1, F, T], [B, N, T, H] -> [B, N, F, H].
     """
     if current_seeds() is None or not rate:
+        if fused and fused_attention.takes(query, key):
+            return fused(query, key, mask_scores, value)
         return modeling.average_values(modeling.attention_scores(query, key, mask_scores), value, rate)
 
     @tf.custom_gradient

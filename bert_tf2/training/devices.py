@@ -13,14 +13,14 @@ from absl import logging
 from tensorflow.python.framework import config
 
 from bert_tf2 import layers
-from bert_tf2.fast import compiled
+from bert_tf2.fast import compiled, fused_attention
 from bert_tf2.fast.encoder import Plan
 from bert_tf2.layers import computes_on
 from bert_tf2.support import process, xla_flags
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import Options
 from bert_tf2.training import forward, workers
-from bert_tf2.training.options import PRECISIONS, DeviceOptions, OptimizerOptions, TrainingOptions
+from bert_tf2.training.options import NARROW, PRECISIONS, DeviceOptions, OptimizerOptions, TrainingOptions
 from bert_tf2.training.workers import ALONE, Team, workers_of
 
 _HERE = DeviceOptions()
@@ -94,7 +94,8 @@ def plan_for(
     """Returns the accelerations of a model; `padded`: whether padding is computed regardless of the options.
 
     On a GPU, many small operations and sizes that the host must know first can cost more than the padding. Raises
-    UserError if --unpad needs shapes that are not fixed, and the device or --xla needs fixed shapes.
+    UserError if --unpad needs shapes that are not fixed, and the device or --xla needs fixed shapes; and if
+    --attention=fused needs a GPU that is missing.
     """
     kind, unpad, compiles = computes_on(strategy), options.unpad, options.xla == "true"
     on_cpu = kind == "CPU" and not compiles
@@ -105,7 +106,12 @@ def plan_for(
         unpad = "groups" if on_cpu and hidden_size >= 128 else "none"
     elif unpad != "none" and (kind == "TPU" or compiles):
         raise UserError(f"--unpad={unpad}: a TPU and --xla compute fixed shapes, padding included; use --unpad=none")
-    return Plan(unpad, recompute=options.recompute, share_graph=on_cpu)
+    attention = fused_attention.AUTO if options.attention == "auto" else options.attention
+    fits = kind == "GPU" and options.precision in NARROW
+    if options.attention == "fused" and kind != "GPU":
+        raise UserError("--attention=fused: runs on NVIDIA's GPUs, and TensorFlow sees none; give --attention=plain")
+    fused = fused_attention.attend if attention == "fused" and fits else None
+    return Plan(unpad, recompute=options.recompute, share_graph=on_cpu, attention=fused)
 
 
 _ONE_AT_A_TIME = threading.Lock()

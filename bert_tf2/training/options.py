@@ -10,6 +10,7 @@ from typing import Any
 from absl import logging
 
 from bert_tf2.config import BertConfig
+from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import (
     DATA,
     DEVICES,
@@ -100,6 +101,7 @@ PRECISIONS = {
     "float16": Precision("mixed_float16", "float32", scales_loss=True),
 }
 """By the values of --precision."""
+NARROW = ("bfloat16", "float16")  # the precisions of 16 bits
 
 # The consequence of another value of a setting for a training run that continues; see Setting.decides.
 OTHER_DROPOUT = "the dropout changes from here on"
@@ -114,6 +116,48 @@ class PrecisionOptions(Options):
     precision: str = of_training(
         "Type of large products; the rest stays float32.", "float32", decides=OTHER_ROUNDING, choices=tuple(PRECISIONS)
     )
+
+
+@options
+class ProgramOptions(PrecisionOptions):
+    """Whether XLA compiles programs, and their attention."""
+
+    xla: str = of_devices(
+        "Compile the steps of trainings and evaluations with XLA; auto: on GPUs, if there are many.", "auto",
+        choices=("auto", "true", "false"), is_switch=True,
+    )  # fmt: skip
+    attention: str = of_devices(
+        "fused: attention without dropout in one kernel of cuDNN, on GPUs with --xla; auto: plain, because fused has"
+        " not run on a GPU yet.", "auto", choices=("auto", "plain", "fused"),
+    )  # fmt: skip
+
+    def check(self) -> None:
+        super().check()
+        if self.attention == "fused":
+            if self.precision not in NARROW:
+                raise WrongSetting(
+                    f"--attention=fused computes in 16 bits, not {self.precision}: add --precision=bfloat16"
+                )
+            if self.xla != "true":
+                raise WrongSetting("--attention=fused is a part of programs that XLA compiles: add --xla")
+
+    def check_inputs(self) -> None:
+        """With --attention=fused, checks the configuration, which the class of a script has."""
+        super().check_inputs()
+        if self.attention != "fused":
+            return
+        file, size, rate = (
+            self.bert_config_file,
+            self.config.attention_head_size,
+            self.config.attention_probs_dropout_prob,
+        )
+        if size % 8 or size > 128:
+            raise UserError(
+                f"{file}: has heads of {size} numbers; --attention=fused needs a multiple of 8, at most 128"
+            )
+        if rate and getattr(self, "do_train", False):
+            remedy = "set it to 0, or give --attention=plain"
+            raise UserError(f"{file}: has attention_probs_dropout_prob {rate}; --attention=fused needs 0: {remedy}")
 
 
 @options
@@ -134,7 +178,7 @@ class DeviceOptions(PrecisionOptions):
 
 
 @options
-class OptimizerOptions(Options):
+class OptimizerOptions(ProgramOptions):
     """Training settings that do not depend on the task or the number of steps."""
 
     train_batch_size: int = of_training(
@@ -147,10 +191,6 @@ class OptimizerOptions(Options):
     pack_rows: bool = of_training(
         "Compute several short examples in one row, which leaves out padding where shapes are fixed: on GPUs.", False,
         decides=OTHER_DROPOUT,
-    )  # fmt: skip
-    xla: str = of_training(
-        "Compile the steps of trainings and evaluations with XLA; auto: on GPUs, if there are many.", "auto",
-        choices=("auto", "true", "false"), is_switch=True,
     )  # fmt: skip
     learning_rate: float = of_training("The schedule's highest learning rate.", 5e-5, decides=OTHER_SCHEDULE, low=0.0)
     save_checkpoints_steps: int = of_training("Steps between checkpoints; 0 saves only at the end.", 1000, low=0)
@@ -209,6 +249,8 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
 
     def check(self) -> None:
         super().check()
+        if self.pack_rows and self.attention == "fused":
+            raise WrongSetting("--attention=fused needs a fixed number of rows, which --pack_rows does not have")
         if self.pack_rows and self.unpad == "groups":
             raise WrongSetting("--pack_rows and --unpad=groups both leave out padding: give one of them")
 
@@ -255,7 +297,6 @@ class TrainOptions(OptimizerOptions):
     num_train_steps: int
     num_warmup_steps: int
     stop_at_step: int | None = None  # a step before the end of the schedule where the training ends; None for the end
-    precision: str = "float32"  # as in PrecisionOptions; float16 trains with a loss scale
     log_steps: int = 100  # the number of steps between TensorBoard points; the first step also gets one
     # settings.deciding of the script's settings
     deciding: Mapping[str, tuple[Any, str]] = dataclasses.field(default_factory=dict)

@@ -12,10 +12,13 @@ import grpc
 import pytest
 import tensorflow as tf
 from refused import message_of, refuses
+from small_models import small_config
 
+from bert_tf2.fast import fused_attention
 from bert_tf2.fast.encoder import Plan
+from bert_tf2.finetuning.options import SquadOptions
 from bert_tf2.training import devices
-from bert_tf2.training.options import PRECISIONS, DeviceOptions, PrecisionOptions, TrainingOptions
+from bert_tf2.training.options import PRECISIONS, DeviceOptions, PrecisionOptions, ProgramOptions, TrainingOptions
 
 ONE = tf.distribute.get_strategy()
 
@@ -72,6 +75,36 @@ def test_a_gpu_that_tensorflow_cannot_use_is_reported_unless_it_is_hidden(monkey
         assert any("pip install 'tensorflow[and-cuda]'" in line for line in log_lines) == (hidden is None)
 
 
+FUSED = {"attention": "fused", "precision": "bfloat16", "xla": "true"}
+
+
+@pytest.mark.parametrize(
+    ("words", "changes", "of_config"),
+    [
+        ("--attention=fused bfloat16 float32", {"precision": "float32"}, {}),
+        ("--attention=fused --xla", {"xla": "auto"}, {}),
+        ("--attention=fused --pack_rows", {"pack_rows": True}, {}),
+        ("--attention=fused --pad_to_max_length", {"pad_to_max_length": False}, {}),
+        ("--attention=fused attention_probs_dropout_prob config.json", {}, {"attention_probs_dropout_prob": 0.1}),
+        ("--attention=fused multiple config.json", {}, {"num_attention_heads": 2}),
+        ("--attention=plain GPU", {}, {}),
+    ],
+)
+def test_attention_in_one_kernel_is_refused_where_it_is_impossible(tmp_path, words, changes, of_config):
+    """Each cause is one sentence; the last is a machine without a GPU."""
+    made = {"num_attention_heads": 1, **of_config}
+    (tmp_path / "config.json").write_text(small_config(**made).to_json_string())
+    given = {"output_dir": "out", "bert_config_file": tmp_path / "config.json", "do_train": True, **FUSED}
+    given |= {"vocab_file": "x", "train_file": "x", "pad_to_max_length": True, "max_seq_length": 16, **changes}
+
+    def prepare():
+        options = SquadOptions(**given)
+        ProgramOptions.check_inputs(options)
+        devices.plan_for(options, ONE, 8)
+
+    refuses(words, prepare)
+
+
 @pytest.mark.parametrize(
     ("kind", "hidden_size", "settings", "expected"),
     [
@@ -82,6 +115,9 @@ def test_a_gpu_that_tensorflow_cannot_use_is_reported_unless_it_is_hidden(monkey
         ("CPU", 128, {"unpad": "groups", "xla": "true"}, None),
         ("GPU", 128, {}, Plan("none", share_graph=False)),
         ("GPU", 128, {"unpad": "groups"}, Plan("groups", share_graph=False)),
+        ("GPU", 128, {"precision": "bfloat16", "xla": "true"}, Plan()),
+        ("GPU", 128, FUSED, Plan(attention=fused_attention.attend)),
+        ("GPU", 128, {**FUSED, "attention": "plain"}, Plan()),
         ("TPU", 128, {}, Plan("none", share_graph=False)),
         ("TPU", 128, {"unpad": "groups"}, None),
     ],
