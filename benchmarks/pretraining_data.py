@@ -29,8 +29,8 @@ from processes import Watched
 
 from bert_tf2 import tokenization
 from bert_tf2.data import example, tfrecords
-from bert_tf2.pretraining import corpus, drawn_examples, inspect_records
-from bert_tf2.pretraining.draws import BufferedDraws
+from bert_tf2.pretraining import corpus, features, inspect_records
+from bert_tf2.pretraining.examples import ExampleMaker, shuffle
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support import files, flags
 from bert_tf2.support.settings import DATA, options, setting
@@ -77,14 +77,17 @@ def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
 def time_stages(input_files: list[str], options: BenchmarkOptions, folder: str) -> dict:
     """Seconds of each stage of the work, done in this process."""
     seconds: dict[str, float] = {}
-    draws = BufferedDraws(random.Random(options.random_seed))
+    rng = random.Random(options.random_seed)
     tokenizer = tokenization.FullTokenizer(options.vocab_file, options.do_lower_case)
+    vocab = tokenizer.vocab
     with timed(seconds, "reading and tokenizing"):
         text = corpus.read(input_files, tokenizer, options)
     with timed(seconds, "pairing and masking"):
-        examples = drawn_examples.make(text, tokenizer, options, draws)
+        maker = ExampleMaker(text, vocab["[MASK]"], [*vocab.values()], options, rng)
+        drawn = features.DrawnExamples(maker.make_all(), options)
+        shuffle(rng, order := [*range(len(drawn))])
     with timed(seconds, "writing"), open(os.path.join(folder, "stages.tfrecord"), "wb") as output:
-        for batch in drawn_examples.batches(examples, text, tokenizer, options, rows_per_batch=1000):
+        for batch in features.batches(drawn, order, text, vocab, options):
             output.write(tfrecords.frames(example.encode(batch)))
     return seconds
 

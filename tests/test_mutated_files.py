@@ -23,7 +23,7 @@ from bert_tf2.config import BertConfig
 from bert_tf2.data import record_index, record_order, records
 from bert_tf2.finetuning import classification, ner, squad
 from bert_tf2.finetuning.classification import tasks
-from bert_tf2.pretraining import sentences
+from bert_tf2.pretraining import corpus
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.forward import explained
@@ -71,7 +71,7 @@ def _config(path: pathlib.Path) -> None:
 
 def _corpus(path: pathlib.Path) -> None:
     options = (PretrainingDataOptions(input_format=input_format) for input_format in ("lines", "text", "jsonl"))
-    _each(lambda how=how: [sentence.encode() for sentence in sentences.read([str(path)], how)] for how in options)
+    _each(lambda how=how: [sentence.encode() for sentence in corpus.sentences([str(path)], how)] for how in options)
 
 
 def _tokenizer(path: pathlib.Path) -> None:

@@ -9,9 +9,8 @@ __getattr__, __dir__ = lazy.names(
     __name__,
     {
         "options": "CreatePretrainingDataOptions PretrainingDataOptions",
-        "instances": "TrainingInstance make_instances truncate_seq_pair create_training_instances"
-        " create_instances_from_document",
-        "masking": "create_masked_lm_predictions",
-        "example_files": "write_instance_to_example_files",
+        "examples": "create_masked_lm_predictions truncate_seq_pair",
+        "features": "TrainingInstance make_instances create_training_instances create_instances_from_document"
+        " write_instance_to_example_files",
     },
 )

@@ -16,7 +16,7 @@ from collections.abc import Container, Iterable, Mapping
 from absl import logging
 
 from bert_tf2 import tokenization
-from bert_tf2.pretraining import sentences
+from bert_tf2.pretraining import corpus
 from bert_tf2.pretraining.options import CorpusOptions
 from bert_tf2.support import console, files
 from bert_tf2.support.errors import UserError
@@ -57,7 +57,7 @@ class BuildVocabOptions(CorpusOptions):
 
 def run(options: BuildVocabOptions) -> list[str]:
     """Learns a vocabulary from files and writes it; returns its entries."""
-    texts = sentences.read(files.match_files(options.input_file), options)
+    texts = corpus.sentences(files.match_files(options.input_file), options)
     entries = build_vocab(
         texts, options.vocab_size, options.do_lower_case, num_unused=options.num_unused, min_count=options.min_count
     )

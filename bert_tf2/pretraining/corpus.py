@@ -1,50 +1,204 @@
-"""A corpus as tokens. An id takes four bytes, independent of the number of examples that refer to it."""
+"""A corpus: text files as sentences, and sentences as tokens.
+
+This module defines the meaning of a line, for all readers of a corpus and for cutting a corpus into shards:
+
+    format   a line is            a document ends
+    lines    a sentence           at a blank line
+    text     a paragraph          at a blank line
+    jsonl    a JSON object with   at the end of its line
+             a text in a field
+
+Paragraphs are split into sentences by the library sentencex. After that, a sentence is the same as a line of `lines`.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
+import importlib.metadata
+import json
 import re
-import sys
 from array import array
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-import numpy as np
+from absl import logging
 
 from bert_tf2 import tokenization
-from bert_tf2.pretraining import masking, sentences
-from bert_tf2.pretraining.options import PretrainingDataOptions
+from bert_tf2.pretraining.options import CorpusOptions, PretrainingDataOptions
+from bert_tf2.support import files, progress
+from bert_tf2.support.errors import UserError, and_more
 
-SPACES = re.compile(r"[\t\n\r \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]+")
+_LIBRARY = "sentencex"
+_LONG = 10_000_000
+_WHITE = re.compile(r"\s")
+_LINE_ENDS = re.compile(r"[\r\n]+")
+_SPACES = re.compile(r"[\t\n\r \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]+")
 """The characters that the tokenizer treats as spaces. They always end a word: no rule looks across spaces."""
 
 
-class Tokenizer(Protocol):
-    """The used part of `tokenization.FullTokenizer`."""
+# Text files as sentences
 
-    vocab: dict[str, int]
 
-    def tokenize(self, text: str) -> list[str]: ...
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A file of text that is cut into pieces."""
 
-    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]: ...
+    name: str  # the name that the user gave
+    place: str  # the file with its text; differs from `name` if `name` is compressed
+    size: int  # the bytes of `place`
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Bytes `start` to `stop - 1` of the text of a file, which are whole lines."""
+
+    source: Source
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return self.source.name
+
+    def lines(self) -> Iterator[bytes]:
+        """The lines, each with its line end, which is added to the last line of a file if it is missing."""
+        with files.open_binary(self.source.place) as stream:
+            stream.seek(self.start)
+            left = self.stop - self.start
+            while left > 0 and (line := stream.readline()):
+                left -= len(line)
+                if line.endswith(b"\n"):
+                    yield line
+                elif line.strip(b"\r"):
+                    yield line + b"\n"
+
+
+def sentences(texts: Iterable[str | Piece], options: CorpusOptions) -> Iterator[str]:
+    """Yields the sentences of texts, without white space around them; "" at each end of a document.
+
+    As in the reference, the end of a file does not end a document. (A line of `jsonl` does.)
+
+    Args:
+      texts: files of text in UTF-8, which gzip, bzip2 or xz may have compressed, or pieces of files. In errors and
+        warnings, the lines of a piece count from its start.
+      options: input_format, language and text_field are used.
+    """
+    form, field = options.input_format, options.text_field
+    split = None if form == "lines" else _splitter(options.language)
+    for text in texts:
+        with _lines(text) as lines:
+            for number, line in enumerate(lines, 1):
+                if len(line) >= _LONG:
+                    lost = " as one sentence, most of which no example holds, and" if form == "lines" else ""
+                    logging.warning(
+                        "%s, line %d: has %s characters, which are read%s with many times as much memory; break it"
+                        " into lines", text, number, f"{len(line):,}", lost,
+                    )  # fmt: skip
+                if form == "lines":
+                    yield line.strip()
+                elif form == "text":
+                    yield from split(content) if (content := line.strip()) else [""]
+                elif content := line.removeprefix("\ufeff").strip():
+                    for paragraph in _LINE_ENDS.split(_field_of(content, field, f"{text}, line {number}")):
+                        yield from split(paragraph)
+                    yield ""
+
+
+@contextlib.contextmanager
+def _lines(text: str | Piece) -> Iterator[Iterable[str]]:
+    if isinstance(text, Piece):
+        yield files.decode_lines(text.lines(), str(text))
+        return
+    with files.open_unpacked(text, of_text=True) as stream:
+        # Counting the lines of an archive would take as long as reading it.
+        total = None if files.is_packed(stream) else files.count_lines(text)
+        yield progress.track(files.decode_lines(stream, text), f"Reading {text}", total, "lines")
+
+
+def ends_document(line: bytes, input_format: str) -> bool:
+    """Whether a document ends with this line of a file, which has its line end.
+
+    A line of only CRs without a line end is not a line, because files.read_lines drops it.
+    """
+    text = line.replace(b"\r", b"")
+    return bool(text) and (input_format == "jsonl" or not text.decode("utf-8", "replace").strip())
+
+
+def splitter_version(options: CorpusOptions) -> str | None:
+    """The library that decides where sentences end, with its version; None if every line is a sentence."""
+    if options.input_format == "lines":
+        return None
+    _splitter(options.language)  # raises an error if the library is missing
+    return f"{_LIBRARY} {importlib.metadata.version(_LIBRARY)}"
+
+
+def _splitter(language: str) -> Callable[[str], list[str]]:
+    """A function that splits a paragraph into sentences without white space around them."""
+    try:
+        import sentencex  # an extra
+    except ImportError as error:
+        raise UserError(
+            "--input_format=text and jsonl need the library sentencex, which cannot be imported"
+            f" ({' '.join(str(error).split())}): pip install sentencex"
+        ) from error
+
+    def split(paragraph: str) -> list[str]:
+        # The library fails at some white space outside of ASCII (1.0.32: "J.\u2028K."), so it gets blanks instead. It
+        # does not move characters, so the sentences are cut out of the paragraph itself.
+        plain = paragraph if paragraph.isascii() else _WHITE.sub(" ", paragraph)
+        found, start = [], 0
+        for length in map(len, sentencex.segment(language, plain)):
+            if sentence := paragraph[start : start + length].strip():
+                found.append(sentence)
+            start += length
+        return found
+
+    return split
+
+
+def _field_of(content: str, field: str, where: str) -> str:
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        place = f" (column {error.colno}: {error.msg})" if isinstance(error, json.JSONDecodeError) else f" ({error})"
+        raise UserError(f"{where}: is not valid JSON{place}; --input_format=jsonl needs one object a line") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{where}: is no JSON object; --input_format=jsonl needs one a line")
+    text = found.get(field)
+    if not isinstance(text, str):
+        held = " ".join(and_more(sorted(found), 8).split())[:200] or "none"
+        raise UserError(f"{where}: has no text in a field {field!r} (its fields: {held}); see --text_field")
+    if not files.is_utf8(text):  # half of a pair of \u...: no file of lines can hold it
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+# Sentences as tokens
+
+CONTINUES, BEGINS, NEVER = range(3)
+"""The kinds of tokens for masking: a later token of a word, the first token of a word, a token that is never masked."""
+
+
+def kind_of(token: str) -> int:
+    """BEGINS, CONTINUES or NEVER. As in the reference, only the prefix `##` shows that a token continues a word."""
+    return NEVER if token in ("[CLS]", "[SEP]") else CONTINUES if token.startswith("##") else BEGINS
 
 
 class Corpus:
-    """The documents of text files, one after the other."""
+    """Documents as ids, one after the other. An id takes four bytes, independent of the number of examples with it."""
 
-    def __init__(self, tokens: array | list[str]):
-        self.tokens: array | list[str] | np.ndarray = tokens  # the tokens of all documents, N ids (int32) or strings
-        # N bytes, the kind of each token for masking, see `masking.BEGINS`; empty for ids without whole words. With the
-        # word boundaries "spaces", a token continues a word unless it is the first token between two spaces
+    def __init__(self):
+        self.tokens = array("i")  # the ids of all documents, N
+        # N bytes, the kind of each token; empty if any token may be masked and there are no whole words. With the word
+        # boundaries "spaces", a token continues a word unless it is the first token between two spaces.
         self.kinds: bytes | bytearray = bytearray()
         self.bounds = array("q", [0])  # sentence i is `tokens[bounds[i]:bounds[i + 1]]`
         self.documents: list[tuple[int, int]] = []  # (first, last + 1) sentence of each document
-        self._extend = tokens.frombytes if isinstance(tokens, array) else tokens.extend
 
-    def add_sentence(self, tokens: bytes | Sequence[str], kinds: bytes = b"") -> None:
-        """Adds a sentence of strings, or of the bytes of ids. As in the reference, empty sentences are ignored."""
-        if tokens:
-            self._extend(tokens)
+    def add_sentence(self, ids: bytes, kinds: bytes = b"") -> None:
+        """Adds a sentence of ids, int32. As in the reference, empty sentences are ignored."""
+        if ids:
+            self.tokens.frombytes(ids)
             self.kinds += kinds
             self.bounds.append(len(self.tokens))
 
@@ -57,74 +211,54 @@ class Corpus:
 
 
 def read(
-    texts: Iterable[str | sentences.Piece],
-    tokenizer: tokenization.FullTokenizer,
-    options: PretrainingDataOptions | None = None,
+    texts: Iterable[str | Piece], tokenizer: tokenization.FullTokenizer, options: PretrainingDataOptions
 ) -> Corpus:
-    """Reads texts (see sentences.read) as ids. The text between two spaces is tokenized independently.
+    """Reads texts (see `sentences`). The text between two spaces is tokenized independently, and its ids are kept.
 
     Raises NotInVocabularyError if the vocabulary lacks [UNK], and a word needs it.
     """
-    options = options or PretrainingDataOptions()
-    corpus, ids_of = Corpus(array("i")), _ids_of_words(tokenizer).__getitem__
-
-    def add(text: str) -> None:
-        corpus.add_sentence(b"".join(map(ids_of, text.split(" "))))
-
-    def add_words(text: str) -> None:
-        words = [*map(ids_of, SPACES.split(text))]
-        corpus.add_sentence(b"".join(words), _kinds_at_spaces([len(word) // _ID_SIZE for word in words]))
-
-    at_spaces = options.word_boundaries == "spaces"
-    _read(texts, options, corpus, add_words if at_spaces else add)
-    corpus.tokens = np.frombuffer(corpus.tokens, np.int32) if corpus.tokens else np.zeros(0, np.int32)
-    if options.do_whole_word_mask and not at_spaces:
-        kinds = np.zeros(max(tokenizer.vocab.values(), default=0) + 1, np.uint8)
-        for token, number in tokenizer.vocab.items():
-            kinds[number] = masking.kind_of(token)
-        corpus.kinds = kinds[corpus.tokens].tobytes()
-    return corpus
+    found = read_with(texts, options, _ids_of_words(tokenizer).__getitem__, lambda text: text.split(" "))
+    if options.do_whole_word_mask:
+        set_kinds(found, tokenizer.vocab)
+    return found
 
 
-def read_strings(input_files: Iterable[str], tokenizer: Tokenizer, options: PretrainingDataOptions) -> Corpus:
-    """Like `read`, with any tokenizer; the tokens are strings."""
-    corpus = Corpus([])
-
-    def add(text: str) -> None:
-        tokens = tokenizer.tokenize(text)
-        corpus.add_sentence([*map(sys.intern, tokens)], bytes(map(masking.kind_of, tokens)))
-
-    def add_words(text: str) -> None:
-        words = [*map(tokenizer.tokenize, SPACES.split(text))]
-        tokens = [sys.intern(token) for word in words for token in word]
-        kinds = zip(tokens, _kinds_at_spaces([*map(len, words)]), strict=True)
-        never = masking.NEVER
-        corpus.add_sentence(tokens, bytes(never if masking.kind_of(token) == never else kind for token, kind in kinds))
-
-    _read(input_files, options, corpus, add_words if options.word_boundaries == "spaces" else add)
-    return corpus
-
-
-def _read(
-    texts: Iterable[str | sentences.Piece],
+def read_with(
+    texts: Iterable[str | Piece],
     options: PretrainingDataOptions,
-    corpus: Corpus,
-    add: Callable[[str], None],
-) -> None:
-    for text in sentences.read(texts, options):
-        if text:
-            add(text)
-        else:
-            corpus.end_document()
-    corpus.end_document()
+    ids_of: Callable[[str], bytes],
+    split: Callable[[str], list[str]] = lambda text: [text],
+) -> Corpus:
+    """Reads texts with any tokenizer.
+
+    Args:
+      ids_of: returns the ids of a text, as the bytes of int32.
+      split: divides a sentence into the texts that are tokenized; with the word boundaries "spaces", these are words.
+    """
+    found, at_spaces = Corpus(), options.word_boundaries == "spaces"
+    split = _SPACES.split if at_spaces else split
+    for text in sentences(texts, options):
+        if not text:
+            found.end_document()
+            continue
+        words = [*map(ids_of, split(text))]
+        kinds = b""
+        if at_spaces:
+            kinds = b"".join(b"\1".ljust(len(word) // found.tokens.itemsize, b"\0") for word in words if word)
+        found.add_sentence(b"".join(words), kinds)
+    found.end_document()
+    return found
 
 
-def _kinds_at_spaces(lengths: Sequence[int]) -> bytes:
-    return b"".join(b"\1" + b"\0" * (length - 1) for length in lengths if length)
-
-
-_ID_SIZE = array("i").itemsize
-_MOST_WORDS = 1 << 17
+def set_kinds(corpus: Corpus, vocabulary: Mapping[str, int]) -> None:
+    """Sets the kinds of all tokens; words between spaces, which `read_with` has found, stay."""
+    table = bytearray(max(vocabulary.values(), default=0) + 1)
+    for token, number in vocabulary.items():
+        table[number] = kind_of(token)
+    kinds = map(table.__getitem__, corpus.tokens)
+    if corpus.kinds:
+        kinds = (NEVER if kind == NEVER else at_spaces for kind, at_spaces in zip(kinds, corpus.kinds, strict=True))
+    corpus.kinds = bytes(kinds)
 
 
 @functools.lru_cache(maxsize=1)  # a worker process has one tokenizer and many shards with the same words
@@ -132,4 +266,4 @@ def _ids_of_words(tokenizer: tokenization.FullTokenizer) -> tokenization.Remembe
     def ids_of(word: str) -> bytes:
         return array("i", tokenizer.convert_tokens_to_ids(tokenizer.tokenize(word))).tobytes()
 
-    return tokenization.Remembered(ids_of, _MOST_WORDS)
+    return tokenization.Remembered(ids_of, 1 << 17)

@@ -34,7 +34,7 @@ _SECONDS_BETWEEN_LOOKS = 0.05
 
 
 def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
-    """Like `create_pretraining_data.make`, on the cluster of the options."""
+    """Like `shards.make`, on the cluster of the options."""
     with _connect(job.options.dask_scheduler) as client:
         try:
             yield from _submit(client, wanted, job)

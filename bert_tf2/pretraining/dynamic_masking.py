@@ -1,6 +1,6 @@
 """Masks for examples without masks, drawn while they are read: new masks each time an example is read again.
 
-The masked tokens and their replacements follow the rule of `masking`. Every random number is a function of
+The masked tokens and their replacements follow the rule of `examples`. Every random number is a function of
 
     seed, epoch, file, record, purpose, place
 
@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf2.data import records
-from bert_tf2.pretraining import masking
+from bert_tf2.pretraining.examples import KEPT, MASKED, num_to_predict
 from bert_tf2.pretraining.options import PretrainingDataOptions, PretrainingOptions
 
 _ORDER, _HOW, _WORD = range(3)  # the purposes
@@ -25,7 +25,7 @@ _STEP = 0x9E3779B97F4A7C15
 _FACTORS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST_SHIFT = 31
 _BITS = 53
-_MASKED, _MASKED_OR_KEPT = (int(share * 2**_BITS) for share in (masking.MASKED, masking.MASKED + masking.KEPT))
+_MASKED, _MASKED_OR_KEPT = (int(share * 2**_BITS) for share in (MASKED, MASKED + KEPT))
 
 
 class Masker:
@@ -41,7 +41,7 @@ class Masker:
         self._mask_id = vocabulary["[MASK]"]
         self._words = np.array([*vocabulary.values()], np.int32)
         self._length, self._most = options.max_seq_length, options.max_predictions_per_seq
-        wanted = [masking.num_to_predict(count, options) for count in range(self._length + 1)]
+        wanted = [num_to_predict(count, options) for count in range(self._length + 1)]
         self._wanted = np.array(wanted, np.int32)
         self._seeds = tuple(seeds)
 

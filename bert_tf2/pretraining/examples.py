@@ -9,8 +9,8 @@ for two tasks:
 * Next sentence prediction: does B follow A in the document? In half of the examples B is from a random document
   (`is_random_next`, label 1). Both segments consist of whole sentences, so that the model cannot use the position at
   which a sentence was cut.
-* Masked language model: which tokens were at about 15 % of the positions? See `masking`. [MASK] never occurs in
-  fine-tuning, so the model must learn to represent every token, masked or not.
+* Masked language model: which tokens were at about 15 % of the positions? [MASK] never occurs in fine-tuning, so the
+  model must learn to represent every token, masked or not.
 
 Without next sentence prediction (`objective` "mlm"), an example is one segment, [CLS] A [SEP].
 
@@ -24,15 +24,21 @@ the places where words begin.
 
 from __future__ import annotations
 
+import itertools
+import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, MutableSequence, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from bert_tf2.pretraining import masking
-from bert_tf2.pretraining.corpus import Corpus
-from bert_tf2.pretraining.draws import Draws
-from bert_tf2.pretraining.options import PretrainingDataOptions
+from bert_tf2.pretraining.corpus import BEGINS, NEVER, Corpus, kind_of
+from bert_tf2.pretraining.options import PretrainingDataOptions, PretrainingOptions
 from bert_tf2.support import progress
+
+MASKED, KEPT, RANDOM = 0.8, 0.1, 0.1  # the shares of the tokens to predict
+SAME = -1
+"""Among replacements, means the token itself."""
+
+Token = TypeVar("Token", int, str)
 
 
 class Example(NamedTuple):
@@ -47,30 +53,27 @@ class Example(NamedTuple):
     is_random_next: bool  # whether B is from a random place
     # the indexes of the tokens to predict, from the first token of A, without the delimiters, in the order of drawing
     masked: Sequence[int] = ()
-    replacements: Sequence[masking.Token] = ()  # the replacement of each masked token, see `masking.draw_replacements`
+    replacements: Sequence[int] = ()  # the replacement of each masked token, see `draw_replacements`
+
+
+# Pairs
 
 
 class ExampleMaker:
     """Draws the examples of a corpus."""
 
     def __init__(
-        self,
-        corpus: Corpus,
-        mask: MutableSequence[masking.Token],
-        words: Sequence[masking.Token],
-        options: PretrainingDataOptions,
-        draws: Draws,
+        self, corpus: Corpus, mask: int, words: Sequence[int], options: PretrainingDataOptions, rng: random.Random
     ):
-        """Creates a maker. `mask`, `words`: see `masking.draw_replacements`."""
-        self._corpus, self._bounds, self._options, self._draws = corpus, corpus.bounds, options, draws
+        """Creates a maker. `mask`, `words`: see `draw_replacements`; `rng`: has `random`, `randint` and `shuffle`."""
+        self._corpus, self._bounds, self._options, self._rng = corpus, corpus.bounds, options, rng
         self._mask, self._words = mask, words
         self._max_num_tokens = options.max_seq_length - options.num_delimiters
-        self._segments_begin_words = options.word_boundaries == "spaces"
-        self._wanted: dict[int, int] = {}
 
     def make_all(self) -> Iterator[Example]:
         """Makes the examples of all documents. The documents are shuffled first, as in the reference."""
-        documents = [self._corpus.documents[number] for number in self._draws.shuffled(len(self._corpus.documents))]
+        documents = [*self._corpus.documents]
+        shuffle(self._rng, documents)
         numbers = (number for _ in range(self._options.dupe_factor) for number in range(len(documents)))
         total = self._options.dupe_factor * len(documents)
         for number in progress.track(numbers, "Making examples", total, "documents"):
@@ -82,11 +85,11 @@ class ExampleMaker:
         Examples should have the maximum length (paper, appendix A.2), because padding is wasted computation, and
         sometimes be shorter, because texts in fine-tuning are also short.
         """
-        draws, bounds = self._draws, self._bounds
+        rng, bounds = self._rng, self._bounds
         first, last = documents[number]
         length = self._max_num_tokens
-        if draws.random() < self._options.short_seq_prob:
-            length = draws.randint(2, length)
+        if rng.random() < self._options.short_seq_prob:
+            length = rng.randint(2, length)
         if self._options.objective == "mlm":
             for start, stop in spans(bounds, first, last, length):
                 yield self._make(start, stop - start)
@@ -94,10 +97,10 @@ class ExampleMaker:
         while first < last:
             start_a = bounds[first]
             stop = bisect_left(bounds, start_a + length, first + 1, last)
-            middle = first + (draws.randint(1, stop - first - 1) if stop - first > 1 else 1)
+            middle = first + (rng.randint(1, stop - first - 1) if stop - first > 1 else 1)
             length_a = bounds[middle] - start_a
             # A single sentence (the last sentence, or a long sentence) has no continuation.
-            is_random_next = middle == stop or draws.random() < 0.5
+            is_random_next = middle == stop or rng.random() < 0.5
             if is_random_next:
                 start_b, length_b = self._random_segment(documents, number, length - length_a)
             else:
@@ -112,11 +115,11 @@ class ExampleMaker:
         In a corpus of few documents, they may be from document `own`, even its true continuation, as in the reference.
         """
         for _ in range(10):
-            number = self._draws.randint(0, len(documents) - 1)
+            number = self._rng.randint(0, len(documents) - 1)
             if number != own:
                 break
         first, last = documents[number]
-        first += self._draws.randint(0, last - first - 1)
+        first += self._rng.randint(0, last - first - 1)
         start = self._bounds[first]
         return start, self._bounds[bisect_left(self._bounds, start + num_tokens, first + 1, last)] - start
 
@@ -124,47 +127,48 @@ class ExampleMaker:
         self, start_a: int, length_a: int, start_b: int = 0, length_b: int = 0, is_random_next: bool = False
     ) -> Example:
         """Truncates a pair, and masks it unless masks are drawn in training."""
+        options, rng = self._options, self._rng
         num_tokens = length_a + length_b
         if num_tokens > self._max_num_tokens:
-            front_a, length_a, front_b, length_b = truncate(length_a, length_b, self._max_num_tokens, self._draws)
+            front_a, length_a, front_b, length_b = truncate(length_a, length_b, self._max_num_tokens, rng)
             start_a, start_b, num_tokens = start_a + front_a, start_b + front_b, self._max_num_tokens
-        if self._options.dynamic_masking:
+        if options.dynamic_masking:
             return Example(start_a, length_a, start_b, length_b, is_random_next)
         kinds = b""
         if self._corpus.kinds:
-            of_b = self._corpus.kinds[start_b : start_b + length_b]
-            if self._segments_begin_words and of_b[:1] == bytes([masking.CONTINUES]):  # B was cut inside a word
-                of_b = bytes([masking.BEGINS]) + of_b[1:]
-            kinds = self._corpus.kinds[start_a : start_a + length_a] + of_b
-        wanted = self._wanted.get(num_tokens)
-        if wanted is None:
-            wanted = self._wanted[num_tokens] = masking.num_to_predict(
-                num_tokens + self._options.num_delimiters, self._options
-            )
-        masked = masking.choose(num_tokens, kinds, wanted, self._options.do_whole_word_mask, self._draws)
-        drawn = self._mask, self._words, self._draws
-        if self._options.whole_word_draw == "word":
-            replacements = masking.draw_replacements_of_words(masked, kinds, *drawn)
-        else:
-            replacements = masking.draw_replacements(len(masked), *drawn)
+            kinds = bytearray(self._corpus.kinds[start_a : start_a + length_a])
+            kinds += self._corpus.kinds[start_b : start_b + length_b]
+            if options.word_boundaries == "spaces" and length_b and kinds[length_a] != NEVER:
+                kinds[length_a] = BEGINS  # B was cut inside a word
+        wanted = num_to_predict(num_tokens + options.num_delimiters, options)
+        masked = choose(num_tokens, kinds, wanted, options.do_whole_word_mask, rng)
+        of_words = kinds if options.whole_word_draw == "word" else b""
+        replacements = draw_replacements(masked, self._mask, self._words, rng, of_words)
         return Example(start_a, length_a, start_b, length_b, is_random_next, masked, replacements)
 
 
-def truncate(length_a: int, length_b: int, max_num_tokens: int, draws: Draws) -> tuple[int, int, int, int]:
+def truncate(length_a: int, length_b: int, max_num_tokens: int, rng: random.Random) -> tuple[int, int, int, int]:
     """Removes tokens one by one from the longer segment (B if both are equal), at random from its start or its end.
 
     So examples neither always start nor always end at the boundary of a sentence. Returns the number of tokens removed
     from the start of A, the number of remaining tokens of A, and the same for B.
     """
     front_a = front_b = 0
-    for at_end in draws.coin_flips(max(0, length_a + length_b - max_num_tokens)):
+    for _ in range(length_a + length_b - max_num_tokens):
         if length_a > length_b:
             length_a -= 1
-            front_a += not at_end
+            front_a += rng.random() < 0.5
         else:
             length_b -= 1
-            front_b += not at_end
+            front_b += rng.random() < 0.5
     return front_a, length_a, front_b, length_b
+
+
+def truncate_seq_pair(tokens_a: list[str], tokens_b: list[str], max_num_tokens: int, rng: random.Random) -> None:
+    """Truncates two lists in place; the reference's function of the same name."""
+    front_a, length_a, front_b, length_b = truncate(len(tokens_a), len(tokens_b), max_num_tokens, rng)
+    tokens_a[:] = tokens_a[front_a : front_a + length_a]
+    tokens_b[:] = tokens_b[front_b : front_b + length_b]
 
 
 def spans(bounds: Sequence[int], first: int, last: int, num_tokens: int) -> Iterator[tuple[int, int]]:
@@ -182,3 +186,115 @@ def spans(bounds: Sequence[int], first: int, last: int, num_tokens: int) -> Iter
         stop = bounds[first] if bounds[first] > start else start + num_tokens
         yield start, stop
         start = stop
+
+
+# Masks (paper, section 3.1)
+#
+# * Any token may be masked except [CLS] and [SEP].
+# * 15 % of the tokens are masked ([CLS] and [SEP] are counted), at least one and at most `max_predictions_per_seq`.
+# * Tokens are taken in random order. With whole words, words are taken in random order until there are enough tokens; a
+#   word that would give too many tokens is skipped, so there may be fewer tokens, or no tokens.
+# * 80 % of the tokens are replaced by [MASK], 10 % by a random entry of the vocabulary ([PAD] and `##s` included), 10 %
+#   do not change. The replacement is drawn for each token, also with whole words, unless `whole_word_draw` is "word".
+#
+# `dynamic_masking` does the same for tensors, with other random numbers.
+
+
+def num_to_predict(num_tokens: int, options: PretrainingDataOptions | PretrainingOptions) -> int:
+    """The number of tokens to predict among `num_tokens`, which include the delimiters."""
+    return min(options.max_predictions_per_seq, max(1, round(num_tokens * options.masked_lm_prob)))
+
+
+def choose(count: int, kinds: bytes | bytearray, wanted: int, whole_words: bool, rng: random.Random) -> list[int]:
+    """The indexes of at most `wanted` tokens to predict, in the order in which their replacements are drawn.
+
+    Args:
+      kinds: BEGINS, CONTINUES or NEVER for each token. Empty if any token may be masked and there are no whole words.
+      whole_words: whether the tokens of a word are masked together. The first token always begins a word.
+    """
+    indexes = [*range(count)]
+    if NEVER in kinds:
+        indexes = [index for index, kind in enumerate(kinds) if kind != NEVER]
+        kinds = bytes(kinds[index] for index in indexes)
+    if not whole_words:
+        shuffle(rng, indexes)
+        return indexes[:wanted]
+    starts = [0, *itertools.compress(range(1, len(kinds)), kinds[1:]), len(kinds)]
+    words, chosen = [*range(len(starts) - 1)], []
+    shuffle(rng, words)
+    for word in words:
+        if len(chosen) >= wanted:
+            break
+        start, end = starts[word], starts[word + 1]
+        if len(chosen) + end - start <= wanted:
+            chosen += indexes[start:end]
+    return chosen
+
+
+def draw_replacements(
+    chosen: Sequence[int], mask: Token, words: Sequence[Token], rng: random.Random, kinds: bytes | bytearray = b""
+) -> list[Token]:
+    """Draws the replacement of each of the `chosen` tokens: `mask`, SAME, or one of `words`.
+
+    With `kinds`, which gave the chosen tokens, all tokens of a word become [MASK], SAME, or random tokens of `words`.
+    """
+    found, draw, last = [], rng.random, len(words) - 1
+    first = next((index for index, kind in enumerate(kinds) if kind != NEVER), 0)
+    is_masked = is_same = False
+    for index in chosen:
+        if not kinds or kinds[index] == BEGINS or index == first:
+            is_masked = draw() < MASKED
+            is_same = not is_masked and draw() < KEPT / (KEPT + RANDOM)
+        found.append(mask if is_masked else SAME if is_same else words[rng.randint(0, last)])
+    return found
+
+
+def create_masked_lm_predictions(
+    tokens: Sequence[str],
+    masked_lm_prob: float,
+    max_predictions_per_seq: int,
+    vocab_words: Sequence[str],
+    rng: random.Random,
+    do_whole_word_mask: bool = False,
+) -> tuple[list[str], list[int], list[str]]:
+    """Masks an example; the reference's function of the same name, in which the last argument is a flag.
+
+    Args:
+      tokens: [CLS] A [SEP] B [SEP], or [CLS] A [SEP]; not modified.
+      masked_lm_prob, max_predictions_per_seq, do_whole_word_mask: see PretrainingDataOptions.
+      vocab_words: the words from which random replacements are drawn.
+
+    Returns:
+      The masked tokens; the positions to predict, sorted; and the original tokens at these positions.
+    """
+    options = PretrainingDataOptions(max_predictions_per_seq=max_predictions_per_seq, masked_lm_prob=masked_lm_prob)
+    kinds, output = bytes(map(kind_of, tokens)), list(tokens)
+    positions = choose(len(kinds), kinds, num_to_predict(len(tokens), options), do_whole_word_mask, rng)
+    for position, new in zip(positions, draw_replacements(positions, "[MASK]", vocab_words, rng), strict=True):
+        if new != SAME:
+            output[position] = new
+    positions = sorted(positions)
+    return output, positions, [tokens[position] for position in positions]
+
+
+# Random order
+
+
+def shuffle(rng: random.Random, items: MutableSequence) -> None:
+    """`rng.shuffle(items)` by the same draws, without two calls of Python for each draw.
+
+    Swaps each item, from the last to the second, with an item at or before it. A draw has as many bits as the number
+    of these items needs, and is repeated while its number is too large.
+    """
+    if type(rng) is not random.Random:  # another class may shuffle in another way
+        rng.shuffle(items)
+        return
+    draw, last = rng.getrandbits, len(items) - 1
+    while last > 0:
+        bits = (last + 1).bit_length()
+        first = max(1, (1 << (bits - 1)) - 1)  # the smallest index with this number of bits
+        for index in range(last, first - 1, -1):
+            while (other := draw(bits)) > index:
+                pass
+            items[index], items[other] = items[other], items[index]
+        last = first - 1

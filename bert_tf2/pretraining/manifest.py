@@ -21,7 +21,7 @@ from typing import Any
 from absl import logging
 
 from bert_tf2.data import record_index
-from bert_tf2.pretraining import sentences
+from bert_tf2.pretraining import corpus
 from bert_tf2.pretraining.options import PretrainingDataOptions, without_held_out
 from bert_tf2.pretraining.shards import Job, Shard, sha256, text_sha256
 from bert_tf2.support import files, progress
@@ -41,7 +41,7 @@ def _describe(job: Job) -> dict[str, Any]:
     return {
         "output": os.path.basename(options.output_file),
         "flags": {**flags, "do_lower_case": tokenizer.basic_tokenizer.do_lower_case, "num_shards": len(job)},
-        "splitter": sentences.splitter_version(options),
+        "splitter": corpus.splitter_version(options),
         "vocabulary": {"name": options.vocab_file, "sha256": sha256(options.vocab_file), **tokenizer.rules},
         "inputs": [{"name": it.name, "size": it.size, "changed": _changed(it.name)} for it in job.sources],
     }

@@ -1,7 +1,7 @@
 """Cuts a corpus into shards at the boundaries of documents, without holding it in memory, and makes a shard.
 
 The files of a corpus are taken as one text of `total` bytes. Shard s of n begins after the first line that ends a
-document (see sentences.ends_document) and whose own end is at byte total * s // n or later, so a document belongs to
+document (see corpus.ends_document) and whose own end is at byte total * s // n or later, so a document belongs to
 the shard of its first byte. The cuts follow from the sizes of the files and from a few lines at each cut; the rest of a
 file is read only to make a shard.
 """
@@ -15,9 +15,15 @@ import functools
 import hashlib
 import itertools
 import logging as python_logging
+import multiprocessing.connection
 import os
 import re
+import select
 import shutil
+import signal
+import subprocess
+import sys
+import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -25,11 +31,10 @@ from typing import Any
 from absl import logging
 
 from bert_tf2.data import record_index
-from bert_tf2.pretraining import sentences
-from bert_tf2.pretraining.example_files import make_files
+from bert_tf2.pretraining.corpus import Piece, Source, ends_document
+from bert_tf2.pretraining.features import make_files
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions
-from bert_tf2.pretraining.sentences import Piece, Source
-from bert_tf2.support import console, errors, files, outputs
+from bert_tf2.support import console, errors, files, outputs, process
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
 
@@ -141,7 +146,7 @@ def _end_of_document(sources: Sequence[Source], bases: Sequence[int], wanted: in
             stream.seek(position)
             while line := stream.readline():
                 position += len(line)
-                if sentences.ends_document(line, input_format):
+                if ends_document(line, input_format):
                     return base + position
     return bases[-1]
 
@@ -163,7 +168,7 @@ def count_documents(pieces: Sequence[Piece], input_format: str) -> int:
     found = 0
     inside = False
     for line in itertools.chain.from_iterable(piece.lines() for piece in pieces):
-        has_text = not sentences.ends_document(line, "lines")
+        has_text = not ends_document(line, "lines")
         found += has_text and not inside
         inside = has_text and input_format != "jsonl"
         if found > 1:
@@ -257,3 +262,109 @@ def sha256(path: str, *, durable: bool = False) -> str:
             with contextlib.suppress(OSError):  # some file systems do not support it
                 os.fsync(stream.fileno())
     return found.hexdigest()
+
+
+# In worker processes
+#
+# A worker is a new Python process, which inherits neither memory nor threads, and imports only this module, so that the
+# caller's program does not run again. Each worker has its own pipe. If the main process has ended, a worker removes its
+# partial file and ends too.
+
+
+def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
+    """Makes shards in worker processes; yields each shard with its result as soon as it is made, in any order.
+
+    Close this generator if you do not exhaust it, because closing it ends the workers.
+    """
+    waiting = list(reversed(wanted))
+    workers: list[_Worker] = []
+    try:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        for _ in range(min(job.options.num_workers or cores, len(waiting))):
+            workers.append(_Worker(job))
+            workers[-1].give(waiting.pop())
+        busy = {worker.connection: worker for worker in workers}
+        while busy:
+            for connection in multiprocessing.connection.wait(list(busy)):
+                worker = busy[connection]
+                made = worker.take()
+                if waiting:
+                    worker.give(waiting.pop())
+                else:
+                    del busy[connection]
+                yield made
+    finally:
+        for worker in workers:
+            worker.connection.close()
+        started = [worker.process for worker in workers]
+        process.end_processes(started)
+        process.children[:] = [child for child in process.children if child not in started]
+
+
+class _Worker:
+    """A worker process, seen from the main process."""
+
+    def __init__(self, job: Job):
+        self.connection, theirs = multiprocessing.connection.Pipe()
+        paths, descriptor = [*map(str, sys.path)], theirs.fileno()
+        start = f"import sys; sys.path[:] = {paths}; from {__name__} import work; work({descriptor})"
+        command = [sys.executable, "-c", start]
+        with theirs, _without_interrupts():  # closes `theirs` here, so that the pipe ends with the worker
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[descriptor])
+        process.children.append(self.process)
+        self._shard: Shard | None = None
+        self._send(job)
+
+    def give(self, shard: Shard) -> None:
+        self._shard = shard
+        self._send(shard)
+
+    def _send(self, given: Any) -> None:
+        with contextlib.suppress(OSError):  # the worker has ended: `take` reports it
+            self.connection.send(given)
+
+    def take(self) -> tuple[Shard, Result]:
+        try:
+            return self._shard, self.connection.recv()
+        except (EOFError, OSError) as error:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(process.SECONDS_TO_END)
+            status = self.process.returncode
+            how = f"was killed by signal {-status}" if status and status < 0 else f"ended with status {status}"
+            raise UserError(
+                f"worker process {self.process.pid} {how} while it made {self._shard.output}; finished shards are kept,"
+                " so run the same command again (if memory was short, with fewer --num_workers or smaller shards)"
+            ) from error
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Blocks Ctrl-C in this thread, and permanently in the processes that it starts: the main process ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def work(descriptor: int) -> None:
+    """Runs a worker process: receives a job, then shards, and sends their results until the pipe ends."""
+    signal.signal(signal.SIGTERM, _leave)
+    threading.Thread(target=_end_with_parent, args=[descriptor], daemon=True).start()
+    with contextlib.suppress(EOFError, OSError), multiprocessing.connection.Connection(descriptor) as connection:
+        job = connection.recv()
+        while True:
+            connection.send(attempt(connection.recv(), job))
+
+
+def _leave(*_) -> None:
+    outputs.remove_partial()
+    os._exit(128 + signal.SIGTERM)
+
+
+def _end_with_parent(descriptor: int) -> None:
+    poll = select.poll()
+    poll.register(descriptor, 0)  # waits only for the end of the pipe
+    poll.poll()
+    # Not _leave() in this thread, because the main thread could begin another partial file. It handles the signal.
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)

@@ -306,9 +306,7 @@ def test_a_run_that_was_ended_is_continued_by_any_number_of_workers(data, ends, 
     wait_until(lambda: len([*(data / "out").glob("x-*")]) >= 3)
     children = pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
     (worker,) = (
-        int(pid)
-        for pid in children
-        if b"create_pretraining_data import work" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+        int(pid) for pid in children if b"shards import work" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
     )
     if ends == "Ctrl-C":
         os.killpg(running.pid, signal.SIGINT)  # as a terminal does

@@ -16,7 +16,7 @@ from pretraining_text import CORPUS, VOCABULARY, Here, data_options
 from refused import refuses
 
 from bert_tf2.data.records import read_all
-from bert_tf2.pretraining import create_pretraining_data, sentences
+from bert_tf2.pretraining import corpus, create_pretraining_data
 from bert_tf2.pretraining.options import PretrainingDataOptions
 
 needs_sentencex = pytest.mark.skipif(importlib.util.find_spec("sentencex") is None, reason="needs the extra sentences")
@@ -27,7 +27,7 @@ PACK = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 
 def read(folder, content, **settings):
     (folder / "text").write_bytes(content if isinstance(content, bytes) else content.encode())
-    return [*sentences.read([f"{folder}/text"], PretrainingDataOptions(**settings))]
+    return [*corpus.sentences([f"{folder}/text"], PretrainingDataOptions(**settings))]
 
 
 def as_json(*texts, field="text"):

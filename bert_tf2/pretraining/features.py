@@ -1,0 +1,420 @@
+"""Examples of a corpus as features, as records in TFRecord files, and as text.
+
+`DrawnExamples` draws all examples in a pass over the lengths of the sentences, because they are shuffled before the
+first is written. `batches` then puts the tokens in place, for many examples at a time. A large corpus, or many passes
+over it, has more examples than fit into memory, so most are in a temporary file.
+
+The functions of the reference's create_pretraining_data.py (`create_training_instances` and others) accept any
+tokenizer, and any generator of random numbers. Their examples equal the examples of the script.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+import os
+import random
+import struct
+import tempfile
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from absl import logging
+
+from bert_tf2 import tokenization
+from bert_tf2.data import example, records, tfrecords
+from bert_tf2.data.example import Ragged
+from bert_tf2.pretraining import corpus
+from bert_tf2.pretraining.corpus import Corpus, kind_of
+from bert_tf2.pretraining.examples import SAME, Example, ExampleMaker, shuffle
+from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingDataOptions
+from bert_tf2.support import errors, files, progress
+from bert_tf2.support.errors import and_more
+from bert_tf2.weights import text_rules
+
+_VALUES_PER_BATCH = 1 << 17  # they take a few megabytes while they are encoded
+_MANY_SINGLE = 0.9
+FEW_DOCUMENTS = "leave empty lines between documents only, or give --objective=mlm, which has no next sentences"
+
+
+# Drawing
+
+
+class DrawnExamples:
+    """The examples that an ExampleMaker makes, in this order.
+
+    Attributes:
+      num_tokens: the number of tokens of all examples, without [CLS] and [SEP].
+      num_masked: the number of masked tokens.
+    """
+
+    def __init__(
+        self,
+        made: Iterable[Example],
+        options: PretrainingDataOptions,
+        folder: str | None = None,
+        most_bytes: int = 1 << 24,
+    ):
+        """Draws the examples.
+
+        Args:
+          folder: the folder of the temporary file, unless it is remote.
+          most_bytes: the bytes of the examples in memory before they are moved to the file.
+        """
+        self.num_tokens = self.num_masked = self._count = 0
+        self._rows, self._file = bytearray(), None
+        self._folder = None if folder is not None and files.is_remote(folder) else folder
+        most = 0 if options.dynamic_masking else options.max_predictions_per_seq
+        numbers = {"start_a": "i8", "start_b": "i8", "length_a": "i4", "length_b": "i4", "num_masked": "i4"}
+        masks = [(name, "i4", (most,)) for name in ("masked", "replacements")]
+        self._row = np.dtype([*numbers.items(), ("random_next", "u1"), *masks])
+        pack = struct.Struct(f"=qqiiiB{4 * most}s{4 * most}s").pack  # pads the masks with zeros
+        for start_a, length_a, start_b, length_b, is_random_next, *masks in made:
+            masked, replacements = (array("i", mask).tobytes() for mask in masks)
+            count = len(masks[0])
+            self._rows += pack(start_a, start_b, length_a, length_b, count, is_random_next, masked, replacements)
+            self._count += 1
+            self.num_tokens += length_a + length_b
+            self.num_masked += count
+            if len(self._rows) >= most_bytes:
+                self._store()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _store(self) -> None:
+        """Moves the examples in memory to the file."""
+        with errors.writing(self._folder or tempfile.gettempdir()):
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(dir=self._folder or None)  # noqa: SIM115
+            self._file.write(self._rows)
+            self._file.flush()
+        self._rows = bytearray()
+
+    def rows(self, numbers: Sequence[int]) -> np.ndarray:
+        """The examples with these numbers, which count from 0 in the order of drawing: fields of Example.
+
+        The additional field `num_masked` is the number of valid values in `masked` and `replacements`.
+        """
+        if self._file is None:
+            return np.frombuffer(self._rows, self._row)[np.asarray(numbers)]
+        if self._rows:
+            self._store()
+        file, size = self._file.fileno(), self._row.itemsize
+        return np.frombuffer(b"".join([os.pread(file, size, size * number) for number in numbers]), self._row)
+
+
+# Features
+
+
+def batches(
+    drawn: DrawnExamples, order: Sequence[int], text: Corpus, ids: Mapping[str, int], options: PretrainingDataOptions
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yields the features of the drawn examples in this order, a few megabytes at a time.
+
+    Each feature of `records.PRETRAINING` is an array of integers or float32, [B, max_seq_length],
+    [B, max_predictions_per_seq] or [B, 1]. With dynamic masking, there are no predictions: [B, 0].
+
+    `ids`: the ids of [CLS] and [SEP].
+    """
+    size = _rows_per_batch(options.max_seq_length, options.max_predictions_per_seq)
+    for first in range(0, len(order), size):
+        yield _features(drawn.rows(order[first : first + size]), text, ids, options)
+
+
+def _rows_per_batch(max_seq_length: int, max_predictions_per_seq: int) -> int:
+    return max(1, _VALUES_PER_BATCH // (max_seq_length + max_predictions_per_seq))
+
+
+def _features(
+    rows: np.ndarray, text: Corpus, ids: Mapping[str, int], options: PretrainingDataOptions
+) -> dict[str, np.ndarray]:
+    """The features of `DrawnExamples.rows`, padded with zeros."""
+    length_a, length_b = (rows[name][:, None].astype(np.int64) for name in ("length_a", "length_b"))
+    last_a, last = length_a + 1, length_a + length_b + options.num_delimiters - 1  # the places of the [SEP]
+    place = np.arange(options.max_seq_length)
+    in_b, used = place > last_a, place <= last
+    source = np.where(in_b, rows["start_b"][:, None] - last_a - 1, rows["start_a"][:, None] - 1) + place
+    input_ids = np.asarray(text.tokens).take(source, mode="clip")
+    input_ids[:, 0] = ids["[CLS]"]
+    for end in (last_a, last):
+        np.put_along_axis(input_ids, end, ids["[SEP]"], axis=1)
+    input_ids *= used
+    is_mask = np.arange(rows["masked"].shape[1]) < rows["num_masked"][:, None]
+    positions = rows["masked"].astype(np.int64)
+    positions += np.where(positions < length_a, 1, 2)  # [CLS] before A, and [SEP] before B
+    # Sorts pairs (position, replacement) as one number each; unused places come last.
+    pairs = np.where(is_mask, positions << 32 | (rows["replacements"].astype(np.int64) + 1), np.iinfo(np.int64).max)
+    pairs.sort(axis=1)
+    positions, replacements = (pairs >> 32) * is_mask, (pairs & 0xFFFFFFFF) - 1
+    labels = np.take_along_axis(input_ids, positions, axis=1) * is_mask
+    row, column = np.nonzero(is_mask & (replacements != SAME))
+    input_ids[row, positions[row, column]] = replacements[row, column]
+    return {
+        "input_ids": input_ids,
+        "input_mask": used.view(np.uint8),
+        "segment_ids": (in_b & used).view(np.uint8),
+        "masked_lm_positions": positions,
+        "masked_lm_ids": labels,
+        "masked_lm_weights": is_mask.astype(np.float32),
+        "next_sentence_labels": rows["random_next"][:, None],
+    }
+
+
+def _of_records(features: dict[str, np.ndarray], options: PretrainingDataOptions) -> dict[str, np.ndarray | Ragged]:
+    """The features that records have: those of `records.PRETRAINING` or UNMASKED, or without next sentences."""
+    labels = {"next_sentence_labels": features.pop("next_sentence_labels")}
+    if options.dynamic_masking:
+        tokens, second = (features[name].sum(axis=1, dtype=np.int64) for name in ("input_mask", "segment_ids"))
+        lengths = np.stack([tokens - second, second], axis=1)
+        features = {
+            "input_ids": Ragged(features["input_ids"], tokens),
+            "segment_lengths": Ragged(lengths, 1 + (second > 0)),
+        }
+    return features | (labels if options.objective == "mlm_nsp" else {})
+
+
+# Files
+
+
+def make_files(
+    texts: Sequence[str | corpus.Piece],
+    output_files: Sequence[str],
+    tokenizer: tokenization.FullTokenizer,
+    options: CreatePretrainingDataOptions,
+    seed: int,
+) -> tuple[Corpus, DrawnExamples]:
+    """Makes the examples of texts (see `corpus.sentences`) and writes them to TFRecord files in turn."""
+    vocab, rng, name = tokenizer.vocab, random.Random(seed), and_more(texts, 3)
+    text = corpus.read(texts, tokenizer, options)
+    made = ExampleMaker(text, vocab["[MASK]"], [*vocab.values()], options, rng).make_all()
+    drawn = DrawnExamples(made, options, os.path.dirname(output_files[0]) or ".")
+    order = array("i", range(len(drawn)))
+    shuffle(rng, order)
+    unknown = np.count_nonzero(np.asarray(text.tokens) == vocab.get("[UNK]", -1))
+    text_rules.check_unknown(name, unknown, len(text.tokens))
+    _warn_of_documents(name, text, options)
+    for first in batches(drawn, order[:1], text, vocab, options):
+        ids = first["input_ids"][0, : first["input_mask"].sum()].tolist()
+        _log_first(tokenizer.convert_ids_to_tokens(ids), len(drawn))
+    columns = (_of_records(features, options) for features in batches(drawn, order, text, vocab, options))
+    _write(columns, len(drawn), output_files)
+    return text, drawn
+
+
+def _warn_of_documents(name: str, text: Corpus, options: CreatePretrainingDataOptions) -> None:
+    """Warns if documents give no next sentences; create_pretraining_data.run warns about shards before the work."""
+    count = len(text.documents)
+    single = sum(stop - start == 1 for start, stop in text.documents)
+    if single > _MANY_SINGLE * count and count > 1:
+        problem = f'{single:,} of {count:,} documents are a single sentence: the next is always labelled "random"'
+    elif count == 1 and options.num_shards is None:
+        problem = 'is one document, from which the "random" second texts are taken too'
+    else:
+        return
+    if options.objective == "mlm_nsp":
+        logging.warning("%s: %s; %s", name, problem, FEW_DOCUMENTS)
+
+
+def _log_first(tokens: Iterable[str], total: int) -> None:
+    logging.info("The first of %d examples: %s", total, " ".join(map(tokenization.printable_text, tokens)))
+
+
+def _write(batches: Iterable[Mapping[str, np.ndarray | Ragged]], total: int, output_files: Sequence[str]) -> None:
+    """Writes examples to files in turn."""
+    done = 0
+    with tfrecords.writing(*output_files) as outs, progress.Progress("Writing", total, "examples") as shown:
+        for batch in batches:
+            encoded = example.encode(batch)
+            for number, append in enumerate(outs):
+                append(encoded[(number - done) % len(outs) :: len(outs)])
+            done += len(encoded)
+            shown.advance(len(encoded))
+    logging.info("Wrote %d examples", total)
+
+
+# The functions of the reference
+
+
+class Tokenizer(Protocol):
+    """The used part of `tokenization.FullTokenizer`."""
+
+    vocab: dict[str, int]
+
+    def tokenize(self, text: str) -> list[str]: ...
+
+    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]: ...
+
+
+@dataclasses.dataclass
+class TrainingInstance:
+    """One example."""
+
+    tokens: list[str]  # [CLS] A [SEP] B [SEP], or [CLS] A [SEP]; with the replacements
+    segment_ids: list[int]  # 0 for [CLS] A [SEP], 1 for B [SEP]
+    masked_lm_positions: list[int]  # sorted indexes into `tokens`
+    masked_lm_labels: list[str]  # the original tokens at masked_lm_positions
+    is_random_next: bool | None  # whether B is from a random place; None without B
+
+
+class _Strings:
+    """Numbers for the tokens of any tokenizer, and the instances of examples with these numbers."""
+
+    _WORDS = 1 << 30  # the number of the first random replacement, so that vocabularies need not be copied
+
+    def __init__(self, words: Sequence[str], options: PretrainingDataOptions, rng: random.Random):
+        """`words`: from which random replacements are drawn."""
+        self._words, self._options, self._rng = words, options, rng
+        self.numbers: dict[str, int] = collections.defaultdict(lambda: len(self.numbers))
+
+    def of(self, tokens: Iterable[str]) -> bytes:
+        return array("i", [self.numbers[token] for token in tokens]).tobytes()
+
+    def maker(self, text: Corpus) -> ExampleMaker:
+        words = range(self._WORDS, self._WORDS + len(self._words))
+        return ExampleMaker(text, self.numbers["[MASK]"], words, self._options, self._rng)
+
+    def instances(self, made: Iterable[Example], text: Corpus) -> list[TrainingInstance]:
+        drawn = DrawnExamples(made, self._options)
+        ids = {token: self.numbers[token] for token in ("[CLS]", "[SEP]")}
+        names, words, found = [*self.numbers], self._words, []
+        for features in batches(drawn, range(len(drawn)), text, ids, self._options):
+            for row in zip(*(features[name] for name in records.PRETRAINING.features), strict=True):
+                each = dict(zip(records.PRETRAINING.features, row, strict=True))
+                length, second = (int(each[name].sum()) for name in ("input_mask", "segment_ids"))
+                count = int(each["masked_lm_weights"].sum())
+                numbers = each["input_ids"][:length].tolist()
+                tokens = [names[n] if n < self._WORDS else words[n - self._WORDS] for n in numbers]
+                labels = [names[number] for number in each["masked_lm_ids"][:count].tolist()]
+                positions = each["masked_lm_positions"][:count].tolist()
+                is_random_next = bool(each["next_sentence_labels"][0]) if second else None
+                segment_ids = [0] * (length - second) + [1] * second
+                found.append(TrainingInstance(tokens, segment_ids, positions, labels, is_random_next))
+        return found
+
+
+def make_instances(
+    input_files: Iterable[str], tokenizer: Tokenizer, options: PretrainingDataOptions, rng: random.Random
+) -> list[TrainingInstance]:
+    """Makes all examples of text files, shuffled."""
+    strings = _Strings([*tokenizer.vocab], options, rng)
+    text = corpus.read_with(input_files, options, lambda sentence: strings.of(tokenizer.tokenize(sentence)))
+    corpus.set_kinds(text, strings.numbers)
+    found = strings.instances(strings.maker(text).make_all(), text)
+    shuffle(rng, found)
+    return found
+
+
+def create_training_instances(
+    input_files: Iterable[str],
+    tokenizer: Tokenizer,
+    max_seq_length: int,
+    dupe_factor: int,
+    short_seq_prob: float,
+    masked_lm_prob: float,
+    max_predictions_per_seq: int,
+    rng: random.Random,
+    do_whole_word_mask: bool = False,
+) -> list[TrainingInstance]:
+    """Like `make_instances`; see PretrainingDataOptions for the arguments. The last is a flag in the reference."""
+    options = PretrainingDataOptions(
+        max_seq_length=max_seq_length, max_predictions_per_seq=max_predictions_per_seq, masked_lm_prob=masked_lm_prob,
+        short_seq_prob=short_seq_prob, do_whole_word_mask=do_whole_word_mask, dupe_factor=dupe_factor,
+    )  # fmt: skip
+    return make_instances(input_files, tokenizer, options, rng)
+
+
+def create_instances_from_document(
+    all_documents: Sequence[Sequence[Sequence[str]]],
+    document_index: int,
+    max_seq_length: int,
+    short_seq_prob: float,
+    masked_lm_prob: float,
+    max_predictions_per_seq: int,
+    vocab_words: Sequence[str],
+    rng: random.Random,
+    do_whole_word_mask: bool = False,
+) -> list[TrainingInstance]:
+    """Makes the examples of one document. A document is a list of sentences, each a list of tokens."""
+    options = PretrainingDataOptions(
+        max_seq_length=max_seq_length, max_predictions_per_seq=max_predictions_per_seq, masked_lm_prob=masked_lm_prob,
+        short_seq_prob=short_seq_prob, do_whole_word_mask=do_whole_word_mask,
+    )  # fmt: skip
+    text, strings = Corpus(), _Strings(vocab_words, options, rng)
+    copied: dict[int, tuple[int, int]] = {}
+
+    class Documents(Sequence):
+        """Copies a document into the corpus on the first access, so that only the needed documents are copied."""
+
+        def __getitem__(self, number: int) -> tuple[int, int]:
+            if number not in copied:
+                for tokens in all_documents[number]:
+                    text.add_sentence(strings.of(tokens), bytes(map(kind_of, tokens)))
+                copied[number] = text.end_document()
+            return copied[number]
+
+        def __len__(self) -> int:
+            return len(all_documents)
+
+    made = [*strings.maker(text).make_document(Documents(), document_index)]
+    return strings.instances(made, text)
+
+
+def write_instance_to_example_files(
+    instances: Collection[TrainingInstance],
+    tokenizer: Tokenizer,
+    max_seq_length: int,
+    max_predictions_per_seq: int,
+    output_files: Sequence[str],
+) -> None:
+    """Writes examples to TFRecord files in turn: the first to the first file, the second to the second, and so on.
+
+    The files appear under their names when all of them are complete. Logs the first example as text.
+
+    Args:
+      instances: objects with the attributes `tokens`, `segment_ids`, `masked_lm_positions`, `masked_lm_labels` and
+        `is_random_next`, such as TrainingInstance. If `is_random_next` is None (in all instances), the records are for
+        masked words only.
+      tokenizer: converts the tokens to ids.
+      max_seq_length, max_predictions_per_seq: the lengths to which the features are padded.
+      output_files: the names of the files; those that end in .gz are compressed.
+
+    Raises:
+      ValueError: an instance is longer than `max_seq_length` or `max_predictions_per_seq`.
+    """
+    for instance in itertools.islice(instances, 1):
+        _log_first(instance.tokens, len(instances))
+    rows = (_features_of(instance, tokenizer, max_seq_length, max_predictions_per_seq) for instance in instances)
+    size = _rows_per_batch(max_seq_length, max_predictions_per_seq)
+    batches = (
+        records.columns(records.PRETRAINING if "next_sentence_labels" in some[0] else records.MASKED_WORDS, some)
+        for some in iter(lambda: [*itertools.islice(rows, size)], [])
+    )
+    _write(batches, len(instances), output_files)
+
+
+def _features_of(
+    instance: TrainingInstance, tokenizer: Tokenizer, max_seq_length: int, max_predictions_per_seq: int
+) -> dict[str, list]:
+    input_ids = tokenizer.convert_tokens_to_ids(instance.tokens)
+    masked_lm_ids = tokenizer.convert_tokens_to_ids(instance.masked_lm_labels)
+    if len(input_ids) > max_seq_length or len(masked_lm_ids) > max_predictions_per_seq:
+        raise ValueError(
+            f"an instance of {len(input_ids)} tokens and {len(masked_lm_ids)} predictions does not fit"
+            f" max_seq_length {max_seq_length} and max_predictions_per_seq {max_predictions_per_seq}"
+        )
+    padding = [0] * (max_seq_length - len(input_ids))
+    no_predictions = [0] * (max_predictions_per_seq - len(masked_lm_ids))
+    of_pair = {} if instance.is_random_next is None else {"next_sentence_labels": [int(instance.is_random_next)]}
+    return {
+        "input_ids": input_ids + padding,
+        "input_mask": [1] * len(input_ids) + padding,
+        "segment_ids": [*instance.segment_ids, *padding],
+        "masked_lm_positions": [*instance.masked_lm_positions, *no_predictions],
+        "masked_lm_ids": masked_lm_ids + no_predictions,
+        "masked_lm_weights": [1.0] * len(masked_lm_ids) + [0.0] * len(no_predictions),
+        **of_pair,
+    }
