@@ -269,6 +269,9 @@ DECISIVE = tuple(
     if field.name not in (*_PROBABILITIES, "initializer_range", "position_embedding_type", "extra")
 )
 
+SHOWN_BY_SHAPES = ("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings", "type_vocab_size")
+"""The fields that the shapes of the weights show. Loading compares shapes."""
+
 
 def config_value(config: BertConfig, name: str) -> Any:
     """Returns the value of a field in the form for comparisons: text in lower case."""
@@ -279,3 +282,8 @@ def config_value(config: BertConfig, name: str) -> Any:
 def decisive_differences(stated: BertConfig, config: BertConfig) -> list[str]:
     """Returns the names of fields that differ, and with which the same weights compute something else."""
     return [name for name in DECISIVE if config_value(stated, name) != config_value(config, name)]
+
+
+def not_in_shapes(config: BertConfig) -> dict[str, Any]:
+    """Returns the fields on which the outputs of weights depend and that no shape shows."""
+    return {name: config_value(config, name) for name in DECISIVE if name not in SHOWN_BY_SHAPES}

@@ -109,7 +109,7 @@ def _serve(quick: bool) -> None:
     # Modules that the scripts import late and that take long, so that the forks need not import them.
     if quick:
         sys.modules["tensorflow"] = sys.modules["keras"] = None
-        late = ["support.console", "data.records", "weights.sources", "weights.text_rules", "finetuning.tables"]
+        late = ["support.console", "data.records", "weights.model_folder", "weights.text_rules", "finetuning.tables"]
         for name in [command.options for command in commands.COMMANDS.values()] + late:
             with contextlib.suppress(ImportError):
                 commands.find(name)

@@ -16,6 +16,7 @@ from small_models import LABELS, MAKERS, randomize, small_batch, small_config
 
 from bert_tf2 import modeling
 from bert_tf2.weights import checkpoint, huggingface, tensor_files, text_rules
+from bert_tf2.weights.model_folder import ModelFiles
 from bert_tf2.weights.task_file import LabelMap
 
 pytestmark = pytest.mark.extra
@@ -98,7 +99,7 @@ def test_the_same_answers_in_both_directions(tmp_path, architecture, our_act, th
     shapes = {name: value.shape for name, value in values.items()}
     labels = TAGS if architecture == "BertForTokenClassification" else None
     folder = str(tmp_path / "ours")
-    huggingface.write_folder(folder, shapes, values.items(), config, labels=labels)
+    huggingface.write_folder(folder, shapes, values.items(), ModelFiles(config, labels=labels))
     there, report = getattr(transformers, architecture).from_pretrained(folder, output_loading_info=True)
     assert {name: [*found] for name, found in report.items() if found} == {}
     check_answers(architecture, model, there)
@@ -154,8 +155,8 @@ def test_the_rules_of_a_tokenizer_in_both_directions(tmp_path, lower, rules):
         small_config(),
     )
     values = randomize(modeling.BertModel(config))
-    shapes, more = {name: value.shape for name, value in values.items()}, {"do_lower_case": lower, "rules": rules}
-    huggingface.write_folder(str(tmp_path / "ours"), shapes, values.items(), config, vocabulary=entries, **more)
+    shapes = {name: value.shape for name, value in values.items()}
+    huggingface.write_folder(str(tmp_path / "ours"), shapes, values.items(), ModelFiles(config, entries, lower, rules))
     there = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
     here = text_rules.load_tokenizer(str(tmp_path / "ours" / "vocab.txt"), lower)
     for text in ("the[E1]foxes \u5317\u5317", "\u00dcber\u00fcber [E1] [e1]", "The FOXes, fox!"):

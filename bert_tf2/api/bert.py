@@ -13,7 +13,7 @@ from absl import logging
 
 from bert_tf2 import modeling, tokenization
 from bert_tf2.api import targets, text_rows
-from bert_tf2.api.text_parts import path_of_weights, span_settings, write_folder
+from bert_tf2.api.text_parts import path_of, path_of_weights, span_settings
 from bert_tf2.config import BertConfig
 from bert_tf2.data.rows import padded
 from bert_tf2.finetuning.options import checked_length
@@ -25,7 +25,7 @@ from bert_tf2.support.settings import check_type
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.forward import check_process
 from bert_tf2.training.options import PRECISIONS, DeviceOptions
-from bert_tf2.weights import checkpoint, names, sources, task_file, text_rules
+from bert_tf2.weights import checkpoint, model_folder, names, sources, task_file, text_rules
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.task_file import LabelMap, SentenceVectors
 
@@ -327,7 +327,8 @@ class Bert:
 
         Raises UserError if the folder holds another model, or is not writable.
         """
-        write_folder(output_dir, self.model, self.tokenizer, self.labels, task_file.read(self._folder) or None, 0)
+        task = task_file.read(self._folder) or None
+        model_folder.save(path_of("output_dir", output_dir), self.model, 0, self.tokenizer, self.labels, task)
 
     @functools.cached_property
     def _kept(self) -> dict[str, Any]:
@@ -400,7 +401,7 @@ def load(
 
     def read() -> Bert:
         source = checkpoint.open_weights(path)
-        config = sources.find_config(source, bert_config_file)
+        config = model_folder.find_config(source, bert_config_file)
         tokenizer = text_rules.find_tokenizer(source, config, vocab_file, do_lower_case)
         labels = task_file.label_map_of(source)
         dtype = PRECISIONS[precision].policy

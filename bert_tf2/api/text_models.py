@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from bert_tf2 import heads
 from bert_tf2.api import targets, text_rows
-from bert_tf2.api.text_parts import RANDOM_SEED, CutTexts, Parts, find_labels, path_of, write_folder
+from bert_tf2.api.text_parts import RANDOM_SEED, CutTexts, Parts, find_labels, path_of
 from bert_tf2.exporting import run as exporting
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
 from bert_tf2.fast.encoder import accelerate
@@ -35,7 +35,7 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type
 from bert_tf2.training.devices import plan_for
 from bert_tf2.training.keras_optimizer import AdamWeightDecay, WarmupAndDecay
-from bert_tf2.weights import sources, task_file
+from bert_tf2.weights import model_folder, task_file
 from bert_tf2.weights.task_file import LabelMap
 
 _RATE = 2e-5  # the rate that the reference's README recommends
@@ -432,11 +432,10 @@ class TextModel(keras.Model):
 
         Raises UserError if the folder holds another model, or is not writable.
         """
-        made_with = sources.decisive(self.model.config)
-        made_with |= {"labels": self._label_map.labels} if self._label_map else {}
-        content = task_file.content(*kept, made_with) if (kept := self._kept()) else None
-        step = int(self.optimizer.iterations)
-        write_folder(output_dir, self.model, self.tokenize.tokenizer, self._label_map, content, step)
+        labels, kept, step = self._label_map, self._kept(), int(self.optimizer.iterations)
+        content = task_file.content(*kept, self.model.config, labels) if kept else None
+        folder = path_of("output_dir", output_dir)
+        model_folder.save(folder, self.model, step, self.tokenize.tokenizer, labels, content)
 
     def export(self, filepath: str | os.PathLike[str], format: str = "tf_saved_model", **kwargs) -> None:
         """Writes a SavedModel with export_saved_model.py's signatures, or its ONNX file, into a new folder.

@@ -22,9 +22,8 @@ from bert_tf2.layers import initial_weights_from
 from bert_tf2.support import hub
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type, settings_of
-from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.training.forward import check_process
-from bert_tf2.weights import checkpoint, model_folder, sources, task_file, text_rules
+from bert_tf2.weights import checkpoint, model_folder, task_file, text_rules
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.task_file import LabelMap
 
@@ -58,7 +57,7 @@ class Parts:
         check_process()
         path = path_of_weights("weights", weights, bert_config_file, vocab_file, do_lower_case)
         self.source = checkpoint.open_weights(path)
-        self.config = sources.find_config(self.source, bert_config_file)
+        self.config = model_folder.find_config(self.source, bert_config_file)
         tokenizer = text_rules.find_tokenizer(self.source, self.config, vocab_file, do_lower_case)
         longest = self.config.max_position_embeddings
         kept = task_file.settings(self.source.folder, {"max_seq_length": int}).get("max_seq_length")
@@ -122,20 +121,6 @@ class CutTexts:
             places = [divmod(step, batches) for step in range(epoch * self._steps, (epoch + 1) * self._steps)]
         counts = (self._batches.get(number, [])[one_pass : one_pass + 1] for one_pass, number in places)
         return sum(map(sum, counts))
-
-
-def write_folder(
-    output_dir: str | os.PathLike[str],
-    model: keras.Model,
-    tokenizer: FullTokenizer,
-    label_map: LabelMap | None,
-    content: Mapping[str, Any] | None,
-    step: int,
-) -> None:
-    """Writes a checkpoint with the files that the scripts keep beside it; `content` is the content of task.json."""
-    output_dir = path_of("output_dir", output_dir)
-    variables = checkpoint.tf1_variables(model)
-    model_folder.save(output_dir, variables, step, model.config, tokenizer, label_map, content)
 
 
 def span_settings(

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2.support import console, files, outputs
+from bert_tf2.support import console, files
 from bert_tf2.support.errors import UserError, reading
 from bert_tf2.support.process import load_tensorflow_text
 from bert_tf2.support.settings import check_type
@@ -57,17 +57,10 @@ def write_version(export_dir: str, write: Callable[[str], None]) -> str:
 
     If `write` raises, the folder is removed.
     """
-    files.make_directory(export_dir)
-    outputs.remove_leftovers(export_dir)
     # Servers ignore a name that is not a number. A random name, because processes on other machines are not visible.
-    beside = outputs.name_beside(os.path.join(export_dir, f"version-{secrets.token_hex(4)}"))
-    try:
-        files.make_directory(beside)
+    with files.folder_beside(os.path.join(export_dir, f"version-{secrets.token_hex(4)}")) as beside:
         write(beside)
         return _give_number(beside, export_dir)
-    finally:
-        with contextlib.suppress(tf.errors.OpError):  # the folder does not exist
-            tf.io.gfile.rmtree(beside)
 
 
 def _give_number(folder: str, export_dir: str) -> str:

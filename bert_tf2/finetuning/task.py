@@ -33,7 +33,7 @@ from bert_tf2.training.driver import Outcome, TrainingData
 from bert_tf2.training.loop import Trainer
 from bert_tf2.training.monitor import write_eval_results
 from bert_tf2.training.workers import Team
-from bert_tf2.weights import checkpoint, sources, task_file, text_rules
+from bert_tf2.weights import checkpoint, model_folder, sources, task_file, text_rules
 from bert_tf2.weights.task_file import LABEL_MAP_FILE, TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
 
 Batches = Iterator[Mapping[str, np.ndarray]]
@@ -104,7 +104,7 @@ class Task(driver.Task):
     @property
     @abc.abstractmethod
     def purpose(self) -> dict[str, str | bool]:
-        """The purpose of the model: the name of the task, and facts about its data; see sources.check_task."""
+        """The purpose of the model: the name of the task, and facts about its data; see model_folder.check_task."""
 
     @abc.abstractmethod
     def read(self, part: str) -> Sequence:
@@ -157,7 +157,7 @@ class Task(driver.Task):
     def prepare(self) -> None:
         options, source = self.options, self.source
         if source is not None and (flag := self.flag_of_weights):
-            sources.check_task(source, self.purpose, flag, options.other_task)
+            model_folder.check_task(source, self.purpose, flag, options.other_task)
         self.tokenizer = text_rules.load_tokenizer(
             options.vocab_file, options.do_lower_case, self.config.vocab_size, source, options.init_checkpoint
         )
@@ -216,8 +216,7 @@ class Task(driver.Task):
         return scores.main, scores.metrics[scores.main]
 
     def content(self) -> dict[str, Any]:
-        made_with = sources.decisive(self.config) | ({"labels": self.label_map.labels} if self.label_map else {})
-        return task_file.content(self.purpose, settings.kept(self.options), made_with)
+        return task_file.content(self.purpose, settings.kept(self.options), self.config, self.label_map)
 
     def outcome(self, global_step: int) -> Outcome:
         answers = functools.cache(self._records.answers)  # SQuAD scores and writes the same answers

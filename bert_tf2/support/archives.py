@@ -64,26 +64,19 @@ def _is_copy(place: str, state: str) -> bool:
 
 
 def _make_copy(path: str, place: str, state: str, is_local: bool) -> None:
-    files.make_directory(os.path.dirname(place))
-    outputs.remove_leftovers(os.path.dirname(place))
-    beside = outputs.name_beside(place)  # if this process is killed, the next process removes the folder
-    files.make_directory(beside)
-    try:
-        with errors.writing(beside):
-            archive = path if is_local else os.path.join(beside, "archive.zip")
-            if not is_local:
-                _download(path, archive)
-            _unpack(path, archive, os.path.join(beside, "content"))
-            if not is_local:
-                os.remove(archive)
-            files.write_text(os.path.join(beside, _STATE), state)
-            shutil.rmtree(place, ignore_errors=True)  # a copy of another state, or by an older version of this package
-            with contextlib.suppress(OSError):  # another process was faster
-                os.rename(beside, place)
-        if not _is_copy(place, state):
-            raise UserError(f"{place}: cannot be written, where {path} would be unpacked; remove it, and try again")
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    with files.folder_beside(place) as beside, errors.writing(beside):
+        archive = path if is_local else os.path.join(beside, "archive.zip")
+        if not is_local:
+            _download(path, archive)
+        _unpack(path, archive, os.path.join(beside, "content"))
+        if not is_local:
+            os.remove(archive)
+        files.write_text(os.path.join(beside, _STATE), state)
+        shutil.rmtree(place, ignore_errors=True)  # a copy of another state, or by an older version of this package
+        with contextlib.suppress(OSError):  # another process was faster
+            os.rename(beside, place)
+    if not _is_copy(place, state):
+        raise UserError(f"{place}: cannot be written, where {path} would be unpacked; remove it, and try again")
 
 
 def _download(address: str, target: str) -> None:

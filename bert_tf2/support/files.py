@@ -19,6 +19,7 @@ import lzma
 import os
 import re
 import shlex
+import shutil
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
@@ -30,14 +31,12 @@ from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.outputs import is_remote as is_remote
 from bert_tf2.support.process import load_tensorflow
 
-_UNREACHABLE = "cannot be reached: {}"
-
 
 def _gfile(function: str, path: str, *others: str, **settings: Any) -> Any:
     """Calls a function of `tf.io.gfile`."""
     tf = load_tensorflow()
     call = getattr(tf.io.gfile, function)
-    with errors.reading(path, tf.errors.OpError, OSError, ValueError, problem=_UNREACHABLE):
+    with errors.reading(path, tf.errors.OpError, OSError, ValueError, problem="cannot be reached: {}"):
         return call(path, *others, **settings)
 
 
@@ -95,11 +94,6 @@ def make_directory(path: str) -> None:
 
 def remove(path: str) -> None:
     _gfile("remove", path) if is_remote(path) else os.remove(path)
-
-
-def rename(source: str, target: str) -> None:
-    """Replaces `target` by `source`, atomically if the file system supports it."""
-    _gfile("rename", source, target, overwrite=True) if is_remote(source) else os.replace(source, target)
 
 
 def _flush(paths: Iterable[str]) -> None:
@@ -177,8 +171,14 @@ def check_there(path: str) -> None:
 
 
 def missing(path: str) -> str:
-    """The reason why a missing file cannot be opened, for a message."""
-    return dangling(path) or f"no such file{_hint(path)}"
+    """The reason why a missing file cannot be opened, with the names in its folder, because most names are mistyped."""
+    folder = os.path.dirname(path) or "."
+    if link := dangling(path):
+        return link
+    if not os.path.isdir(folder):
+        return f"no such file (there is no folder {folder} either)"
+    names = [name for name in list_directory(folder) if not name.startswith(".")]
+    return f"no such file ({folder} {f'holds: {and_more(names, 8)}' if names else 'is empty'})"
 
 
 def dangling(path: str) -> str:
@@ -191,20 +191,9 @@ def dangling(path: str) -> str:
     )
 
 
-def _hint(path: str) -> str:
-    """Lists the names in the folder, because the reason for a missing file is usually a typing error."""
-    folder = os.path.dirname(path) or "."
-    if not os.path.isdir(folder):
-        return f" (there is no folder {folder} either)"
-    names = [name for name in list_directory(folder) if not name.startswith(".")]
-    return f" ({folder} holds: {and_more(names, 8)})" if names else f" ({folder} is empty)"
-
-
-# Compressed files: recognized by their content when read; written if their name ends in GZIP_ENDING.
+# Compressed files: recognized by their content. `tfrecords` compresses files whose name ends in GZIP_ENDING.
 
 GZIP_ENDING = ".gz"
-# Records of 128 tokens: level 1 leaves 31 % at 90 MB/s, level 6 29 % at 50 MB/s, level 9 29 % at 20 MB/s.
-_LEVEL = 1
 # The program that makes an archive -> the beginning of the archive, as a regular expression.
 _ARCHIVES = {
     "gzip": rb"\x1f\x8b\x08",  # not in a text in UTF-8; in records only if the first record has 559,903 bytes
@@ -254,21 +243,6 @@ def open_unpacked(path: str, *, of_text: bool = False) -> Iterator[BinaryIO]:
                 raise  # an error of the operating system: errors of the libraries have no number
             problem = f"the {program} archive is damaged or incomplete ({error}); test it: {program} -t"
             raise UserError(f"{path}: {problem}") from error
-
-
-@contextlib.contextmanager
-def open_writing(path: str, *, packed: bool) -> Iterator[BinaryIO]:
-    """Opens a file for writing; if `packed`, gzip compresses the content.
-
-    Equal content gives equal bytes, because the archive holds neither a name nor a time. Another version of the library
-    zlib may compress to other bytes.
-    """
-    with open_binary(path, "wb") as stream:
-        if not packed:
-            yield stream
-            return
-        with gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=stream, mtime=0) as packing:
-            yield packing
 
 
 # Wrong files that users often give. The messages "not UTF-8" and "corrupted" would be true, but would not help.
@@ -416,7 +390,11 @@ def parse_json(text: str, name: str, kind: type | None = dict) -> Any:
 
 def write_json(path: str, content: Any, *, durable: bool = False) -> None:
     """Writes an indented UTF-8 JSON file with complete_or_absent."""
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n", durable=durable)
+    write_text(path, json_text(content), durable=durable)
+
+
+def json_text(content: Any) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def match_files(names: str, *, skip_unmatched: bool = False) -> list[str]:
@@ -460,21 +438,37 @@ def complete_or_absent(*paths: str, durable: bool = False) -> Iterator[list[str]
         make_directory(os.path.dirname(path))
         outputs.remove_leftovers(os.path.dirname(path))
     beside = [outputs.name_beside(path) for path in paths]
-    partial = [name for name, path in zip(beside, paths, strict=True) if name != path]
+    partial = {name: path for name, path in zip(beside, paths, strict=True) if name != path}
     try:
         with errors.writing(*paths):
             yield beside
             if durable:
                 _flush(partial)
-            for source, target in zip(beside, paths, strict=True):
-                if source in partial:
-                    rename(source, target)
-                    if durable:
-                        _flush([os.path.dirname(target) or "."])
+            for source, target in partial.items():  # atomic if the file system supports it
+                _gfile("rename", source, target, overwrite=True) if is_remote(source) else os.replace(source, target)
+                if durable:
+                    _flush([os.path.dirname(target) or "."])
     finally:
         for name in partial:
             with contextlib.suppress(Exception):  # already renamed, or never created
                 remove(name)
+
+
+@contextlib.contextmanager
+def folder_beside(path: str) -> Iterator[str]:
+    """A context with a new folder for files that are not complete; the folder is removed unless it was renamed.
+
+    It is beside `path`, which is created with its parents; folders of killed processes there are removed.
+    """
+    make_directory(os.path.dirname(path))
+    outputs.remove_leftovers(os.path.dirname(path))
+    beside = outputs.name_beside(path)
+    try:
+        make_directory(beside)
+        yield beside
+    finally:
+        with contextlib.suppress(Exception):  # already renamed, or never created
+            _gfile("rmtree", beside) if is_remote(beside) else shutil.rmtree(beside)
 
 
 def is_utf8(text: str) -> bool:

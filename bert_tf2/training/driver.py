@@ -33,9 +33,9 @@ from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.options import PRECISIONS, TrainingOptions, TrainOptions
 from bert_tf2.training.saver import Best, best_folder, folder_of_weights
 from bert_tf2.training.workers import Team, is_chief
-from bert_tf2.weights import checkpoint, model_folder, sources, task_file
+from bert_tf2.weights import checkpoint, model_folder, task_file
 from bert_tf2.weights.base import Weights
-from bert_tf2.weights.task_file import LabelMap, save_label_map
+from bert_tf2.weights.task_file import LabelMap
 
 Export = Callable[..., str]
 """`bert_tf2.exporting.run.export_model`. Tasks do not import it, because an export may contain any task."""
@@ -111,7 +111,7 @@ class Task(abc.ABC):
 
     def content(self) -> dict[str, Any]:
         """The content of task.json beside the weights."""
-        return task_file.content({}, {}, sources.decisive(self.config))
+        return task_file.content({}, {}, self.config, None)
 
     @abc.abstractmethod
     def outcome(self, global_step: int) -> Outcome:
@@ -204,11 +204,9 @@ def _train(task: Task, team: Team) -> int:
     done = trainer.is_done(options.eval_steps, best.last_step if best else 0) or (best and best.ends_training())
     data = None if done else task.training_data(trainer, team)  # may fail, so output_dir is written only afterwards
     if team.is_chief:
-        content = task.content()
+        beside = model_folder.ModelFiles.of(task.config, task.tokenizer, task.label_map, task.content())
         for folder in [options.output_dir, *([best.folder] if best else [])]:
-            model_folder.write_companions(folder, task.config, task.tokenizer, options.vocab_file, content)
-            if task.label_map:
-                save_label_map(folder, task.label_map)
+            beside.write(folder)
     if data is not None:
         index = data.index
         trainer.train(

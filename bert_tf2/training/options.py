@@ -51,9 +51,9 @@ class ModelOptions(Options):
         """Returns the configuration and vocabulary beside the weights, and do_lower_case by this vocabulary."""
         if all(getattr(self, name, "") is not None for name in ("bert_config_file", "vocab_file")):
             return super().from_files()
-        from bert_tf2.weights import sources, text_rules  # late: it needs numpy
+        from bert_tf2.weights import model_folder, text_rules  # late: it needs numpy
 
-        found = sources.files_in_use(getattr(self, "output_dir", None), self.init_checkpoint)
+        found = model_folder.files_in_use(getattr(self, "output_dir", None), self.init_checkpoint)
         taken = {name: path for name, path in found.items() if getattr(self, name, "") is None}
         if "vocab_file" in taken and self.do_lower_case is None:
             taken["do_lower_case"], is_stated = text_rules.find_case(taken["vocab_file"])

@@ -27,7 +27,7 @@ from bert_tf2.training.options import OTHER_DROPOUT, OTHER_SCHEDULE, TrainOption
 from bert_tf2.training.workers import in_thread
 from bert_tf2.weights import checkpoint
 
-# The fields of the model's configuration that decide training alone, so `weights.sources` does not compare them.
+# The fields of the model's configuration that decide training alone, so `weights.model_folder` does not compare them.
 _OF_MODEL = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 _CHECKSUM = "crc32c"  # the key of the checksum in these files
 _OTHER_RECORDS = "the order changes; in this epoch, some records may be read twice and others not at all"

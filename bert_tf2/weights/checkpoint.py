@@ -16,7 +16,7 @@ from bert_tf2 import heads, modeling
 from bert_tf2.config import BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.weights import names, sources
+from bert_tf2.weights import model_folder, names, sources
 from bert_tf2.weights.base import Weights, check_finite
 from bert_tf2.weights.bundle import Checkpoint, CheckpointFolder, has_checkpoints, latest_checkpoint, recover, save
 from bert_tf2.weights.names import tf1_variables
@@ -59,7 +59,7 @@ def initialize(model: keras.Model, init_checkpoint: str | Weights) -> str:
     variables = tf1_variables(model)
     fresh = [name for name in variables if name not in source.shapes]
     sources.check_fit(source, _shapes(variables))
-    for sentence in sources.check_config(source, model.config):
+    for sentence in model_folder.check_config(source, model.config):
         logging.warning("%s", sentence)
     for remark in source.remarks:
         logging.info("%s: %s", source.path, remark)
@@ -96,7 +96,7 @@ def restore(
     advice = "It belongs to another model or task: use another output_dir, or the configuration it was made with"
     sources.refuse(source, problems, advice)
     if config is not None:
-        sources.check_config(source, config)
+        model_folder.check_config(source, config)
     for name, variable in variables.items():
         variable.assign(source.get(name))
     return source.global_step

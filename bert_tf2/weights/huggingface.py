@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,11 +18,14 @@ from bert_tf2 import tokenization
 from bert_tf2.config import HUGGINGFACE_DEFAULTS, LEARNED_POSITIONS, BertConfig, architecture_of
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.weights import names, tensor_files, text_rules
+from bert_tf2.weights import names, task_file, tensor_files, text_rules
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Place, Weights
 from bert_tf2.weights.task_file import ACTIVATIONS, TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
 
-_CONFIGS = ("config.json", CONFIG_FILE)  # early releases have the second name
+if TYPE_CHECKING:
+    from bert_tf2.weights.model_folder import ModelFiles
+
+CONFIGS = ("config.json", CONFIG_FILE)  # early releases have the second name
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """The files of weights, in the order in which transformers searches for them."""
 
@@ -77,8 +80,8 @@ class HuggingFaceFolder(Weights):
         if files.is_remote(path):
             raise UserError(f"{path}: this layout is read from local folders only; copy it to one")
         folder = self.folder or "."
-        there = filter(None, (files.companion(folder, name) for name in _CONFIGS))
-        self.config_file = next(there, os.path.join(folder, _CONFIGS[0]))
+        there = filter(None, (files.companion(folder, name) for name in CONFIGS))
+        self.config_file = next(there, os.path.join(folder, CONFIGS[0]))
         self._values = files.read_json(self.config_file)
         try:
             self.config = BertConfig.from_huggingface(self._values)
@@ -222,15 +225,7 @@ class HuggingFaceFolder(Weights):
 
 
 def write_folder(
-    folder: str,
-    shapes: Mapping[str, Sequence[int]],
-    arrays: Iterable[tuple[str, np.ndarray]],
-    config: BertConfig,
-    *,
-    vocabulary: Sequence[str] | None = None,
-    do_lower_case: bool = True,
-    rules: Mapping[str, Any] | None = None,
-    labels: LabelMap | None = None,
+    folder: str, shapes: Mapping[str, Sequence[int]], arrays: Iterable[tuple[str, np.ndarray]], beside: ModelFiles
 ) -> list[str]:
     """Writes a folder that `transformers` loads without missing or unexpected weights, completely or not at all.
 
@@ -241,8 +236,9 @@ def write_folder(
       folder: existing files of the written names are replaced.
       shapes: reference name -> sizes of each variable. Variables that are not BERT's are ignored.
       arrays: reference name and array of each variable, in the order of `names`. One array is in memory at a time.
-      vocabulary, do_lower_case, rules: of the tokenizer, see FullTokenizer.
+      beside: the content of config.json, tokenizer_config.json, vocab.txt and task.json.
     """
+    config, labels = beside.config, beside.labels
     heads = {head for head, rows in names.HEADS.items() if {row.reference for row in rows} <= {*shapes}}
     of = (None, labels.labeled if labels else "texts")
     architecture, there = next(
@@ -253,10 +249,11 @@ def write_folder(
     wanted = names.shapes_of(rows, config, names.num_labels(shapes))
     if problems := [*names.misfits(wanted, shapes, lambda name: True)]:
         raise UserError(f"these weights do not make a {architecture}: {and_more(problems, 3, '; ')}")
-    texts = {"config.json": _text(config_content(architecture, config, vocabulary, labels, names.num_labels(shapes)))}
-    if vocabulary is not None:
-        texts["tokenizer_config.json"] = _text(_tokenizer_content(config, vocabulary, do_lower_case, rules or {}))
-        texts[VOCABULARY_FILE] = "".join(f"{entry}\n" for entry in vocabulary)
+    count = names.num_labels(shapes)
+    texts = {"config.json": _text(config_content(architecture, config, beside.vocabulary, labels, count))}
+    if beside.vocabulary is not None:
+        texts["tokenizer_config.json"] = _text(_tokenizer_content(beside))
+    texts |= {name: text for name, text in beside.texts().items() if name in (VOCABULARY_FILE, task_file.NAME)}
     prefix = "" if there.heads else "bert."  # a BertModel's names lack this prefix
     theirs = {row.reference: row.huggingface.removeprefix(prefix) for row in rows}
     sizes = {other: [*shapes[name]][:: -1 if names.is_transposed(name) else 1] for name, other in theirs.items()}
@@ -315,18 +312,17 @@ def config_content(
     return content | ({"problem_type": problem_type} if problem_type else {})
 
 
-def _tokenizer_content(
-    config: BertConfig, vocabulary: Sequence[str], do_lower_case: bool, rules: Mapping[str, Any]
-) -> dict[str, Any]:
+def _tokenizer_content(beside: ModelFiles) -> dict[str, Any]:
+    rules = beside.rules
     special = {f"{name}_token": f"[{name.upper()}]" for name in ("cls", "mask", "pad", "sep", "unk")}
     exactly = {"special": True, **dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)}
-    ids = {entry.strip(): index for index, entry in enumerate(vocabulary)}
+    ids = {entry.strip(): index for index, entry in enumerate(beside.vocabulary)}
     kept = {str(ids[token]): {"content": token, **exactly} for token in rules.get("never_split", ())}
     return {
         **special,
         **({"added_tokens_decoder": kept} if kept else {}),
-        "do_lower_case": do_lower_case,
-        "model_max_length": config.max_position_embeddings,
+        "do_lower_case": beside.lowers_case,
+        "model_max_length": beside.config.max_position_embeddings,
         "strip_accents": rules.get("strip_accents"),
         "tokenize_chinese_chars": rules.get("tokenize_chinese_chars", True),
         "tokenizer_class": "BertTokenizer",

@@ -6,12 +6,11 @@ Keras' safe mode creates only objects of Keras and of the models here, and execu
 from __future__ import annotations
 
 import os
-import shutil
 import zipfile
 
 import numpy as np
 
-from bert_tf2.support import errors, files, outputs
+from bert_tf2.support import errors, files
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.process import load_tensorflow
 from bert_tf2.weights import names
@@ -82,13 +81,7 @@ class KerasFile(Weights):
 
 def write(path: str, model) -> None:
     """Writes a BertModel, or a model of heads, to a local path that ends in .keras, completely or not at all."""
-    with files.complete_or_absent(path) as (beside,):
-        # Keras requires a name with this ending. If this process is killed, the next run removes the folder.
-        folder = outputs.name_beside(f"{path}.folder")
-        made = os.path.join(folder, f"model{ENDING}")
-        try:
-            os.makedirs(folder, exist_ok=True)
-            model.save(made)
-            os.replace(made, beside)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    with files.complete_or_absent(path) as (beside,), files.folder_beside(f"{path}.folder") as folder:
+        made = os.path.join(folder, f"model{ENDING}")  # Keras requires a name with this ending
+        model.save(made)
+        os.replace(made, beside)

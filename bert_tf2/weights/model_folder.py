@@ -1,37 +1,134 @@
-"""The files beside the weights of a model, and the checks before files are written into a folder.
+"""The files beside the weights of a model: found, compared with the arguments of a call, and written.
 
-A training run writes bert_config.json, vocab.txt, tokenization.json and task.json beside its checkpoints
-(`write_companions`); a model in Python writes a checkpoint with the same files (`save`). Both refuse a folder that
-holds anything else, and only one process writes into a folder at a time (`output_lock`).
+The number of attention heads and the activation function do not affect any shape. With a wrong value the weights
+silently compute something else. Files beside the weights state these settings, and how text was split in training:
+
+    bert_config.json, config.json                       the configuration
+    vocab.txt, tokenization.json, tokenizer*.json       see `text_rules`
+    label_map.json, task.json                           see `task_file`
+
+Scripts use these files unless other files are given, and all code that loads weights compares its arguments with them.
+All code that saves a model writes them (`ModelFiles`), and refuses a folder that holds anything else. Only one process
+writes into a folder at a time (`output_lock`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bert_tf2 import tokenization
-from bert_tf2.config import DECISIVE, BertConfig, config_value, decisive_differences
+from absl import logging
+
+from bert_tf2.config import SHOWN_BY_SHAPES, BertConfig, config_value, decisive_differences, not_in_shapes
 from bert_tf2.support import files, output_lock
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import bundle, names, task_file
-from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE
+from bert_tf2.tokenization import FullTokenizer
+from bert_tf2.weights import bundle, huggingface, names, task_file
+from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
 from bert_tf2.weights.sources import WEIGHTS
-from bert_tf2.weights.task_file import LABEL_MAP_FILE, LabelMap, save_label_map
-from bert_tf2.weights.text_rules import TOKENIZATION_FILE, entries_of, record_of
+from bert_tf2.weights.task_file import LABEL_MAP_FILE, LabelMap
+from bert_tf2.weights.text_rules import TOKENIZATION_FILE, entries_of, is_cased, record_of
 
 if TYPE_CHECKING:
-    import tensorflow as tf
+    import keras
 
 _OF_TRAINING = re.compile(r"model\.ckpt-\d+\.training\.json|measure\.json")  # see training.saver
 
 
+# Finding
+
+
+def model_files(path: str) -> dict[str, str]:
+    """Returns the configuration and the vocabulary in a folder, or beside weights, by the names of their flags."""
+    folder = path if files.is_directory(path) else os.path.dirname(path)
+    configs = huggingface.CONFIGS if huggingface.recognizes(path) else reversed(huggingface.CONFIGS)
+    found = {
+        "bert_config_file": next(filter(None, (files.companion(folder, name) for name in configs)), None),
+        "vocab_file": files.companion(folder, VOCABULARY_FILE),
+    }
+    return {flag: path for flag, path in found.items() if path}
+
+
+def files_in_use(output_dir: str | None, init_checkpoint: str | None) -> dict[str, str]:
+    """Returns model_files of checkpoint.weights_in_use; files that output_dir lacks are taken from init_checkpoint.
+
+    The weights in output_dir need not be readable, because settings are resolved before a run repairs its folder.
+    """
+    found = model_files(init_checkpoint) if init_checkpoint else {}
+    return {**found, **(model_files(output_dir) if output_dir and bundle.has_checkpoints(output_dir) else {})}
+
+
+def stated_config(source: Weights) -> tuple[BertConfig, str] | None:
+    """Returns the configuration in or beside the weights, and the file that contains it; None if it is missing."""
+    if source.config is not None:
+        return source.config, source.config_file or source.path
+    path = model_files(source.path).get("bert_config_file")
+    if path is None:
+        return None
+    config = BertConfig.from_json_file(path)
+    task_file.check(path, not_in_shapes(config))
+    return config, path
+
+
+def find_config(source: Weights, bert_config_file: str | os.PathLike[str] | None) -> BertConfig:
+    """Returns the configuration in a given file, or in or beside the weights. Raises UserError if it is missing."""
+    if bert_config_file is not None:
+        return BertConfig.from_json_file(os.fspath(bert_config_file))
+    if found := stated_config(source):
+        return found[0]
+    raise UserError(
+        f"{source.path}: no configuration is found beside the weights ({CONFIG_FILE} or config.json); give its path as"
+        " bert_config_file"
+    )
+
+
+# Comparing
+
+
+def check_config(source: Weights, config: BertConfig) -> list[str]:
+    """Compares a configuration with the weights' configuration, in the fields that no shape shows.
+
+    Returns messages about differences that may be intentional: fewer layers, or one of Weights.other_activations.
+    Raises UserError for other differences.
+    """
+    stated, path = stated_config(source) or (config, "")
+    remarks = []
+    for name in decisive_differences(stated, config):
+        then, now = config_value(stated, name), config_value(config, name)
+        said = f"{path}: states {name} {then} for the weights {source.path}, the configuration in use says {now}"
+        if name == "num_hidden_layers" and now < then:  # with more layers, weights would be missing
+            remarks.append(f"{said}: only the first layers are used.")
+        elif name == "hidden_act" and now in source.other_activations:
+            remarks.append(f"{said}: the outputs differ, and it is not certain which activation is right.")
+        elif name not in SHOWN_BY_SHAPES:
+            remedy = f"give --bert_config_file={path}" if path.endswith(".json") else "correct --bert_config_file"
+            raise UserError(f"{said}, so the outputs would be wrong; {remedy}")
+    return remarks
+
+
+def check_task(source: Weights, task: Mapping[str, str | bool], flag: str, other_task: bool = False) -> None:
+    """Compares the task of fine-tuned weights, which task.json states, with the task for which they are used.
+
+    `task`: the key "task" with its name, and facts about its data. `flag`: the flag that names the weights. Raises
+    UserError if they differ; with `other_task`, logs a warning instead.
+    """
+    stated = task_file.read(source.folder)
+    if not (different := [name for name in task if stated.get(name, task[name]) != task[name]]):
+        return
+    then, now = (", ".join(f"{name} {json.dumps(facts[name])}" for name in different) for facts in (stated, task))
+    path = os.path.join(source.folder, task_file.NAME)
+    problem = f"{path}: the weights {source.path} were fine-tuned for {then}, and this call is for {now}"
+    if not other_task:
+        raise UserError(f"{problem}; give another {flag}, or --other_task if this is intended")
+    logging.warning("%s", problem)
+
+
 def check_output_dir(output_dir: str, config: BertConfig, vocab_file: str | None) -> None:
-    """Raises UserError, before a training run, if `write_companions` would replace files of another model."""
+    """Raises UserError, before a training run, if `ModelFiles.write` would replace files of another model."""
     problem = "and would take its place there; give another --output_dir, or move the file away"
     path = os.path.join(output_dir, VOCABULARY_FILE)
     if vocab_file and files.exists(path) and entries_of(path) != entries_of(vocab_file):
@@ -45,71 +142,105 @@ def check_output_dir(output_dir: str, config: BertConfig, vocab_file: str | None
         raise UserError(f"{path}: {said}, {problem}")
 
 
-def write_companions(
-    folder: str,
-    config: BertConfig,
-    tokenizer: tokenization.FullTokenizer | None = None,
-    vocab_file: str | None = None,
-    task: Mapping[str, Any] | None = None,
-) -> None:
-    """Writes bert_config.json, vocab.txt, tokenization.json and task.json beside the checkpoints of a training run.
+# Writing
 
-    Files with the same meaning are kept. Give both `tokenizer` and `vocab_file`, or neither. `task`: see
-    task_file.content.
-    """
-    path = os.path.join(folder, CONFIG_FILE)
-    if not files.exists(path) or decisive_differences(BertConfig.from_json_file(path), config):
-        files.write_text(path, config.to_json_string())
-    if tokenizer is not None:
-        beside = os.path.join(folder, VOCABULARY_FILE)
-        if not files.exists(beside) or entries_of(beside) != tokenizer.entries:
-            files.write_text(beside, files.read_text(vocab_file))
-        record = record_of(tokenizer.basic_tokenizer.do_lower_case, tokenizer.rules)
-        files.write_text(os.path.join(folder, TOKENIZATION_FILE), record)
-    if task is not None:
-        files.write_json(os.path.join(folder, task_file.NAME), task)
+
+@dataclasses.dataclass(frozen=True)
+class ModelFiles:
+    """The content of the files beside the weights of a model."""
+
+    config: BertConfig
+    vocabulary: Sequence[str] | None = None  # the entries; None if they are unknown
+    do_lower_case: bool | None = None  # None if neither a user nor a file states the case
+    rules: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # see FullTokenizer
+    labels: LabelMap | None = None
+    task: Mapping[str, Any] | None = None  # see task_file.content
+
+    @classmethod
+    def of(
+        cls,
+        config: BertConfig,
+        tokenizer: FullTokenizer | None,
+        labels: LabelMap | None,
+        task: Mapping[str, Any] | None,
+    ) -> ModelFiles:
+        text = (tokenizer.entries, tokenizer.basic_tokenizer.do_lower_case, tokenizer.rules) if tokenizer else ()
+        return cls(config, *text, labels=labels, task=task)
+
+    @property
+    def lowers_case(self) -> bool:
+        """Whether text is lower-cased: as stated, or else as the vocabulary suggests."""
+        if self.do_lower_case is not None or self.vocabulary is None:
+            return self.do_lower_case is not False
+        return not is_cased([entry.strip() for entry in self.vocabulary])
+
+    def texts(self) -> dict[str, str]:
+        """Returns the text of each file, by its name."""
+        texts = {CONFIG_FILE: self.config.to_json_string()}
+        if self.vocabulary is not None:
+            texts[VOCABULARY_FILE] = "".join(f"{entry}\n" for entry in self.vocabulary)
+        if self.do_lower_case is not None or self.rules:  # a recorded guess would later look like a fact
+            texts[TOKENIZATION_FILE] = record_of(self.do_lower_case, self.rules)
+        if self.labels:
+            texts[LABEL_MAP_FILE] = self.labels.to_json_string()
+        if self.task:
+            texts[task_file.NAME] = files.json_text(self.task)
+        return texts
+
+    def fits(self, path: str) -> bool:
+        """Whether an existing file, which has the name of a file beside weights, belongs to this model, too."""
+        name = os.path.basename(path)
+        if name == CONFIG_FILE:
+            return not decisive_differences(BertConfig.from_json_file(path), self.config)
+        if name == VOCABULARY_FILE:
+            return entries_of(path) == [entry.strip() for entry in self.vocabulary or ()]
+        if name == TOKENIZATION_FILE:
+            return files.read_json(path) == json.loads(record_of(self.do_lower_case, self.rules))
+        if name == LABEL_MAP_FILE:
+            return task_file.read_label_map(path) == self.labels
+        return _purpose(files.read_json(path)) == _purpose(self.task or {})
+
+    def write(self, folder: str) -> None:
+        """Writes the files. A configuration and a vocabulary that fit may be a user's own, and are kept."""
+        for name, text in self.texts().items():
+            path = os.path.join(folder, name)
+            if name not in (CONFIG_FILE, VOCABULARY_FILE) or not files.exists(path) or not self.fits(path):
+                files.write_text(path, text)
+
+
+def _purpose(task: Mapping[str, Any]) -> dict[str, Any]:
+    """The purpose of a model in a task.json: its content without the settings, which another `fit` may change."""
+    return {name: value for name, value in task.items() if name not in (task_file.SETTINGS, task_file.MADE_WITH)}
 
 
 def save(
     folder: str,
-    variables: Mapping[str, tf.Variable],
+    model: keras.Model,
     step: int,
-    config: BertConfig,
-    tokenizer: tokenization.FullTokenizer,
-    label_map: LabelMap | None = None,
-    task: Mapping[str, Any] | None = None,
+    tokenizer: FullTokenizer,
+    labels: LabelMap | None,
+    task: Mapping[str, Any] | None,
 ) -> None:
     """Writes a checkpoint of a model, with the files that scripts and `load` need; `task`: see task_file.content.
 
     The folder may hold an earlier checkpoint of the same model with the same task and labels. Raises UserError if it
     holds other weights or a training run's checkpoints, or if another process writes there.
     """
+    variables, beside = names.tf1_variables(model), ModelFiles.of(model.config, tokenizer, labels, task)
+    shapes = {name: [*variable.shape] for name, variable in variables.items()}
     files.make_directory(folder)
     bundle.recover(folder)  # an earlier process may have been killed before it wrote the file that names its checkpoint
     with output_lock.locked(folder):
-        for problem in _of_another_model(folder, variables, config, tokenizer, label_map, task):
+        for problem in _of_another_model(folder, shapes, beside):
             raise UserError(f"{folder}: {problem}; give the name of another folder")
-        with tempfile.TemporaryDirectory() as beside:
-            vocab_file = os.path.join(beside, VOCABULARY_FILE)
-            files.write_text(vocab_file, "".join(f"{entry}\n" for entry in tokenizer.entries))
-            write_companions(folder, config, tokenizer, vocab_file, task)
-        if label_map:
-            save_label_map(folder, label_map)
+        beside.write(folder)
         bundle.CheckpointFolder(folder).save(variables, step)
 
 
-def _of_another_model(
-    folder: str,
-    variables: Mapping[str, tf.Variable],
-    config: BertConfig,
-    tokenizer: tokenization.FullTokenizer,
-    label_map: LabelMap | None,
-    task: Mapping[str, Any] | None,
-) -> Iterator[str]:
+def _of_another_model(folder: str, shapes: Mapping[str, list[int]], beside: ModelFiles) -> Iterator[str]:
     """Yields a phrase for each file of a folder which shows that the folder is not an earlier copy of the model."""
-    present = files.list_directory(folder)
     newest = bundle.latest_checkpoint(folder)
-    for name in present:
+    for name in files.list_directory(folder):
         if _OF_TRAINING.fullmatch(name):
             yield f"holds a training ({name}), whose checkpoints and files must not change"
         elif WEIGHTS.fullmatch(name) and not (newest and bundle.is_of_training(name)):
@@ -118,26 +249,8 @@ def _of_another_model(
         there = bundle.Checkpoint(newest).shapes
         if any(map(names.is_optimizer_state, there.keys() - {names.GLOBAL_STEP})):
             yield f"holds a training ({os.path.basename(newest)} has the optimizer's state), which must not change"
-        shapes = {name: [*variable.shape] for name, variable in variables.items()}
         if {name: shape for name, shape in there.items() if name != names.GLOBAL_STEP} != shapes:
             yield f"holds another model ({os.path.basename(newest)} has other variables)"
-    rules = record_of(tokenizer.basic_tokenizer.do_lower_case, tokenizer.rules)
-    compared: dict[str, tuple[Any, Callable[[str], Any]]] = {  # file -> the content for this model, and the reader
-        CONFIG_FILE: (_decisive(config), lambda path: _decisive(BertConfig.from_json_file(path))),
-        VOCABULARY_FILE: (tokenizer.entries, entries_of),
-        TOKENIZATION_FILE: (json.loads(rules), files.read_json),
-        LABEL_MAP_FILE: (label_map, task_file.read_label_map),
-        task_file.NAME: (_purpose(task or {}), lambda path: _purpose(files.read_json(path))),
-    }
-    for name, (ours, read) in compared.items():
-        if (path := files.companion(folder, name)) and read(path) != ours:
+    for name in (CONFIG_FILE, VOCABULARY_FILE, TOKENIZATION_FILE, LABEL_MAP_FILE, task_file.NAME):
+        if (path := files.companion(folder, name)) and not beside.fits(path):
             yield f"holds another model, or a model for another task ({name} differs)"
-
-
-def _decisive(config: BertConfig) -> dict[str, Any]:
-    return {name: config_value(config, name) for name in DECISIVE}
-
-
-def _purpose(task: Mapping[str, Any]) -> dict[str, Any]:
-    """The purpose of a model in a task.json: its content without the settings, which another `fit` may change."""
-    return {name: value for name, value in task.items() if name not in (task_file.SETTINGS, task_file.MADE_WITH)}

@@ -5,6 +5,9 @@ from __future__ import annotations
 from bert_tf2.config import ACTIVATIONS
 from bert_tf2.support.settings import CONVERSION, MODEL, TO_DO, Options, options, setting
 
+# The files of weights that a conversion writes, and the configuration of transformers.
+_WRITTEN = ("bert_model.ckpt.*", "config.json", "model.safetensors", "bert_model.keras")
+
 
 @options
 class ConversionOptions(Options):
@@ -37,9 +40,12 @@ class ConversionOptions(Options):
     hidden_act: str | None = setting(
         "Write this activation in place of the input's activation.", None, group=MODEL, choices=ACTIVATIONS
     )
-    extend_vocab: str | None = setting("File with new vocabulary entries, one per line.", None, group=MODEL)
+    extend_vocab: str | None = setting("File with new vocabulary entries, one per line.", None, group=MODEL, reads=True)
     never_split: str | None = setting(
-        "File with tokens that stay whole wherever a text has them, such as [E1], one per line.", None, group=MODEL
+        "File with tokens that stay whole wherever a text has them, such as [E1], one per line.",
+        None,
+        group=MODEL,
+        reads=True,
     )
     extend_positions: int | None = setting(
         "Make the table of positions this long, with copies of its rows; train the model on longer texts then.",
@@ -47,6 +53,6 @@ class ConversionOptions(Options):
         group=MODEL,
         low=1,
     )
-    output: str | None = setting("Folder to write.", None, group=CONVERSION)
+    output: str | None = setting("Folder to write.", None, group=CONVERSION, writes=_WRITTEN)
     to: str | None = setting("The format to write.", None, group=CONVERSION, choices=("tf1", "hf", "keras"))
     weights_only: bool = setting("Omit the optimizer's slots and the step.", False, group=CONVERSION)

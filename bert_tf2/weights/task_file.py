@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import logging
 
+from bert_tf2.config import BertConfig, not_in_shapes
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.settings import Options, check_type, kept, settings_of
@@ -70,6 +71,11 @@ class LabelMap:
         if doubled := [label for label in self.labels if self.labels.count(label) > 1]:
             raise UserError(f"{where}: {doubled[0]!r} is the name of two outputs; give each a name of its own")
 
+    def to_json_string(self) -> str:
+        """Returns the text of a label_map.json."""
+        content = dataclasses.asdict(self).items()
+        return files.json_text({name: x for name, x in content if x or name not in ("multi_label", "activation")})
+
     def describe(self) -> str:
         if self.regression:
             return "a score"
@@ -82,12 +88,8 @@ def numbered(count: int) -> tuple[str, ...]:
 
 
 def save_label_map(output_dir: str, label_map: LabelMap) -> None:
-    """Writes label_map.json beside the checkpoints, so that prediction needs no training file."""
-    content = dataclasses.asdict(label_map)
-    for name in ("multi_label", "activation"):
-        if not content[name]:
-            del content[name]
-    files.write_json(os.path.join(output_dir, LABEL_MAP_FILE), content)
+    """Writes label_map.json into a folder."""
+    files.write_text(os.path.join(output_dir, LABEL_MAP_FILE), label_map.to_json_string())
 
 
 def read_label_map(path: str) -> LabelMap:
@@ -126,9 +128,16 @@ def label_map_of(source: Weights) -> LabelMap | None:
 # task.json
 
 
-def content(purpose: Mapping[str, Any], kept: Mapping[str, Any], made_with: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of task.json: facts for sources.check_task, settings by their flags' names, and facts for `check`."""
-    return {**purpose, SETTINGS: dict(kept), MADE_WITH: dict(made_with)}
+def content(
+    purpose: Mapping[str, Any], kept: Mapping[str, Any], config: BertConfig, labels: LabelMap | None
+) -> dict[str, Any]:
+    """The content of task.json.
+
+    `purpose`: facts for model_folder.check_task. `kept`: settings by their flags' names. `config` and `labels` become
+    facts for `check`.
+    """
+    made_with = {**not_in_shapes(config), **({"labels": labels.labels} if labels else {})}
+    return {**purpose, SETTINGS: dict(kept), MADE_WITH: made_with}
 
 
 def check(path: str, now: Mapping[str, Any]) -> None:

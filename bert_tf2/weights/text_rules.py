@@ -8,7 +8,6 @@ wrong choice costs accuracy without an error.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tempfile
@@ -60,8 +59,7 @@ class Stated(NamedTuple):
 
 def record_of(do_lower_case: bool | None, rules: Mapping[str, Any]) -> str:
     """Returns the text of a tokenization.json; `rules`: see FullTokenizer. `do_lower_case` None is not written."""
-    content = {**({} if do_lower_case is None else {"do_lower_case": do_lower_case}), **rules}
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    return files.json_text({**({} if do_lower_case is None else {"do_lower_case": do_lower_case}), **rules})
 
 
 def _read_record(path: str) -> Stated:

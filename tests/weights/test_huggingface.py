@@ -29,6 +29,7 @@ from bert_tf2 import modeling
 from bert_tf2.config import BertConfig
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights.huggingface import HuggingFaceFolder, write_folder
+from bert_tf2.weights.model_folder import ModelFiles
 from bert_tf2.weights.task_file import LabelMap
 
 
@@ -94,7 +95,7 @@ def test_the_activation_keeps_its_meaning():
 
 def write(folder, values, config=None, **settings) -> list[str]:
     shapes = {name: [*value.shape] for name, value in values.items()}
-    return write_folder(str(folder), shapes, iter(values.items()), config or small_config(), **settings)
+    return write_folder(str(folder), shapes, iter(values.items()), ModelFiles(config or small_config(), **settings))
 
 
 TEXTS = LabelMap("classification", ("no", "yes", "who knows"), regression=False)
@@ -173,5 +174,5 @@ def test_a_failed_writing_leaves_the_folder_as_it_was(tmp_path):
     write(tmp_path, values)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     shapes = {name: value.shape for name, value in values.items()}
-    refuses("no more", write_folder, str(tmp_path), shapes, failing(), small_config(), vocabulary=["a"])
+    refuses("no more", write_folder, str(tmp_path), shapes, failing(), ModelFiles(small_config(), ["a"]))
     assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}

@@ -23,7 +23,7 @@ from small_models import randomize, tiny_config
 import bert_tf2
 from bert_tf2 import heads, modeling
 from bert_tf2.commands import call
-from bert_tf2.weights import bundle, checkpoint, convert, names, sources, task_file
+from bert_tf2.weights import bundle, checkpoint, convert, model_folder, names, sources, task_file
 from bert_tf2.weights.task_file import LabelMap
 from bert_tf2.weights.tensor_files import TensorFile, write_safetensors
 
@@ -145,7 +145,7 @@ def read_all(path: str) -> None:
     assert source.global_step >= 0
     task_file.label_map_of(source)
     source.vocabulary()
-    sources.stated_config(source)
+    model_folder.stated_config(source)
     "\n".join(convert.listing(path)).encode()
 
 
