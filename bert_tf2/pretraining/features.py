@@ -1,8 +1,7 @@
 """Examples of a corpus as features, as records in TFRecord files, and as text.
 
 `DrawnExamples` draws all examples in a pass over the lengths of the sentences, because they are shuffled before the
-first is written. `batches` then puts the tokens in place, for many examples at a time. A large corpus, or many passes
-over it, has more examples than fit into memory, so most are in a temporary file.
+first is written. `batches` then puts the tokens in place, for many examples at a time.
 
 The functions of the reference's create_pretraining_data.py (`create_training_instances` and others) accept any
 tokenizer, and any generator of random numbers. Their examples equal the examples of the script.
@@ -44,65 +43,40 @@ FEW_DOCUMENTS = "leave empty lines between documents only, or give --objective=m
 
 
 class DrawnExamples:
-    """The examples that an ExampleMaker makes, in this order.
+    """The examples that an ExampleMaker makes, in this order, in a temporary file: many do not fit into memory.
 
     Attributes:
       num_tokens: the number of tokens of all examples, without [CLS] and [SEP].
       num_masked: the number of masked tokens.
     """
 
-    def __init__(
-        self,
-        made: Iterable[Example],
-        options: PretrainingDataOptions,
-        folder: str | None = None,
-        most_bytes: int = 1 << 24,
-    ):
-        """Draws the examples.
-
-        Args:
-          folder: the folder of the temporary file, unless it is remote.
-          most_bytes: the bytes of the examples in memory before they are moved to the file.
-        """
+    def __init__(self, made: Iterable[Example], options: PretrainingDataOptions, folder: str | None = None):
+        """Draws the examples. `folder`: the folder of the temporary file, unless it is remote."""
         self.num_tokens = self.num_masked = self._count = 0
-        self._rows, self._file = bytearray(), None
-        self._folder = None if folder is not None and files.is_remote(folder) else folder
         most = 0 if options.dynamic_masking else options.max_predictions_per_seq
         numbers = {"start_a": "i8", "start_b": "i8", "length_a": "i4", "length_b": "i4", "num_masked": "i4"}
         masks = [(name, "i4", (most,)) for name in ("masked", "replacements")]
         self._row = np.dtype([*numbers.items(), ("random_next", "u1"), *masks])
         pack = struct.Struct(f"=qqiiiB{4 * most}s{4 * most}s").pack  # pads the masks with zeros
-        for start_a, length_a, start_b, length_b, is_random_next, *masks in made:
-            masked, replacements = (array("i", mask).tobytes() for mask in masks)
-            count = len(masks[0])
-            self._rows += pack(start_a, start_b, length_a, length_b, count, is_random_next, masked, replacements)
-            self._count += 1
-            self.num_tokens += length_a + length_b
-            self.num_masked += count
-            if len(self._rows) >= most_bytes:
-                self._store()
+        folder = None if folder is not None and files.is_remote(folder) else folder
+        with errors.writing(folder or tempfile.gettempdir()):
+            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+            for start_a, length_a, start_b, length_b, is_random_next, masked, replacements in made:
+                count, masks = len(masked), (array("i", numbers).tobytes() for numbers in (masked, replacements))
+                self._file.write(pack(start_a, start_b, length_a, length_b, count, is_random_next, *masks))
+                self._count += 1
+                self.num_tokens += length_a + length_b
+                self.num_masked += count
+            self._file.flush()
 
     def __len__(self) -> int:
         return self._count
-
-    def _store(self) -> None:
-        """Moves the examples in memory to the file."""
-        with errors.writing(self._folder or tempfile.gettempdir()):
-            if self._file is None:
-                self._file = tempfile.TemporaryFile(dir=self._folder or None)  # noqa: SIM115
-            self._file.write(self._rows)
-            self._file.flush()
-        self._rows = bytearray()
 
     def rows(self, numbers: Sequence[int]) -> np.ndarray:
         """The examples with these numbers, which count from 0 in the order of drawing: fields of Example.
 
         The additional field `num_masked` is the number of valid values in `masked` and `replacements`.
         """
-        if self._file is None:
-            return np.frombuffer(self._rows, self._row)[np.asarray(numbers)]
-        if self._rows:
-            self._store()
         file, size = self._file.fileno(), self._row.itemsize
         return np.frombuffer(b"".join([os.pread(file, size, size * number) for number in numbers]), self._row)
 
@@ -165,7 +139,7 @@ def _features(
 
 
 def _of_records(features: dict[str, np.ndarray], options: PretrainingDataOptions) -> dict[str, np.ndarray | Ragged]:
-    """The features that records have: those of `records.PRETRAINING` or UNMASKED, or without next sentences."""
+    """The features that records have: as in `records.PRETRAINING` or UNMASKED, or without next sentences."""
     labels = {"next_sentence_labels": features.pop("next_sentence_labels")}
     if options.dynamic_masking:
         tokens, second = (features[name].sum(axis=1, dtype=np.int64) for name in ("input_mask", "segment_ids"))
@@ -191,7 +165,8 @@ def make_files(
     vocab, rng, name = tokenizer.vocab, random.Random(seed), and_more(texts, 3)
     text = corpus.read(texts, tokenizer, options)
     made = ExampleMaker(text, vocab["[MASK]"], [*vocab.values()], options, rng).make_all()
-    drawn = DrawnExamples(made, options, os.path.dirname(output_files[0]) or ".")
+    files.make_directory(folder := os.path.dirname(output_files[0]) or ".")
+    drawn = DrawnExamples(made, options, folder)
     order = array("i", range(len(drawn)))
     shuffle(rng, order)
     unknown = np.count_nonzero(np.asarray(text.tokens) == vocab.get("[UNK]", -1))

@@ -47,13 +47,8 @@ class Shard:
 
     number: int  # counts from 0
     output: str  # the file to write
-    seed: int  # of the random numbers, see `seed_of`
+    seed: int  # of the random numbers
     pieces: tuple[Piece, ...]  # its text
-
-    @property
-    def size(self) -> int:
-        """The bytes of the text."""
-        return sum(piece.stop - piece.start for piece in self.pieces)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,13 +76,9 @@ class Job:
             for source, base in zip(self.sources[first:last], self._bases[first:last], strict=True)
             if source.size and start < stop
         )
-        seed = seed_of(self.options.random_seed, number)
+        # The value of --random_seed for a shard: the first four bytes of the SHA-256 of "SEED,NUMBER", big-endian
+        seed = int.from_bytes(hashlib.sha256(f"{self.options.random_seed},{number}".encode()).digest()[:4], "big")
         return Shard(number, name_of(self.options.output_file, number, len(self)), seed, tuple(pieces))
-
-
-def seed_of(random_seed: int, number: int) -> int:
-    """The value of --random_seed for a shard: the first four bytes of the SHA-256 of "SEED,NUMBER", big-endian."""
-    return int.from_bytes(hashlib.sha256(f"{random_seed},{number}".encode()).digest()[:4], "big")
 
 
 def name_of(output_file: str, number: int | None, count: int) -> str:
@@ -208,15 +199,17 @@ class Result:
 
 def attempt(shard: Shard, job: Job) -> Result:
     """Writes a shard; returns its counts, or the reason why it cannot be written."""
+    counts, error, bug = None, "", ""
     with _collected_log() as messages:
         try:
-            result = Result(counts=make_shard(shard, job))
-        except UserError as error:
-            result = Result(error=placed(str(error), shard.pieces))
-        except Exception as error:
-            line = errors.explain(error)
-            result = Result(error=line) if line else Result(bug="".join(traceback.format_exception(error)))
-    return dataclasses.replace(result, warnings=tuple(placed(line, shard.pieces) for line in messages))
+            counts = make_shard(shard, job)
+        except UserError as problem:
+            error = str(problem)
+        except Exception as problem:
+            error = errors.explain(problem) or ""
+            bug = "" if error else "".join(traceback.format_exception(problem))
+    error, *warnings = (placed(line, shard.pieces) for line in (error, *messages))
+    return Result(counts, error, bug, tuple(warnings))
 
 
 @contextlib.contextmanager

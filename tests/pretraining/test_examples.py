@@ -13,12 +13,11 @@ from unittest import mock
 
 import pytest
 from golden_data import GOLDEN, cases, digest
-from pretraining_text import CORPUS, LETTERS, VOCABULARY, data_options, rows_of
+from pretraining_text import CORPUS, VOCABULARY, data_options, rows_of
 from refused import refuses
 from unmasked_data import make, text
 
 from bert_tf2 import pretraining
-from bert_tf2.data.records import read_all
 from bert_tf2.pretraining import CreatePretrainingDataOptions, PretrainingDataOptions, create_pretraining_data
 from bert_tf2.pretraining.examples import shuffle
 from bert_tf2.tokenization import FullTokenizer
@@ -302,21 +301,3 @@ def test_our_shuffle_is_the_generator_s(seed):
         shuffle(rngs[0], ours)
         rngs[1].shuffle(theirs)
         assert ours == theirs and rngs[0].getstate() == rngs[1].getstate()
-
-
-@pytest.mark.slow
-def test_more_examples_than_are_kept_in_memory(tmp_path, vocab_file):
-    """More than 16 MB are moved to a temporary file. Each document is one example in each pass."""
-    rng = random.Random(3)
-    documents = [" ".join(rng.choices(LETTERS, k=3)) for _ in range(51_000)]
-    (tmp_path / "corpus.txt").write_text("\n\n".join(documents))
-    how = {"objective": "mlm", "short_seq_prob": 0.0, "dupe_factor": 3, "max_seq_length": 6, "masked_lm_prob": 0.4}
-    create_pretraining_data.run(data_options(tmp_path, max_predictions_per_seq=20, **how))
-    found, masked = collections.Counter(), 0
-    for record in read_all([f"{tmp_path}/out"]):
-        ids, used = record.values["input_ids"].copy(), record.values["masked_lm_weights"] > 0
-        ids[record.values["masked_lm_positions"][used]] = record.values["masked_lm_ids"][used]
-        found[" ".join(VOCABULARY[index] for index in ids[1:4].tolist())] += 1
-        masked += int(used.sum())
-    assert found == collections.Counter(documents * 3) and masked == 2 * found.total() > 300_000
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "out", "vocab.txt"]
