@@ -68,8 +68,9 @@ setuptools.setup(
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.23"],  # TensorFlow with NVIDIA's libraries; docs/gpu.md
         "plot": ["matplotlib"],  # plot_training.py, confusion_matrix.png
         "notebooks": ["matplotlib", "notebook"],  # examples/*.ipynb
-        # Needed by tests/test_interop.py and tests/test_benchmarks.py; the CPU build of torch is enough.
-        "interop": ["torch==2.13.0", "transformers", "sentence-transformers", "jax"],
+        # Needed by tests/test_interop.py, test_benchmarks.py and, for the trained weights in antiberty,
+        # test_trained_weights.py; the CPU build of torch is enough.
+        "interop": ["torch==2.13.0", "transformers", "sentence-transformers", "jax", "antiberty==0.1.3"],
         "hub": ["huggingface_hub"],  # weights by their names: --init_checkpoint=google-bert/bert-base-uncased
         "onnx": ["onnx", "onnxruntime", "tokenizers"],  # export_saved_model.py --format=onnx, --quantize=int8
         "openvino": ["openvino>=2026.4"],  # runs the files of export_saved_model.py

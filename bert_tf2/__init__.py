@@ -21,6 +21,8 @@ from bert_tf2.support import lazy
 
 if TYPE_CHECKING:
     from bert_tf2.api.bert import load as load
+    from bert_tf2.api.masked_models import MaskedTextModel as MaskedTextModel
+    from bert_tf2.api.masked_models import masked_lm as masked_lm
     from bert_tf2.api.text_models import TextModel as TextModel
     from bert_tf2.api.text_models import classifier as classifier
     from bert_tf2.api.token_models import SpanTextModel as SpanTextModel
@@ -40,6 +42,7 @@ __version__ = "0.1.0"
 _WITHOUT_TENSORFLOW = {"config": "BertConfig", "tokenization": "FullTokenizer"}
 _NAMES = {
     "api.bert": "load",
+    "api.masked_models": "MaskedTextModel MaskedWordsLoss masked_lm",
     "api.text_models": "TextModel classifier",
     "api.token_models": "SpanTextModel TagModel answerer tagger",
     "exporting.keras_export": "export",

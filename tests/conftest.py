@@ -19,7 +19,7 @@ from command_lines import CommandLines
 pytest_plugins = ("text_fixtures",)
 
 # All of what is in them needs an extra, and has the mark.
-NEED_EXTRAS = ("test_dask_run.py", "test_interop.py", "test_runtimes.py")
+NEED_EXTRAS = ("test_dask_run.py", "test_interop.py", "test_runtimes.py", "test_trained_weights.py")
 
 # Under nohup or in the background of a shell script, these are ignored, also by the scripts that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -172,6 +172,7 @@ def test_words_for_blanks(exported, capsys):
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     bert = bert_tf2.load(made.weights.parent)
     found = bert.fill_mask(sentences, top_k=3)
+    assert bert_tf2.masked_lm(made.weights.parent).fill_mask(sentences, top_k=3) == found
     answers = exporting.load(made.folder)([tuple(text.split(" ||| ")) for text in sentences])
     for text, line, answer, served in zip(sentences, printed, found, answers, strict=True):
         masks = [dataclasses.asdict(mask) for mask in answer.masks]

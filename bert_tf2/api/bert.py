@@ -157,16 +157,8 @@ class Bert:
           UserError: the weights have no masked-LM head, a sentence has no `[MASK]` or too many tokens; or see `embed`.
         """
         predict_masked.check_head(self.path, self._variables)
-        given, alone = rows.texts(texts, pairs=False)
-        answers = predict_masked.predict(
-            self.model,
-            self.tokenizer,
-            given,
-            top_k,
-            max_seq_length=self.config.max_position_embeddings if max_seq_length is None else max_seq_length,
-            batch_size=batch_size,
-        )
-        return next(answers) if alone else list(answers)
+        how = {"max_seq_length": max_seq_length, "batch_size": batch_size}
+        return predict_masked.fill_mask(self.model, self.tokenizer, texts, top_k, **how)
 
     def score(
         self, texts: Text | Iterable[Text], *, batch_size: int = 32, max_seq_length: int | None = None

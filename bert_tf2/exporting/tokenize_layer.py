@@ -81,6 +81,21 @@ class Tokenize(keras.layers.Layer):
         features = {name: tf.pad(getattr(found, name), [[0, 0], [0, missing]]) for name in IDS}
         return features, length > self.max_seq_length
 
+    def in_rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """All tokens of strings [B] in rows of at most max_seq_length ids with [CLS] and [SEP], int32 [R, None].
+
+        A row has tokens of one text. Rows are full, except for the last row of a text.
+        """
+        ids = self._graph.tokenize(tf.reshape(texts, [-1])).ids
+        room, lengths = self.max_seq_length - 2, tf.cast(ids.row_lengths(), tf.int32)  # [B]
+        counts = -(-lengths // room)  # of rows, [B]
+        places = tf.ragged.range(counts).values  # of a row in its text, [R]
+        sizes = tf.minimum(tf.repeat(lengths, counts) - places * room, room)
+        rows = tf.RaggedTensor.from_row_lengths(ids.values, sizes)
+        ends = self.tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+        cls, sep = (tf.fill([tf.size(sizes), 1], token) for token in ends)
+        return tf.concat([cls, rows, sep], axis=1)
+
     def compute_output_spec(self, texts: Any) -> dict[str, keras.KerasTensor]:
         first = texts[0] if isinstance(texts, list | tuple) else texts
         shape = (first.shape[0], self.max_seq_length if self.pad_to_max_length else None)

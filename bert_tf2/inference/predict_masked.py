@@ -24,7 +24,7 @@ from bert_tf2.fast.encoder import accelerated
 from bert_tf2.inference import scoring
 from bert_tf2.inference.blanks import MASK, check_blanks, check_fits, fill, split_segments, tokenize
 from bert_tf2.inference.options import MaskedLMOptions
-from bert_tf2.support import files
+from bert_tf2.support import files, rows
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.settings import check_type
 from bert_tf2.training import forward
@@ -153,6 +153,22 @@ def _nonblank(lines: Iterable[str], name: str) -> Iterator[tuple[str, str]]:
         raise UserError(f"{name}: holds no sentence; give at least one, with {MASK} where a word is to be found")
 
 
+def fill_mask(
+    model: heads.MaskedLMModel,
+    tokenizer: tokenization.FullTokenizer,
+    texts: str | Iterable[str],
+    top_k: int,
+    *,
+    max_seq_length: int | None,
+    batch_size: int,
+) -> Answer | list[Answer]:
+    """`predict` for texts in any container; a single text returns one Answer. The length defaults to the model's."""
+    given, alone = rows.texts(texts, pairs=False)
+    length = model.config.max_position_embeddings if max_seq_length is None else max_seq_length
+    answers = predict(model, tokenizer, given, top_k, max_seq_length=length, batch_size=batch_size)
+    return next(answers) if alone else list(answers)
+
+
 def predict(
     model: heads.PretrainingModel,
     tokenizer: tokenization.FullTokenizer,
@@ -221,8 +237,8 @@ def _answer(
 
     def compute(batch: Sequence[Encoded]) -> Iterator[Answer]:
         found = graph(model, top_k, masked, forward.in_parts(strategy, _features(batch)))
-        for sentence, *rows in zip(batch, *(array.numpy() for array in found), strict=False):
-            yield _describe(sentence, tokenizer, *rows)
+        for sentence, *best in zip(batch, *(array.numpy() for array in found), strict=False):
+            yield _describe(sentence, tokenizer, *best)
 
     answers = forward.in_order(sentences, lambda each: len(each.input_ids), compute, batch_size, read_ahead)
     yield from (answer for _, answer in answers)

@@ -20,6 +20,9 @@ from bert_tf2.data import records
 from bert_tf2.pretraining.examples import KEPT, MASKED, num_to_predict
 from bert_tf2.pretraining.options import PretrainingDataOptions, PretrainingOptions
 
+EVALUATION, TRAINING = 0, 1
+"""The second seed of a Masker: the masks of an evaluation differ from the masks of a training."""
+
 _ORDER, _HOW, _WORD = range(3)  # the purposes
 _STEP = 0x9E3779B97F4A7C15
 _FACTORS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))

@@ -16,8 +16,6 @@ from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.training.forward import explained
 from bert_tf2.training.workers import ALONE, Team
 
-# The purpose of the masks: the second seed of dynamic_masking.Masker.
-_EVALUATION, _TRAINING = 0, 1
 _FILES_TO_CHECK = 100  # a corpus may consist of thousands of remote files
 _FIRST_BYTES = 1 << 16
 
@@ -86,7 +84,7 @@ class Source:
         """The records in the order of the seed, without the `first` examples; with a `share`, only its parts."""
         options = self._options
         order = {"shuffle_seed": options.random_seed, "index": index, "first": first, "share": share}
-        data = self._read(options.train_batch_size, _TRAINING, **order)
+        data = self._read(options.train_batch_size, dynamic_masking.TRAINING, **order)
         parts = options.gradient_accumulation_steps
         return record_order.with_packed_rows(data, parts) if options.pack_rows else data
 
@@ -109,7 +107,7 @@ class Source:
         """The records in order (endless as in the reference, or `once`), and the number of batches that count."""
         options = self._options
         batches_there = -(-self._check_framing() // options.eval_batch_size)
-        data = self._read(options.eval_batch_size, _EVALUATION, repeat=not once)
+        data = self._read(options.eval_batch_size, dynamic_masking.EVALUATION, repeat=not once)
         if not once:
             return data, options.max_eval_steps
         with explained(self.find_fault):
