@@ -7,6 +7,7 @@ commands of IPython, and a kernel would be another large dependency. What a cell
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import pathlib
 import re
@@ -157,10 +158,15 @@ def test_notebooks_are_stored_without_outputs():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "figures"), [("masked_word", 2), ("keras_fit", 1), ("fine_tune", 3)])
+@pytest.mark.parametrize(
+    ("name", "figures"),
+    [("masked_word", 2), ("keras_fit", 1), ("fine_tune", 3), pytest.param("antibodies", 2, marks=pytest.mark.extra)],
+)
 def test_a_notebook(model, tmp_path, monkeypatch, capsys, short_trainings, name, figures):
     """It runs beside the folder of a model, as after `make demo`, and draws."""
     plt = pytest.importorskip("matplotlib.pyplot")
+    if name == "antibodies" and not (importlib.util.find_spec("antiberty") and importlib.util.find_spec("torch")):
+        pytest.skip("antiberty or torch is not installed; make test-extras EXTRA=extra")
     shutil.copytree(model, tmp_path / "demo_output")
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path / "examples")
@@ -175,6 +181,9 @@ def test_a_notebook(model, tmp_path, monkeypatch, capsys, short_trainings, name,
     plt.close("all")
     if name == "fine_tune":
         assert f"accuracy on dev.tsv: {done['scores']['accuracy']:.3f}" in capsys.readouterr().out
+    if name == "antibodies":
+        assert done["right"].mean() > 0.8 and done["after"]["masked_lm_loss"] < done["before"]["masked_lm_loss"] < 0.5
+        assert done["same"] and done["totals"][0] == max(done["totals"])
     if name == "masked_word":
         np.testing.assert_allclose(done["attention_of"](0, done["mask"]).sum(axis=1), [1] * 4, rtol=1e-5)
     if name == "keras_fit":

@@ -1,11 +1,11 @@
-"""`bert_tf2.masked_lm`: a Keras model whose `fit` goes on with the pretraining of masked words on texts of one's own.
+"""`bert_tf2.masked_lm`: a Keras model whose `fit` continues the pretraining of masked words on any texts.
 
     words = bert_tf2.masked_lm("uncased_L-12_H-768_A-12")
     words.fit(texts, epochs=3, validation_split=0.1)
     words.fill_mask("Paris is the [MASK] of France.").filled
     words.save_folder("adapted")        # for load, classifier and the scripts
 
-A text is divided into rows of max_seq_length tokens. Masks follow the rule of `pretraining.masking`.
+A text is divided into rows of max_seq_length tokens. Masks follow the rule of `pretraining.examples`.
 """
 
 from __future__ import annotations
