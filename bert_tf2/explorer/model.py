@@ -25,7 +25,6 @@ from bert_tf2.weights.huggingface import TIED
 Handler = Callable[[dict[str, Any]], Any]
 """Takes the arguments of a request; returns a value that JSON can represent."""
 
-_POSITIONS = "bert/embeddings/position_embeddings"
 _BLOCK = re.compile(r"bert/encoder/layer_(\d+)/")
 
 # A part of a variable's name (the first part that fits) -> the key in code_lines.PLACES of the code that uses it.
@@ -118,7 +117,7 @@ class Explorer:
             "unused": [name for name in saved if name not in variables],
             "optimizer": len(source.shapes) - len(saved),
             "copies": [{"copy": copy, "of": of, "name": by_name[of]} for copy, of in TIED.items() if of in by_name],
-            "positions": cosines(variables[_POSITIONS].numpy()) if _POSITIONS in variables else None,
+            "positions": cosines(variables[names.POSITIONS.reference].numpy()),
         }
 
 

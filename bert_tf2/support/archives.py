@@ -17,7 +17,6 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from typing import BinaryIO
 
 from absl import logging
 
@@ -82,20 +81,16 @@ def _make_copy(path: str, place: str, state: str, is_local: bool) -> None:
 def _download(address: str, target: str) -> None:
     try:
         with urllib.request.urlopen(address, timeout=_SECONDS) as answer, open(target, "wb") as stream:
-            _copy(answer, stream, int(answer.headers.get("Content-Length") or 0))
+            total, done = int(answer.headers.get("Content-Length") or 0), 0
+            with Progress("Downloading", total / 1e6 or None, "MB") as progress:
+                while chunk := answer.read(_CHUNK):
+                    stream.write(chunk)
+                    done += len(chunk)
+                    progress.advance(len(chunk) / 1e6)
+            if done < total:
+                raise ConnectionError(f"the transfer ended after {done} of {total} bytes")
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, ValueError) as error:
         raise UserError(f"{address}: cannot be fetched ({' '.join(str(error).split())}); check the address") from error
-
-
-def _copy(answer: BinaryIO, stream: BinaryIO, total: int) -> None:
-    done = 0
-    with Progress("Downloading", total / 1e6 or None, "MB") as progress:
-        while chunk := answer.read(_CHUNK):
-            stream.write(chunk)
-            done += len(chunk)
-            progress.advance(len(chunk) / 1e6)
-    if done < total:
-        raise ConnectionError(f"the transfer ended after {done} of {total} bytes")
 
 
 def _unpack(path: str, archive: str, folder: str) -> None:

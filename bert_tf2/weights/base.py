@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ml_dtypes  # noqa: F401 - with it, numpy knows bfloat16
@@ -61,6 +61,24 @@ class Weights:
         """Returns one variable in the reference's shape, floats as float32."""
         return as_float32(self._read(name))
 
+    def arrays(self, chosen: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields these variables. Reads all others, too, because damage in one place suggests damage elsewhere.
+
+        Raises UserError if a number of a chosen variable is not finite.
+        """
+        chosen = dict.fromkeys(chosen)
+        for name in [*chosen, *(name for name in self.shapes if name not in chosen)]:
+            value = self.get(name)
+            if name not in chosen:
+                continue
+            is_float = value.dtype.kind not in "iubOSU"
+            if is_float and (bad := value.size - np.count_nonzero(np.isfinite(value))):
+                raise UserError(
+                    f"{self.path}: {bad} of the {value.size} numbers of {name} are NaN or infinite; a model with them"
+                    " answers nothing but NaN. Take an earlier checkpoint of the training run"
+                )
+            yield name, value
+
     def _read(self, name: str) -> np.ndarray:
         """Returns one variable in the reference's shape, in any dtype."""
         raise NotImplementedError
@@ -109,12 +127,3 @@ def bytes_of(value: np.ndarray) -> np.ndarray:
 def as_float32(value: np.ndarray) -> np.ndarray:
     """Casts floats to float32, also bfloat16 (kind "V"); returns integers and strings unchanged."""
     return value.astype(np.float32) if value.dtype.kind in "fV" and value.dtype != np.float32 else value
-
-
-def check_finite(path: str, name: str, value: np.ndarray) -> None:
-    """Raises UserError if a float array contains NaN or infinity."""
-    if value.dtype.kind not in "iubOSU" and (bad := value.size - np.count_nonzero(np.isfinite(value))):
-        raise UserError(
-            f"{path}: {bad} of the {value.size} numbers of {name} are NaN or infinite; a model with them answers"
-            " nothing but NaN. Take an earlier checkpoint of the training run"
-        )

@@ -17,7 +17,7 @@ from bert_tf2.config import BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import model_folder, names, sources
-from bert_tf2.weights.base import Weights, check_finite
+from bert_tf2.weights.base import Weights
 from bert_tf2.weights.bundle import Checkpoint, CheckpointFolder, has_checkpoints, latest_checkpoint, recover, save
 from bert_tf2.weights.names import tf1_variables
 from bert_tf2.weights.sources import open_weights
@@ -63,11 +63,8 @@ def initialize(model: keras.Model, init_checkpoint: str | Weights) -> str:
         logging.warning("%s", sentence)
     for remark in source.remarks:
         logging.info("%s: %s", source.path, remark)
-    for name in source.shapes:
-        value = source.get(name)  # unused variables are read, too, because damage there suggests damage elsewhere
-        if name in variables:
-            check_finite(source.path, name, value)
-            variables[name].assign(value)
+    for name, value in source.arrays(name for name in variables if name in source.shapes):
+        variables[name].assign(value)
     unused = [name for name in names.without_optimizer(source.shapes) if name not in variables]
     fresh_ones, unused_ones = (", ".join(sorted(found)) or "none" for found in (fresh, unused))
     return (

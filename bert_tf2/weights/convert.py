@@ -18,7 +18,7 @@ from bert_tf2.support import files, output_lock
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.process import load_tensorflow
 from bert_tf2.weights import bundle, huggingface, keras_files, model_folder, names, sources, task_file, text_rules
-from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights, check_finite
+from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
 from bert_tf2.weights.model_folder import ModelFiles
 from bert_tf2.weights.new_words import extend, with_more_positions, with_new_words
 from bert_tf2.weights.options import ConversionOptions
@@ -128,16 +128,6 @@ def _weights(source: Weights, beside: ModelFiles) -> list[str]:
     return [row.reference for row in rows if row.reference in source.shapes]
 
 
-def _arrays(source: Weights, chosen: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields these variables. Reads all others, too, because damage in one place suggests damage elsewhere."""
-    chosen = dict.fromkeys(chosen)
-    for name in [*chosen, *(name for name in source.shapes if name not in chosen)]:
-        value = source.get(name)
-        if name in chosen:
-            check_finite(source.path, name, value)
-            yield name, value
-
-
 # Each writes the files, reports the files, and returns the names of the written variables.
 
 
@@ -145,7 +135,7 @@ def _write_tf1(options: ConversionOptions, source: Weights, beside: ModelFiles, 
     prefix, config = os.path.join(options.output, "bert_model.ckpt"), beside.config
     others = [] if options.weights_only else source.dtypes.items()
     chosen = dict.fromkeys([*_weights(source, beside), *(name for name, dtype in others if dtype != "string")])
-    bundle.write(prefix, _arrays(source, chosen))
+    bundle.write(prefix, source.arrays(chosen))
     beside.write(options.output)
     report.append(f"Wrote {prefix}: {len(chosen)} variables.")
     if config.hidden_act == "gelu_erf" or config.layer_norm_eps != LAYER_NORM_EPSILON:
@@ -161,7 +151,7 @@ def _write_huggingface(
     options: ConversionOptions, source: Weights, beside: ModelFiles, report: list[str]
 ) -> Iterable[str]:
     chosen = _weights(source, beside)
-    report += huggingface.write_folder(options.output, source.shapes, _arrays(source, chosen), beside)
+    report += huggingface.write_folder(options.output, source.shapes, source.arrays(chosen), beside)
     return chosen
 
 
@@ -173,7 +163,7 @@ def _write_keras(options: ConversionOptions, source: Weights, beside: ModelFiles
     with layers.initial_weights_from(0):
         model = checkpoint.make_model(source, beside.config, beside.labels)
     variables, path = names.tf1_variables(model), os.path.join(options.output, "bert_model.keras")
-    for name, value in _arrays(source, _weights(source, beside)):
+    for name, value in source.arrays(_weights(source, beside)):
         if name in variables:
             variables[name].assign(value)
     keras_files.write(path, model)

@@ -342,7 +342,7 @@ def load_tokenizer(
     return tokenizer
 
 
-def check_vocabulary(source: Weights, vocab_file: str, ours: Sequence[str] | None = None) -> None:
+def check_vocabulary(source: Weights, vocab_file: str, ours: Sequence[str]) -> None:
     """Raises UserError if a vocabulary, whose entries are `ours`, differs from the vocabulary beside the weights.
 
     Entries may be appended, be missing at the end, or replace [unused] entries, as happens when words are added.
@@ -356,7 +356,7 @@ def check_vocabulary(source: Weights, vocab_file: str, ours: Sequence[str] | Non
         return
     different = [
         (number, there, here)
-        for number, (there, here) in enumerate(zip(theirs, ours or entries_of(vocab_file), strict=False), 1)
+        for number, (there, here) in enumerate(zip(theirs, ours, strict=False), 1)
         if there != here and not there.startswith("[unused") and not here.startswith("[unused")
     ]
     if different:
