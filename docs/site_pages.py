@@ -9,6 +9,8 @@ import json
 import pathlib
 import posixpath
 import re
+import shutil
+import subprocess
 import textwrap
 import urllib.parse
 
@@ -31,6 +33,14 @@ API = {
 _OTHERS = "repository/"  # the folder of the site with files from outside of this folder
 # Words that people search; each must be in a guide.
 SEARCHED = "tfhub", "fp16", "TextVectorization", "class weight", "learning rate", "multi-label", "freeze"
+# Page -> words that people search, which must find this page first; checked where Node is installed (search.js).
+FIRST = {
+    "recipes": "early stopping, overfitting, several seeds, k-fold, hyperparameter search, keras-tuner, optuna, class "
+    "imbalance, mixed precision, csv, excel, pandas, hugging face datasets, wandb, mlflow, freezing, parts of speech",
+    "from_transformers": "TFBertForSequenceClassification, TFBertForMaskedLM, TFAutoModel, pipeline",
+    "from_tutorials": "hub.KerasLayer, classify text with BERT, movie reviews",
+    "pretraining_decisions": "more text, hours, vocabulary size",
+}
 # Interactive Python: an indented block that begins with >>>, with its output. The site shows it in colors.
 _SNIPPET = re.compile(r"(?m)^    >>> .*\n(?:    .*\n)*")
 _COMMENT = re.compile(r"(?s)<!--(?! /?tabs).*?-->")  # may hold snippets that a test needs and a reader does not
@@ -101,8 +111,18 @@ def on_post_build(config) -> None:
     entries = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]
     guides = " ".join(entry["title"] + " " + entry["text"] for entry in entries if entry.get("boost", 1) == 1).lower()
     wrong += [f"no guide has {words}" for words in SEARCHED if words.lower() not in guides]
+    wrong += _not_first(site) if shutil.which("node") else []
     if wrong:
         raise PluginError("; ".join(wrong[:5]))
+
+
+def _not_first(site: pathlib.Path) -> list[str]:
+    """A line for each of the words in FIRST with which the site's search finds another page first."""
+    wanted = [(words, page) for page, listed in FIRST.items() for words in listed.split(", ")]
+    command = ["node", str(ROOT / "docs" / "search.js"), str(site), *(words for words, _ in wanted)]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
+    pairs = zip(wanted, found, strict=True)
+    return [f"{words} finds {first or 'nothing'}" for (words, page), first in pairs if f"{page}.html" not in first]
 
 
 def _resolved(source: str, link: str) -> str:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 import toy_data
 from command_lines import ROOT, SCRIPTS, call, described, environment, without_tensorflow
 from documented import command_line, commands_in, section, shell_lines
@@ -102,15 +103,11 @@ def test_every_script_and_flag_shown_exists():
 # What documents show, run
 
 
+LONG = ("how_bert_works.md", "python.md", "own_data.md", "index.md", "from_transformers.md", "from_tutorials.md")
+
+
 @pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("how_bert_works.md", "python.md", "own_data.md", "index.md")
-        ),
-        *("migrating.md", "tokenization.md"),
-    ],
+    "name", [*(pytest.param(name, marks=pytest.mark.slow) for name in LONG), "migrating.md", "tokenization.md"]
 )
 def test_snippets_print_what_the_document_says(name, monkeypatch):
     monkeypatch.chdir(ROOT)  # they name files of the checkout
@@ -237,6 +234,33 @@ def test_command_lines_work_as_typed(documents, least, tmp_path, command_lines):
         assert "Traceback" not in done.stderr
         ran += 1
     assert ran >= least
+
+
+# docs/recipes.md
+
+
+def recipes() -> list[tuple[str, str]]:
+    """The title and a program of each recipe, beginning with the lines that every program continues."""
+    sections = re.split(r"(?m)^## (.*)$", text_of("docs/recipes.md"))
+    programs = re.compile(r"(?ms)^```python\n(.*?)^```$")
+    (start,) = programs.findall(sections[0])
+    titled = zip(sections[1::2], sections[2::2], strict=True)
+    return [(title, f"{start}\n{program}") for title, text in titled for program in programs.findall(text)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("title", "program"), [pytest.param(*each, id=each[0]) for each in recipes()])
+def test_a_recipe_runs(title, program, tmp_path, monkeypatch):
+    """A program whose library is not installed is skipped."""
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path / "demo_output", "bert_model.ckpt")
+    tf.config.run_functions_eagerly(True)  # to trace a step takes longer than the few steps of a program
+    try:
+        exec(compile(program, title, "exec"), {"__name__": "recipe"})
+    except ModuleNotFoundError as error:
+        pytest.skip(f"needs {error.name}")
+    finally:
+        tf.config.run_functions_eagerly(False)
 
 
 # docs/pretraining_decisions.md

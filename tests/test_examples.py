@@ -85,6 +85,7 @@ SLOW, NUMBER = pytest.mark.slow, r"-?\d\.\d+"
 # The example, its further arguments, and all that it prints.
 PRINTED = [
     ("embed_and_search", ["Where is Tokyo?"], rf"Where is Tokyo\?\n(  {NUMBER}  .+\n){{3}}"),
+    ("probe_layers", [], r" +guess embeddings layer 0\n((word|next|length) .+?(\d+\.\d *){3}\n){3}"),
     ("fill_mask", ["It is [MASK]."], rf"It is \S+\.\n +\S+ {NUMBER}, .*\n"),
     ("look_at_attention", ["It is [MASK] now."], rf"(layer 0, head \d:(.* {NUMBER}){{4}}.*\n){{4}}"),
     ("classify_tsv", [], rf"accuracy on dev.tsv: {NUMBER}; everything is in .*\nid\tlabel\tprobability\ttext\n"
