@@ -8,7 +8,9 @@ const workers = `${site}/assets/javascripts/workers`;
 const code = readFileSync(`${workers}/${readdirSync(workers).find((name) => name.endsWith(".js"))}`, "utf8");
 let handle, answer;
 const worker = {
-  addEventListener: (_, handler) => (handle = handler),
+  addEventListener: (_, handler) => {
+    handle = handler;
+  },
   postMessage: (message) => answer(message),
   location: { href: "http://site/search.js" },
 };
