@@ -11,9 +11,11 @@ import pickle
 
 import numpy as np
 import pytest
+from command_lines import ROOT
 from refused import refuses
 from small_models import LABELS, MAKERS, randomize, small_batch, small_config
 
+import bert_tf2
 from bert_tf2 import modeling
 from bert_tf2.weights import checkpoint, huggingface, tensor_files, text_rules
 from bert_tf2.weights.model_folder import ModelFiles
@@ -165,3 +167,28 @@ def test_the_rules_of_a_tokenizer_in_both_directions(tmp_path, lower, rules):
     assert not (tmp_path / "theirs" / "vocab.txt").exists()
     assert text_rules.vocabulary(str(tmp_path / "theirs")) == entries
     assert text_rules.in_huggingface(str(tmp_path / "theirs"))[1:4] == (lower, rules, "")
+
+
+PIPELINES = {
+    "BertForMaskedLM": ("fill-mask", lambda bert, text: bert.fill_mask(text).masks[0].predictions[0].probability),
+    "BertForSequenceClassification": ("text-classification", lambda bert, text: max(bert.classify(text).values())),
+    "BertForTokenClassification": ("token-classification", lambda bert, text: bert.tag(text)),
+    "BertModel": ("feature-extraction", lambda bert, text: bert.embed(text, pooling="none")),
+}
+
+
+@pytest.mark.parametrize("architecture", PIPELINES)
+def test_the_pipelines_of_the_document(tmp_path, architecture):
+    """The rows of docs/from_transformers.md, each on one folder: labels, probabilities, tags, vectors."""
+    task, here = PIPELINES[architecture]
+    vocabulary = (ROOT / "bert_tf2" / "demo" / "vocab.txt").read_text()
+    (tmp_path / "vocab.txt").write_text(vocabulary)
+    labels = {"id2label": dict(enumerate("abc"))} if "Sequence" in architecture or "Token" in architecture else {}
+    random_model(architecture, vocab_size=vocabulary.count("\n"), **labels).save_pretrained(tmp_path)
+    text = "tokyo is a [MASK] city" if task == "fill-mask" else "tokyo is a large city"
+    there = transformers.pipeline(task, str(tmp_path), device="cpu")(text)
+    found = here(bert_tf2.load(tmp_path), text)
+    if task == "token-classification":
+        assert found == [each["entity"] for each in there]
+    else:
+        np.testing.assert_allclose(found, there[0] if task == "feature-extraction" else there[0]["score"], atol=1e-4)
