@@ -21,6 +21,8 @@ from bert_tf2.support import lazy
 
 if TYPE_CHECKING:
     from bert_tf2.api.bert import load as load
+    from bert_tf2.api.embedders import EmbeddingModel as EmbeddingModel
+    from bert_tf2.api.embedders import embedder as embedder
     from bert_tf2.api.masked_models import MaskedTextModel as MaskedTextModel
     from bert_tf2.api.masked_models import masked_lm as masked_lm
     from bert_tf2.api.text_models import TextModel as TextModel
@@ -42,6 +44,7 @@ __version__ = "0.1.0"
 _WITHOUT_TENSORFLOW = {"config": "BertConfig", "tokenization": "FullTokenizer"}
 _NAMES = {
     "api.bert": "load",
+    "api.embedders": "EmbeddingModel embedder",
     "api.masked_models": "MaskedTextModel MaskedWordsLoss masked_lm",
     "api.text_models": "TextModel classifier",
     "api.token_models": "SpanTextModel TagModel answerer tagger",
@@ -50,7 +53,7 @@ _NAMES = {
     "modeling": "BertModel",
     "training.keras_optimizer": "AdamWeightDecay WarmupAndDecay",
 }
-_HEADS = {"heads": "ClassifierModel MaskedLMModel PretrainingModel SpanModel TaggingModel"}
+_HEADS = {"heads": "ClassifierModel MaskedLMModel PretrainingModel SpanModel TaggingModel VectorModel"}
 _IN_KERAS = {
     name: f"{__name__}.{module}"
     for module, names in (_NAMES | _HEADS).items()

@@ -5,6 +5,7 @@
     ClassifierModel    one label (or number) per example from pooled_output
     SpanModel          the start and the end of an answer, from sequence_output
     TaggingModel       one label per token from sequence_output
+    VectorModel        a vector per text from sequence_output, for `bert_tf2.embedder`
 
 Each model has the same three methods; the training loop uses only these methods and `loss_names`:
     call          features -> logits
@@ -381,6 +382,45 @@ class TaggingModel(_Model):
     def outputs(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns `predictions`, int [B, F]: the label ids with the highest scores."""
         return {"predictions": tf.argmax(self(batch), axis=-1, output_type=tf.int32)}
+
+
+@keras.saving.register_keras_serializable(package="bert_tf2")
+class VectorModel(_Model):
+    """A vector for each text, pooled from the states of its tokens. Its loss compares texts: `losses`."""
+
+    heads = ()
+    uses_pooler = False
+    record_kind = records.CLASSIFICATION
+
+    def __init__(self, config: BertConfig, pooling: str, normalize: bool, has_pooler: bool = True, **kwargs):
+        """`pooling`: "mean", "max" or "cls"; `normalize`: whether vectors get length 1; `has_pooler`: see _Model."""
+        super().__init__(config, **kwargs)
+        self.pooling, self.normalize, self.has_pooler = pooling, normalize, has_pooler
+        self.built = True
+
+    def get_config(self) -> dict:
+        own = {"pooling": self.pooling, "normalize": self.normalize, "has_pooler": self.has_pooler}
+        return {**super().get_config(), **own}
+
+    def call(self, batch: Batch, training: bool = False, dropout_seed: tf.Tensor | None = None) -> tf.Tensor:
+        """-> float32 [B, D]."""
+        ids, mask = batch["input_ids"], batch.get("input_mask")
+        reads = tf.zeros_like(ids[:, :1]) if self.pooling == "cls" else None
+        states = self.encode(batch, training, dropout_seed, reads).sequence_output
+        return pooled_states(states, tf.ones_like(ids) if mask is None else mask, self.pooling, self.normalize)
+
+
+def pooled_states(states: tf.Tensor, mask: tf.Tensor, pooling: str, normalize: bool) -> tf.Tensor:
+    """States of tokens [B, F, D] and their mask [B, F] -> float32 [B, D]; "cls" reads the first state alone."""
+    states, is_token = tf.cast(states, tf.float32), tf.cast(mask, tf.bool)[..., tf.newaxis]
+    if pooling == "cls":
+        vectors = states[:, 0]
+    elif pooling == "max":
+        vectors = tf.reduce_max(tf.where(is_token, states, states.dtype.min), axis=1)
+    else:
+        counts = tf.reduce_sum(tf.cast(is_token, tf.float32), axis=1)
+        vectors = tf.reduce_sum(tf.where(is_token, states, 0.0), axis=1) / counts
+    return tf.math.l2_normalize(vectors, axis=-1, epsilon=1e-24) if normalize else vectors
 
 
 MODELS = (PretrainingModel, SpanModel, ClassifierModel, TaggingModel, MaskedLMModel)

@@ -14,10 +14,11 @@ from absl import logging
 from bert_tf2 import modeling, tokenization
 from bert_tf2.api import targets, text_rows
 from bert_tf2.api.text_parts import path_of, path_of_weights, span_settings
+from bert_tf2.api.vectors import Vectors
 from bert_tf2.config import BertConfig
 from bert_tf2.data.rows import padded
 from bert_tf2.finetuning.options import checked_length
-from bert_tf2.inference import answering, extract_features, predict_masked, scoring
+from bert_tf2.inference import answering, predict_masked, scoring
 from bert_tf2.support import rows
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.rows import Text
@@ -30,7 +31,7 @@ from bert_tf2.weights.base import Weights
 from bert_tf2.weights.task_file import LabelMap, SentenceVectors
 
 
-class Bert:
+class Bert(Vectors):
     """A model with its tokenizer, returned by `load`.
 
     Attributes:
@@ -68,63 +69,6 @@ class Bert:
     def encoder(self) -> modeling.BertModel:
         """The model without its heads: (input_ids, input_mask, token_type_ids), int [B, F] each -> BertOutput."""
         return self.model if isinstance(self.model, modeling.BertModel) else self.model.bert
-
-    def embed(
-        self,
-        texts: Text | Iterable[Text],
-        pooling: str | None = None,
-        *,
-        normalize: bool | None = None,
-        layers: int | Sequence[int] = -1,
-        batch_size: int = 32,
-        max_seq_length: int | None = None,
-        prompt: str | None = None,
-        prompt_name: str | None = None,
-    ) -> np.ndarray | list[np.ndarray]:
-        """Contextual embeddings, as extract_features.py computes them.
-
-        If the weights are a folder of sentence-transformers, its files have the defaults of `pooling`, `normalize`,
-        `max_seq_length` and `prompt_name`.
-
-        Args:
-          texts: N texts, each a string or a tuple of two strings (text_a, text_b); or a single text or tuple.
-          pooling: "mean" (the default) or "max" over all tokens, including [CLS] and [SEP]; "cls" for the first token;
-            "none" for all tokens.
-          normalize: whether each vector gets length 1; not with "none".
-          layers: one or several layers, from 0 to num_hidden_layers - 1; negative numbers count from the end. The
-            states of several layers are concatenated.
-          batch_size: number of texts per batch.
-          max_seq_length: texts are cut to this number of tokens, including [CLS] and [SEP]; defaults to
-            max_position_embeddings.
-          prompt: a text that is put before each text, or before the first text of a pair; "" for no prompt.
-          prompt_name: the name of a prompt in the files of the folder, in place of `prompt`.
-
-        Returns:
-          float32 [N, D] (D is hidden_size times the number of layers). With pooling "none", a list of N arrays
-          [tokens, D]. A single text returns [D] or [tokens, D].
-
-        Raises:
-          UserError: a setting or a text is wrong, or this process is a fork of one that has used TensorFlow.
-        """
-        check_type("normalize", normalize, bool, optional=True)
-        given, alone = rows.texts(texts)
-        said = SentenceVectors() if None not in (pooling, normalize, max_seq_length) else self._sentence_vectors
-        pooling = said.pooling if pooling is None else pooling
-        longest = min(said.max_seq_length or self.config.max_position_embeddings, self.config.max_position_embeddings)
-        vectors = extract_features.embed(
-            self.encoder,
-            self.tokenizer,
-            given,
-            pooling=pooling,
-            layers=layers if isinstance(layers, Iterable) else [layers],
-            max_seq_length=longest if max_seq_length is None else max_seq_length,
-            batch_size=batch_size,
-            prompt=self._prompts.choose(prompt, prompt_name),
-            pools_prompt=self._prompts.are_pooled,
-        )
-        if pooling != "none" and (said.normalize if normalize is None else normalize):
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
-        return vectors[0] if alone else vectors
 
     @functools.cached_property
     def _sentence_vectors(self) -> SentenceVectors:

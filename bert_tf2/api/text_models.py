@@ -448,14 +448,11 @@ class TextModel(keras.Model):
             raise UserError(f"{path}: exists already; give another folder, or remove it")
         files.make_directory(os.path.dirname(path))
         with tempfile.TemporaryDirectory(dir=os.path.dirname(path)) as folder:
-            self.save_folder(os.path.join(folder, "model"))
-            beside = {name: os.path.join(folder, "model", file) for name, file in _FILES.items()}
-            kwargs |= {"format": format.removeprefix("tf_"), "max_seq_length": self.tokenize.max_seq_length, **beside}
+            self.save_folder(weights := os.path.join(folder, "model"))
+            kwargs |= {"init_checkpoint": weights, **sources.model_files(weights), "format": format.removeprefix("tf_")}
+            kwargs["max_seq_length"] = self.tokenize.max_seq_length
             kwargs["do_lower_case"] = self.tokenize.tokenizer.basic_tokenizer.do_lower_case
             os.replace(exporting.export_model(task=self.export_as, export_dir=folder, **kwargs), path)
-
-
-_FILES = {"init_checkpoint": "", "bert_config_file": "bert_config.json", "vocab_file": "vocab.txt"}
 
 
 def classifier(

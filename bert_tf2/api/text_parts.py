@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import sys
 import threading
@@ -58,11 +59,15 @@ class Parts:
         path = path_of_weights("weights", weights, bert_config_file, vocab_file, do_lower_case)
         self.source = checkpoint.open_weights(path)
         self.config = model_folder.find_config(self.source, bert_config_file)
-        tokenizer = text_rules.find_tokenizer(self.source, self.config, vocab_file, do_lower_case)
+        self.tokenizer = text_rules.find_tokenizer(self.source, self.config, vocab_file, do_lower_case)
         longest = self.config.max_position_embeddings
         kept = task_file.settings(self.source.folder, {"max_seq_length": int}).get("max_seq_length")
         length = (kept or min(usual, longest)) if max_seq_length is None else max_seq_length
-        self.tokenize = Tokenize(tokenizer, checked_length(length, longest))
+        self.max_seq_length = checked_length(length, longest)
+
+    @functools.cached_property
+    def tokenize(self) -> Tokenize:
+        return Tokenize(self.tokenizer, self.max_seq_length)
 
     def model(self, kind: type, *settings, seed: int) -> keras.Model:
         """A model of `heads` with the weights."""

@@ -6,13 +6,15 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
+from absl import logging
+
 from bert_tf2.config import BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights import names, sources, task_file, text_rules
 from bert_tf2.weights.base import Weights
-from bert_tf2.weights.task_file import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, read_label_map
+from bert_tf2.weights.task_file import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, SentenceVectors, read_label_map
 
 if TYPE_CHECKING:
     from bert_tf2.exporting.options import ExportOptions
@@ -35,6 +37,7 @@ class Inputs(NamedTuple):
     source: Weights
     tokenizer: FullTokenizer
     labels: LabelMap | None  # None if the model is neither a classifier nor a tagger
+    vectors: SentenceVectors | None = None  # None if the weights are no folder of sentence-transformers
 
 
 def read(options: ExportOptions) -> Inputs:
@@ -60,7 +63,21 @@ def read(options: ExportOptions) -> Inputs:
         )
     rows = [*names.encoder(config.num_hidden_layers, pooler=False), *needed]
     sources.check_fit(source, names.shapes_of(rows, config, labels.num_labels if labels else None))
-    return Inputs(config, length, source, tokenizer, labels)
+    vectors = _find_vectors(source) if options.task == "features" else None
+    if vectors and vectors.max_seq_length and options.max_seq_length is None:
+        length = min(vectors.max_seq_length, config.max_position_embeddings)
+    return Inputs(config, length, source, tokenizer, labels, vectors)
+
+
+def _find_vectors(source: Weights) -> SentenceVectors | None:
+    try:
+        vectors = task_file.read_sentence_vectors(source.folder)
+    except UserError as error:
+        logging.warning("%s; so there will be no output vector", error)
+        return None
+    if vectors and task_file.read_prompts(source.folder).default is not None:
+        logging.warning("%s: has a default prompt, which the export does not put before texts", source.path)
+    return vectors
 
 
 def _find_labels(options: ExportOptions, source: Weights) -> LabelMap:

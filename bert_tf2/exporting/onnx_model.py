@@ -5,7 +5,8 @@ The graph takes int32 `input_ids`, `input_mask` and `segment_ids` [B, F], like s
 standard operators, in the forms that ONNX Runtime fuses: the operators of ONNX Runtime's own domain were no faster
 (docs/serving.md). The graph computes padding, and does not check requests.
 
-    features      sequence_output [B, F, D], mean_pooled [B, D], pooled_output [B, D] if there is a trained pooler
+    features      sequence_output [B, F, D], mean_pooled [B, D], pooled_output [B, D] if there is a trained pooler,
+                  vector [B, D] if the weights are a folder of sentence-transformers
     classifier    probabilities [B, L]; for a regression value [B]
     squad         start_logits, end_logits [B, F]
     ner           label_ids int64 [B, F], -1 at padding, and probability [B, F]
@@ -146,6 +147,13 @@ def build(setting: Setting) -> onnx.ModelProto:
         graph.output("mean_pooled", mean, config.hidden_size)
         if setting.has_pooler:
             graph.output("pooled_output", _pool(graph, encoder, states), config.hidden_size)
+        if how := setting.vectors:
+            pooled = mean if how.pooling == "mean" else graph.Gather(states, 0, axis=1)
+            if how.pooling == "max":
+                of_tokens = graph.Where(graph.Unsqueeze(is_token, [2]), states, float(np.finfo(np.float32).min))
+                pooled = graph.ReduceMax(of_tokens, [1], keepdims=0)
+            length = graph.Max(graph.ReduceL2(pooled, [1], keepdims=1), 1e-12)
+            graph.output("vector", graph.Div(pooled, length) if how.normalize else pooled, config.hidden_size)
         return graph.model()
     head = model.output_layer
     logits = graph.Add(graph.MatMul(states, head.output_weights.numpy().T), head.output_bias)  # [B, F, L]

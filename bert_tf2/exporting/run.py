@@ -66,7 +66,7 @@ def export_model(**settings: Any) -> str:
 
 def _read(options: ExportOptions) -> tuple[Setting, Weights]:
     """Creates the task's model, with its weights."""
-    config, length, source, tokenizer, labels = options.inputs
+    config, length, source, tokenizer, labels, vectors = options.inputs
     options = dataclasses.replace(options, max_seq_length=length)
     with initial_weights_from(0):
         model = _make_model(options, config, labels)
@@ -78,7 +78,7 @@ def _read(options: ExportOptions) -> tuple[Setting, Weights]:
         logging.info("%s: has no pooler, so there will be no output pooled_output", source.path)
     takes_text = options.text_signatures and options.format != "onnx"
     graph = GraphTokenizer(tokenizer, keep_masks=options.task == "masked_lm") if takes_text else None
-    return Setting(options, config, tokenizer, graph, model, labels, has_pooler), source
+    return Setting(options, config, tokenizer, graph, model, labels, has_pooler, vectors), source
 
 
 def _make_model(options: ExportOptions, config: BertConfig, labels: LabelMap | None) -> Any:

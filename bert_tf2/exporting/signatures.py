@@ -26,8 +26,9 @@ from bert_tf2.exporting.folded_encoder import Encoder
 from bert_tf2.exporting.graph_tokenization import GraphTokenizer, Inputs, Pieces
 from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.request_checks import Rows, checked_rows, checked_texts, require_none
+from bert_tf2.heads import pooled_states
 from bert_tf2.tokenization import FullTokenizer
-from bert_tf2.weights.task_file import THRESHOLD, LabelMap
+from bert_tf2.weights.task_file import THRESHOLD, LabelMap, SentenceVectors
 
 Outputs = dict[str, tf.Tensor]
 # The maximum number of windows per text; without it, a request of a megabyte would keep a server busy for minutes.
@@ -45,6 +46,7 @@ class Setting:
     model: Any = None  # a model of `heads` with its weights; a BertModel for the task "features"
     labels: LabelMap | None = None
     has_pooler: bool = False  # whether the weights have a trained pooler
+    vectors: SentenceVectors | None = None  # of a folder of sentence-transformers
 
 
 class Task(tf.Module):
@@ -144,7 +146,8 @@ def _call_with_one_argument(function: Callable) -> Callable:
 class Features(Task):
     """sequence_output [B, F, D], pooled_output [B, D] if there is a trained pooler, mean_pooled [B, D] over all tokens.
 
-    The outputs for texts also have tokens, string [B, F].
+    If the weights are a folder of sentence-transformers, also vector [B, D], as its files state. The outputs for texts
+    also have tokens, string [B, F].
     """
 
     pairs = True
@@ -158,6 +161,8 @@ class Features(Task):
         sequence, pooled = self.encode(rows)
         count = tf.reduce_sum(tf.cast(rows.input_mask, tf.float32), axis=1, keepdims=True)
         outputs = {"sequence_output": sequence, "mean_pooled": tf.reduce_sum(sequence, axis=1) / count}
+        if how := self.setting.vectors:
+            outputs["vector"] = pooled_states(sequence, rows.input_mask, how.pooling, how.normalize)
         return {**outputs, "pooled_output": pooled} if self.setting.has_pooler else outputs
 
     def from_texts(self, **texts: tf.Tensor) -> Outputs:

@@ -13,7 +13,7 @@ from typing import Any
 
 from bert_tf2.support.errors import UserError, and_more
 
-Text = str | tuple[str, str]
+Text = str | tuple[str, ...]  # more than two texts only where a caller allows them
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _READERS = ("to_pylist", "to_list", "tolist")
@@ -84,7 +84,7 @@ def refuse(wrong: Sequence[int], name: str, problem: str, cure: str) -> None:
         raise UserError(f"{name}: {len(wrong)} {problem} (row{'s' * (len(wrong) > 1)} {rows}); {cure}")
 
 
-def texts(given: Any, name: str = "texts", pairs: bool = True) -> tuple[list[Text], bool]:
+def texts(given: Any, name: str = "texts", pairs: bool = True, most: int = 2) -> tuple[list[Text], bool]:
     """Returns the texts, or pairs of texts, of any container, and whether `given` was a single text or pair.
 
     Args:
@@ -92,6 +92,7 @@ def texts(given: Any, name: str = "texts", pairs: bool = True) -> tuple[list[Tex
         two columns; or a tf.data.Dataset or PyDataset, whose batches are read to the end; or an iterator of texts.
       name: the name of the argument, for messages.
       pairs: whether there may be pairs; if not, a tuple is read like a list.
+      most: the maximum number of texts in a row, if there may be pairs.
 
     Raises:
       UserError: a row is missing, or neither a text nor a pair.
@@ -99,26 +100,26 @@ def texts(given: Any, name: str = "texts", pairs: bool = True) -> tuple[list[Tex
     if isinstance(given, str):
         return [given], True
     if is_dataset(given):
-        return [row for batch in batches(given, name) for row in texts(batch, name, pairs)[0]], False
+        return [row for batch in batches(given, name) for row in texts(batch, name, pairs, most)[0]], False
     if isinstance(given, tuple) and pairs:
-        kind = _kind_of_tuple(given, name)
+        kind = _kind_of_tuple(given, name, most)
         if kind == "columns":
-            return _texts([*zip(*_columns([*enumerate(given)], name), strict=True)], name), False
+            return _texts([*zip(*_columns([*enumerate(given)], name), strict=True)], name, most), False
         if kind == "alone":
-            return _texts([given], name), True
+            return _texts([given], name, most), True
     if (found := table(given)) is not None:
-        columns = _columns(found, name) if len(found) <= 1 + pairs else []
+        columns = _columns(found, name) if len(found) <= (most if pairs else 1) else []
         if not columns:
             names = and_more([repr(column) for column, _ in found], 6) or "no columns"
             pair = f", or two columns for pairs: {name}[[..., ...]]" if pairs else ""
             raise UserError(f"{name}: a table with {names}; give its column of texts: {name}[...]{pair}")
-        return _texts(columns[0] if len(columns) == 1 else [*zip(*columns, strict=True)], name), False
+        return _texts(columns[0] if len(columns) == 1 else [*zip(*columns, strict=True)], name, most), False
     rows = values(given, name)
     if not isinstance(given, list | tuple):  # the rows of an array [N, 2] are lists
         rows = [tuple(row) if isinstance(row, list) else row for row in rows]
-    elif len(rows) in (1, 2) and rows and all(getattr(row, "dtype", None) == "string" and row.shape for row in rows):
-        return texts(tuple(rows), name, pairs)  # columns of TensorFlow
-    return _texts(rows, name), False
+    elif 1 <= len(rows) <= most and all(getattr(row, "dtype", None) == "string" and row.shape for row in rows):
+        return texts(tuple(rows), name, pairs, most)  # columns of TensorFlow
+    return _texts(rows, name, most), False
 
 
 def is_dataset(given: Any) -> bool:
@@ -149,43 +150,45 @@ def parts_of(batch: Any) -> tuple:
     return (batch,) if is_x else tuple(batch)
 
 
-def _kind_of_tuple(given: tuple, name: str) -> str:
-    """Whether a tuple is a single text or pair, "alone", has one or two "columns", or is like a list of "rows"."""
-    if not 1 <= len(given) <= 2:
+def _kind_of_tuple(given: tuple, name: str, most: int) -> str:
+    """Whether a tuple is a single text or pair, "alone", has up to `most` "columns", or is like a list of "rows"."""
+    if not 1 <= len(given) <= most:
         return "rows"
     if all(isinstance(part, str | bytes) or getattr(part, "shape", None) == () for part in given):
         return "alone"
     sizes = [len(part) if isinstance(part, tuple) else None for part in given]
     if None in sizes:
         return "rows" if any(isinstance(part, str | bytes | tuple) or is_missing(part) for part in given) else "columns"
-    if len(given) == 2 and sizes[0] == sizes[1] and sizes[0] in (1, 2):
-        raise UserError(f"{name}: two tuples may be two rows, or two columns; give [(a, b), ...] or ([...], [...])")
-    return "columns" if len(given) == 2 and sizes[0] == sizes[1] else "rows"
+    are_alike = len(given) > 1 and len({*sizes}) == 1
+    if are_alike and 1 <= sizes[0] <= most:
+        raise UserError(f"{name}: two tuples or more may be rows, or columns; give [(a, b), ...] or ([...], [...])")
+    return "columns" if are_alike else "rows"
 
 
 def _columns(named: Sequence[tuple[Any, Any]], name: str) -> list[list]:
     columns = [values(column, name) for _, column in named]
-    if len({*map(len, columns)}) > 1:
-        raise UserError(f"{name}: {len(columns[0])} first texts of pairs, but {len(columns[1])} second texts")
+    sizes = [*map(len, columns)]
+    if wrong := [size for size in sizes if size != sizes[0]]:
+        raise UserError(f"{name}: {sizes[0]} first texts of pairs, but {wrong[0]} second texts")
     # A column of TensorFlow or numpy may be [N, 1].
     return [[row[0] if isinstance(row, list) and len(row) == 1 else row for row in column] for column in columns]
 
 
-def _texts(rows: list, name: str) -> list[Text]:
+def _texts(rows: list, name: str, most: int) -> list[Text]:
     """Returns rows as Python's texts and pairs. Raises UserError for a row that is missing or wrong."""
     rows = [tuple(row.tolist()) if hasattr(row, "tolist") and getattr(row, "ndim", 0) == 1 else row for row in rows]
     parts = [row if isinstance(row, tuple) else (row,) for row in rows]
     missing = [number for number, row in enumerate(parts) if any(map(is_missing, row))]
     refuse(missing, name, f"of {len(rows)} texts are missing", "leave these rows out")
-    return [_text(number, row, part) for number, (row, part) in enumerate(zip(rows, parts, strict=True), 1)]
+    return [_text(number, row, part, most) for number, (row, part) in enumerate(zip(rows, parts, strict=True), 1)]
 
 
-def _text(number: int, row: Any, parts: tuple) -> Text:
+def _text(number: int, row: Any, parts: tuple, most: int) -> Text:
     parts = tuple(part.numpy() if hasattr(part, "numpy") else part for part in parts)
     try:
         parts = tuple(part.decode() if isinstance(part, bytes) else part for part in parts)
     except UnicodeDecodeError as error:
         raise UserError(f"text {number}: {row!r:.60} is not UTF-8; read the file in its own encoding") from error
-    if not 1 <= len(parts) <= 2 or not all(isinstance(part, str) for part in parts):
+    if not 1 <= len(parts) <= most or not all(isinstance(part, str) for part in parts):
         raise UserError(f"text {number}: {row!r:.60} is neither a text nor a pair of texts, which is a tuple")
-    return parts if len(parts) == 2 else parts[0]
+    return parts[0] if len(parts) == 1 else parts

@@ -30,7 +30,7 @@ from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights import bundle, huggingface, names, task_file
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
 from bert_tf2.weights.sources import WEIGHTS
-from bert_tf2.weights.task_file import LABEL_MAP_FILE, LabelMap
+from bert_tf2.weights.task_file import LABEL_MAP_FILE, LabelMap, Prompts, SentenceVectors
 from bert_tf2.weights.text_rules import TOKENIZATION_FILE, entries_of, is_cased, record_of
 
 if TYPE_CHECKING:
@@ -235,6 +235,42 @@ def save(
             raise UserError(f"{folder}: {problem}; give the name of another folder")
         beside.write(folder)
         bundle.CheckpointFolder(folder).save(variables, step)
+
+
+def save_vectors(
+    folder: str, model: keras.Model, tokenizer: FullTokenizer, vectors: SentenceVectors, prompts: Prompts
+) -> None:
+    """Writes a folder of sentence-transformers, whose weights are in Hugging Face's layout.
+
+    The folder may hold an earlier copy of the same model. Raises UserError if it holds other weights, or is not local.
+    """
+    if files.is_remote(folder):
+        raise UserError(f"{folder}: this layout is written to local folders only; write it there and copy it")
+    variables, beside = names.tf1_variables(model), ModelFiles.of(model.config, tokenizer, None, None)
+    shapes = {name: [*variable.shape] for name, variable in variables.items()}
+    files.make_directory(folder)
+    with output_lock.locked(folder):
+        if not _is_copy(folder, shapes, beside, vectors):
+            raise UserError(f"{folder}: holds another model; give the name of another folder")
+        for name, content in task_file.sentence_files(vectors, model.config.hidden_size, prompts).items():
+            files.make_directory(os.path.dirname(os.path.join(folder, name)))
+            files.write_json(os.path.join(folder, name), content)
+        arrays = ((name, variable.numpy()) for name, variable in variables.items())
+        huggingface.write_folder(folder, shapes, arrays, beside)
+
+
+def _is_copy(folder: str, shapes: Mapping[str, list[int]], beside: ModelFiles, vectors: SentenceVectors) -> bool:
+    """Whether a folder holds no model, or an earlier copy of the model that `save_vectors` is to write."""
+    present, weights = files.list_directory(folder), huggingface.WEIGHTS[0]
+    others = (CONFIG_FILE, LABEL_MAP_FILE, task_file.NAME, "checkpoint")
+    if any((WEIGHTS.fullmatch(name) and name != weights) or name in others for name in present):
+        return False
+    if weights not in present:
+        return "config.json" not in present
+    there = huggingface.HuggingFaceFolder(folder)
+    same = there.shapes == shapes and not decisive_differences(there.config, beside.config)
+    same = same and there.vocabulary() == [*beside.vocabulary]
+    return same and task_file.read_sentence_vectors(folder) == vectors
 
 
 def _of_another_model(folder: str, shapes: Mapping[str, list[int]], beside: ModelFiles) -> Iterator[str]:

@@ -275,6 +275,24 @@ def read_prompts(folder: str) -> Prompts:
     return Prompts(path, {name: text or "" for name, text in named.items()}, default, are_pooled)
 
 
+def sentence_files(vectors: SentenceVectors, width: int, prompts: Prompts) -> dict[str, Any]:
+    """The files by which sentence-transformers makes vectors of `width` numbers: path beside the weights -> content."""
+    kinds = {"": "Transformer", "1_Pooling": "Pooling", **({"2_Normalize": "Normalize"} if vectors.normalize else {})}
+    steps = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds.items()]
+    modes = {f"pooling_mode_{name}": _POOLINGS[name] == vectors.pooling for name in _POOLINGS if "_" in name}
+    found = {
+        "modules.json": [{"idx": index, "name": str(index), **step} for index, step in enumerate(steps)],
+        "sentence_bert_config.json": {"max_seq_length": vectors.max_seq_length, "do_lower_case": False},
+        "config_sentence_transformers.json": {
+            "prompts": dict(prompts.named),
+            "default_prompt_name": prompts.default,
+            "similarity_fn_name": "cosine",
+        },
+        "1_Pooling/config.json": {"word_embedding_dimension": width, **modes, "include_prompt": prompts.are_pooled},
+    }
+    return {**found, **({"2_Normalize/config.json": {}} if vectors.normalize else {})}
+
+
 def read_sentence_vectors(folder: str) -> SentenceVectors | None:
     """Returns the settings for vectors of a folder of weights, None if sentence-transformers did not write the folder.
 

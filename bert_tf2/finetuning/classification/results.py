@@ -81,7 +81,7 @@ def compute_metrics(
     if not np.isfinite(outputs).all():
         raise UserError("the model's outputs are not finite numbers: its training diverged, try a lower learning rate")
     if task.regression:
-        scores = _correlations(np.asarray(labels, np.float64), outputs.reshape(-1).astype(np.float64))
+        scores = correlations(np.asarray(labels, np.float64), outputs.reshape(-1).astype(np.float64))
     else:
         scores = _class_scores(task, np.asarray(labels, np.int64), outputs, label_list or task.labels)
     wanted = (*task.measures, "per_class", "confusion_matrix")
@@ -111,7 +111,7 @@ def _class_scores(task: Task, labels: np.ndarray, outputs: np.ndarray, names: Se
     return {**found, "confusion_matrix": {"labels": [*names], "rows": matrix.tolist()}}
 
 
-def _correlations(labels: np.ndarray, predictions: np.ndarray) -> Mapping[str, float]:
+def correlations(labels: np.ndarray, predictions: np.ndarray) -> Mapping[str, float]:
     """Both arrays: [n] scores."""
     from scipy import stats
 
