@@ -84,7 +84,7 @@ $(VENV)/dask-installed: $(VENV)/tests-installed
 # Against PyTorch and transformers, which are large; our HLO in JAX and, after `make .venv-accelerators/installed`, in the
 # compilers for TPUs and GPUs; and, after `make .venv-triton/installed`, an export behind Triton.
 interop: $(VENV)/interop-installed
-	$(PYTEST) -m "$(EXTRA)" tests/test_interop.py tests/test_trained_weights.py tests/test_examples.py tests/test_benchmarks.py tests/exporting/test_triton.py
+	$(PYTEST) -m "$(EXTRA)" tests/test_interop.py tests/test_embedders.py tests/test_trained_weights.py tests/test_examples.py tests/test_benchmarks.py tests/exporting/test_triton.py
 
 $(VENV)/interop-installed: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,interop]'

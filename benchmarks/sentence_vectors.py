@@ -77,8 +77,10 @@ def here(options: BenchmarkOptions, rows: list | None, scores: list | None, seed
 
     keras.utils.set_random_seed(seed)
     model = bert_tf2.embedder(start_folder(options), max_seq_length=options.max_seq_length)
-    model.compile(options.learning_rate)
     if rows:
+        steps = -(-len(rows) // options.batch_size)
+        rate = bert_tf2.WarmupAndDecay(options.learning_rate, steps, steps // 10)
+        model.compile(bert_tf2.AdamWeightDecay(rate, bias_correction=True))  # as torch's AdamW
         model.fit(rows, scores, batch_size=options.batch_size, verbose=0)
     return model.embed
 
@@ -86,7 +88,7 @@ def here(options: BenchmarkOptions, rows: list | None, scores: list | None, seed
 def with_sentence_transformers(options: BenchmarkOptions, rows: list | None, scores: list | None, seed: int) -> Any:
     import datasets
     import sentence_transformers as library
-    from sentence_transformers import losses
+    from sentence_transformers.sentence_transformer import losses
 
     model = library.SentenceTransformer(start_folder(options), device="cpu")
     model.max_seq_length = options.max_seq_length

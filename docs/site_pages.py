@@ -22,8 +22,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 # The pages of the Python interface: title -> modules, in the order in which one reads them.
 API = {
-    "Loading": ["api.bert"],
-    "Texts into Keras": ["api.text_models", "api.token_models", "api.masked_models", "exporting.tokenize_layer"],
+    "Loading": ["api.bert", "api.vectors"],
+    "Texts into Keras": [
+        *("api.text_models", "api.token_models", "api.masked_models", "api.embedders"),
+        "exporting.tokenize_layer",
+    ],
     "Config and tokenization": ["config", "tokenization"],
     "The model": ["modeling", "layers", "heads", "losses"],
     "Training": ["optimization", "training.keras_optimizer"],

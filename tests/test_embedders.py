@@ -170,3 +170,16 @@ def test_several_devices(encoder, two):
         histories.append(model.fit(TRIPLES[:13], batch_size=4, epochs=2, shuffle=False, validation_data=PAIRS, **QUIET))
     np.testing.assert_allclose(*(history.history["val_loss"] for history in histories), rtol=1e-3)
     np.testing.assert_allclose(*(model.embed(WORDS) for model in models), atol=1e-4)
+
+
+@pytest.mark.extra
+@pytest.mark.parametrize(("pooling", "normalize"), [("mean", True), ("cls", False), ("max", True)])
+def test_sentence_transformers_answers_equally(encoder, tmp_path, pooling, normalize):
+    """With the cut of long texts, and the case, of the folder that `save_folder` writes."""
+    library = pytest.importorskip("sentence_transformers", reason="make interop")
+    texts = [text for text in TEXTS if isinstance(text, str)]
+    model = bert_tf2.embedder(encoder, pooling, normalize, max_seq_length=12)
+    model.save_folder(tmp_path)
+    there = library.SentenceTransformer(str(tmp_path), device="cpu")
+    np.testing.assert_allclose(there.encode(texts), model.embed(texts), atol=1e-5)
+    np.testing.assert_allclose(there.similarity(*[there.encode(texts)] * 2), model.similarity(texts, texts), atol=1e-5)

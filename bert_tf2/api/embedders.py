@@ -33,7 +33,7 @@ from bert_tf2.support import rows
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type
 from bert_tf2.tokenization import FullTokenizer
-from bert_tf2.weights import checkpoint, model_folder, names, task_file
+from bert_tf2.weights import model_folder, names, task_file
 from bert_tf2.weights.task_file import Prompts, SentenceVectors
 
 _MOST = 16  # texts in a row
@@ -252,8 +252,8 @@ class EmbeddingModel(Vectors, TextModel):
 
         Raises UserError if the folder holds another model, or is not writable.
         """
-        folder, variables = path_of("output_dir", output_dir), checkpoint.tf1_variables(self.model)
-        model_folder.save_vectors(folder, variables, self.config, self.tokenizer, self._sentence_vectors, self._prompts)
+        folder, how = path_of("output_dir", output_dir), (self._sentence_vectors, self._prompts)
+        model_folder.save_vectors(folder, self.model, self.tokenizer, *how)
 
 
 _OF_SCORES = "a score is the cosine that a pair should have, from -1 to 1; divide scores from 0 to 5 by 5"
@@ -305,7 +305,7 @@ class _Judge:
 
 
 def _cosines(vectors: tf.Tensor) -> tf.Tensor:
-    """Of pairs, [B, 2, D] -> [B, 1]."""
+    """Vectors of pairs, [B, 2, D] -> [B, 1]."""
     vectors = tf.math.l2_normalize(vectors, axis=-1)
     return tf.reduce_sum(vectors[:, 0] * vectors[:, 1], axis=-1, keepdims=True)
 

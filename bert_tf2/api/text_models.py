@@ -449,8 +449,8 @@ class TextModel(keras.Model):
         files.make_directory(os.path.dirname(path))
         with tempfile.TemporaryDirectory(dir=os.path.dirname(path)) as folder:
             self.save_folder(weights := os.path.join(folder, "model"))
-            kwargs |= {"init_checkpoint": weights, **sources.model_files(weights), "format": format.removeprefix("tf_")}
-            kwargs["max_seq_length"] = self.tokenize.max_seq_length
+            kwargs |= {"init_checkpoint": weights, **model_folder.model_files(weights)}
+            kwargs |= {"format": format.removeprefix("tf_"), "max_seq_length": self.tokenize.max_seq_length}
             kwargs["do_lower_case"] = self.tokenize.tokenizer.basic_tokenizer.do_lower_case
             os.replace(exporting.export_model(task=self.export_as, export_dir=folder, **kwargs), path)
 
