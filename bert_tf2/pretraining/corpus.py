@@ -252,13 +252,15 @@ def read_with(
 
 def set_kinds(corpus: Corpus, vocabulary: Mapping[str, int]) -> None:
     """Sets the kinds of all tokens; words between spaces, which `read_with` has found, stay."""
-    table = bytearray(max(vocabulary.values(), default=0) + 1)
+    import numpy as np  # late: to read sentences alone takes no numpy
+
+    table = np.zeros(max(vocabulary.values(), default=0) + 1, np.uint8)
     for token, number in vocabulary.items():
         table[number] = kind_of(token)
-    kinds = map(table.__getitem__, corpus.tokens)
+    kinds = table[np.asarray(corpus.tokens)]
     if corpus.kinds:
-        kinds = (NEVER if kind == NEVER else at_spaces for kind, at_spaces in zip(kinds, corpus.kinds, strict=True))
-    corpus.kinds = bytes(kinds)
+        kinds = np.where(kinds == NEVER, kinds, np.frombuffer(corpus.kinds, np.uint8))
+    corpus.kinds = kinds.tobytes()
 
 
 @functools.lru_cache(maxsize=1)  # a worker process has one tokenizer and many shards with the same words
