@@ -39,7 +39,8 @@ SEARCHED = "tfhub", "fp16", "TextVectorization", "class weight", "learning rate"
 # Page -> words that people search, which must find this page first; checked where Node is installed (search.js).
 FIRST = {
     "recipes": "early stopping, overfitting, several seeds, k-fold, hyperparameter search, keras-tuner, optuna, class "
-    "imbalance, mixed precision, csv, excel, pandas, hugging face datasets, wandb, mlflow, freezing, parts of speech",
+    "imbalance, mixed precision, semantic search, csv, excel, pandas, hugging face datasets, wandb, mlflow, freezing, "
+    "parts of speech",
     "from_transformers": "TFBertForSequenceClassification, TFBertForMaskedLM, TFAutoModel, pipeline",
     "from_tutorials": "hub.KerasLayer, classify text with BERT, movie reviews",
     "pretraining_decisions": "more text, hours, vocabulary size",
