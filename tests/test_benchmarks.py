@@ -100,7 +100,9 @@ def test_jax_computes_what_tensorflow_does(tmp_path, sizes, model, precision):
 
 @pytest.mark.extra
 @pytest.mark.skipif(not COMPILERS.exists(), reason="no compilers; make .venv-accelerators/installed")
-@pytest.mark.parametrize(("target", "flags"), [("TPU v5e", ["--for_tpu"]), ("H100", [])])
+@pytest.mark.parametrize(
+    ("target", "flags"), [("TPU v5e", ["--for_tpu"]), ("H100", []), ("H100", ["--attention=fused"])]
+)
 def test_a_tpus_and_a_gpus_compiler_take_the_step(tmp_path, sizes, target, flags):
     step = ["--batch_size=8", "--max_seq_length=16", "--no_answers", "--precision=bfloat16"]
     run("hlo_on_gpu", f"--write={tmp_path / 'hlo'}", *step, *flags, sizes)

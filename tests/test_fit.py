@@ -12,9 +12,11 @@ import pytest
 import tensorflow as tf
 import text_operations
 import toy_data
+from executed_graphs import executed
 from refused import refuses
 
 import bert_tf2
+from bert_tf2.training import forward
 
 TEXTS, LABELS = map(list, zip(*toy_data.sentences(61, 1), strict=True))
 LONG = ["good " * 9, "a film", "bad " * 9, "the film"] * 3  # two of four have more than 8 tokens
@@ -94,6 +96,55 @@ def test_keras_around_it(encoder, tmp_path):
     how = {"validation_data": (TEXTS, LABELS), "callbacks": [best], "sample_weight": [1.0] * len(TEXTS)}
     model.fit(TEXTS, LABELS, 16, 2, **how, **QUIET)
     assert isinstance(keras.models.load_model(tmp_path / "best.keras").optimizer, keras.optimizers.Adam)
+
+
+class SixSteps(keras.callbacks.Callback):
+    """Ends a training of many steps early."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.stop_training = batch == 5
+
+
+@pytest.mark.compiled
+@pytest.mark.slow
+def test_a_long_run_on_a_gpu_is_compiled(encoder, monkeypatch):
+    """With its evaluation, and nothing after it. The GPU is a name: this CPU computes what a GPU would."""
+    texts = tf.data.Dataset.from_tensor_slices((["good " * n for n in range(1, 40)], ["yes", "no", "no"] * 13))
+    held_out, found = (LONG, FEW), []
+    model = bert_tf2.classifier(encoder, **NAMED, max_seq_length=40)
+    model.compile(keras.optimizers.Adam(1e-3))
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: ["one"] * (kind == "GPU"))
+    monkeypatch.setattr("bert_tf2.fast.compiled.can_compile", lambda: True)
+    how = {"validation_data": held_out, "steps_per_epoch": 10_000, "callbacks": [SixSteps()], **QUIET}
+    for run in (lambda: model.fit(texts.batch(6).repeat(), **how).history, lambda: model.evaluate(*held_out, **QUIET)):
+        nodes = executed(lambda run=run: found.append(run()))
+        assert any(node.attr["_XlaMustCompile"].b for node in nodes) == (len(found) == 1)
+    history, evaluated = found
+    np.testing.assert_allclose([history["val_loss"][-1], history["val_accuracy"][-1]], evaluated, rtol=1e-4)
+    assert int(model.optimizer.iterations) == 6 and model.get_compile_config()["jit_compile"] == "auto"
+
+
+def test_the_batches_of_a_program_have_few_widths(short, encoder):
+    """Also of tags and of masked words, whose further places have the weight 0."""
+    sentences = [["lives"] * count for count in range(1, 22, 4)]
+    tagger = bert_tf2.tagger(encoder, labels=["O", "B"], max_seq_length=24)
+    words = bert_tf2.masked_lm(encoder, max_seq_length=24)
+    texts = [" ".join(sentence) for sentence in sentences]
+    for model, given in (
+        (short, (texts, FEW[:6])),
+        (tagger, (sentences, [["O"] * len(words) for words in sentences])),
+        (words, (texts,)),
+    ):
+        step, shapes = forward.width_step(model.tokenize.max_seq_length), set()
+        for batch in model.dataset(*given, batch_size=1):
+            found = model.with_few_widths(*batch)
+            for before, after in zip(*map(tf.nest.flatten, (batch, found)), strict=True):
+                assert tf.reduce_sum(tf.cast(before, tf.float32)) == tf.reduce_sum(tf.cast(after, tf.float32))
+            shapes.add(tuple(tuple(part.shape) for part in tf.nest.flatten(found)))
+            assert found[0]["input_ids"].shape[1] % step == 0 and (model is short or found[1].shape == found[2].shape)
+        assert len(shapes) == len(
+            {-(-min(count + 2, model.tokenize.max_seq_length) // step) for count in range(1, 22, 4)}
+        )
 
 
 def test_losses_of_other_kinds(scores, topics):

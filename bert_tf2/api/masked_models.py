@@ -23,6 +23,7 @@ from absl import logging
 
 from bert_tf2 import heads, shapes
 from bert_tf2.api import text_rows
+from bert_tf2.api.long_runs import widened
 from bert_tf2.api.text_models import TextModel
 from bert_tf2.api.text_parts import RANDOM_SEED, CutTexts, Parts
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
@@ -150,6 +151,15 @@ class MaskedTextModel(TextModel):
             ends = {name: most if name.startswith("masked") else tf.reduce_max(lengths) for name in found}
             found = {name: values[:, : ends[name]] for name, values in found.items()}
         return found, found.pop("masked_lm_ids"), found.pop("masked_lm_weights")
+
+    @tf.autograph.experimental.do_not_convert
+    def with_few_widths(self, x: dict[str, tf.Tensor], *others: tf.Tensor) -> tuple[Any, ...]:
+        """See LongRuns; each row gets max_predictions_per_seq places for masked words."""
+        tokens, positions = dict(x), "masked_lm_positions"
+        others = [tokens.pop(positions), *others]
+        more = self.settings["max_predictions_per_seq"] - tf.shape(others[0])[1]
+        found, *others = *super().with_few_widths(tokens), *(widened(values, more) for values in others)
+        return found | {positions: others[0]}, *others[1:]
 
     def _divided(self, share: float, x: Any, y: Any, sample_weight: Any) -> tuple[list, list]:
         (training,), (validation,) = text_rows.divide(share, _texts(x))

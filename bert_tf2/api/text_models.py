@@ -26,6 +26,7 @@ import tensorflow as tf
 
 from bert_tf2 import heads
 from bert_tf2.api import targets, text_rows
+from bert_tf2.api.long_runs import LongRuns
 from bert_tf2.api.text_parts import RANDOM_SEED, CutTexts, Parts, find_labels, path_of
 from bert_tf2.exporting import run as exporting
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
@@ -46,7 +47,7 @@ _FETCHES_BATCHES_OUTSIDE = tuple(map(int, keras.__version__.split(".")[:2])) >= 
 
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
-class TextModel(keras.Model):
+class TextModel(LongRuns):
     """A classifier that takes texts, made by `bert_tf2.classifier`.
 
     `x` of all methods has texts, or pairs as tuples, in a list, an array, a column or table of pandas, polars or
@@ -109,7 +110,8 @@ class TextModel(keras.Model):
           loss: a loss of probabilities; defaults to the cross-entropy, for a regression to the squared error.
           metrics: default to the accuracy, for a regression to no metrics. With metrics that compare vectors, such as
             keras.metrics.F1Score, the default loss is categorical_crossentropy, the same number for vectors.
-          **kwargs: with `jit_compile`, all rows have max_seq_length tokens.
+          **kwargs: with `jit_compile=True`, all rows have max_seq_length tokens. By default, XLA compiles only on GPUs,
+            and only long runs of `fit`, `evaluate` and `predict`.
         """
         of_one_label = self.model.labeled == "texts" and not (self.regression or self.multi_label)
         if of_one_label and (found := targets.vector_metrics([metrics, kwargs.get("weighted_metrics")])):
@@ -131,10 +133,11 @@ class TextModel(keras.Model):
         self._is_planned = is_rate  # whether the rate decreases to 0 at the end of `fit`
         if self._rate is not None:
             optimizer = AdamWeightDecay(WarmupAndDecay(self._rate, 1, 0))  # until `fit` knows its steps
+        self.jit_setting = kwargs.get("jit_compile", "auto")
+        kwargs["jit_compile"] = fixed = self.jit_setting is True
         # Not a dict, because Keras would track the metrics in it and keep them when other metrics are compiled.
         self._compiled_with = types.MappingProxyType({"loss": loss, "metrics": metrics, **kwargs})
         super().compile(optimizer, **self._compiled_with)
-        fixed = kwargs.get("jit_compile") is True
         how = {"recompute": False, "xla": "true" if fixed else "false", "precision": self.model.compute_dtype}
         options = types.SimpleNamespace(unpad="auto", attention="auto", **how)
         accelerate(self.model, plan_for(options, self.distribute_strategy, self.model.config.hidden_size))
@@ -142,7 +145,7 @@ class TextModel(keras.Model):
         self._reader = targets.Targets.of(self._label_map, loss) if self._label_map else None
 
     def get_compile_config(self) -> dict[str, Any]:
-        found = super().get_compile_config()
+        found = {**super().get_compile_config(), "jit_compile": self.jit_setting}
         return found if self._rate is None else {**found, "optimizer": self._rate}
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
@@ -308,9 +311,9 @@ class TextModel(keras.Model):
         count = max(int(data.cardinality()), 0) or None
         data = self._tokenized(batches.data, cut := CutTexts(self.tokenize.max_seq_length, steps or count))
         data = data if weights is None else data.map(functools.partial(targets.weigh, weights))
-        kwargs |= {"validation_data": validation_data, "shuffle": False}
-        with text_rows.in_one_line(), self._traced_once(data):
-            history = super().fit(data, None, None, epochs, verbose, callbacks, **kwargs)
+        runs = self.compiled_if_long((steps or count or -1) * (epochs - first_epoch), data, validation_data)
+        with text_rows.in_one_line(), runs as (data, kwargs["validation_data"]), self._traced_once(data):
+            history = super().fit(data, None, None, epochs, verbose, callbacks, shuffle=False, **kwargs)
         found = {"cut_texts": cut.of_epochs(len(history.history.get("loss", ())), steps and (count or sys.maxsize))}
         if validation_data is not None:
             found["val_cut_texts"] = cut_in_validation.of_epochs(len(history.history.get("val_loss", ())))
@@ -394,8 +397,9 @@ class TextModel(keras.Model):
             text_rows.check_end(x, steps, "steps")
             size = 32 if batch_size is None else batch_size
             x = self._tokenized(self._batches(x, y, sample_weight, size, False, steps).data)
-            y = batch_size = sample_weight = None
             text_rows.check_given(x, needs_y=True)
+            with self.compiled_if_long(steps or int(x.cardinality()), x) as (x,), text_rows.in_one_line():
+                return super().evaluate(x, None, None, verbose, None, steps, *args, **kwargs)
         with text_rows.in_one_line():
             return super().evaluate(x, y, batch_size, verbose, sample_weight, steps, *args, **kwargs)
 
@@ -414,7 +418,7 @@ class TextModel(keras.Model):
         data = self._tokenized(self._batches(x, None, None, size, False, steps).data, may_be_blank=True)
         if data.cardinality() == 0:  # Keras fails without batches
             return np.zeros([0, self.model.num_labels], np.float32)
-        with text_rows.in_one_line():
+        with self.compiled_if_long(steps or int(data.cardinality()), data) as (data,), text_rows.in_one_line():
             return super().predict(data, None, verbose, steps, *args, **kwargs)
 
     def _kept(self) -> tuple[dict[str, Any], dict[str, Any]] | None:

@@ -27,7 +27,7 @@ from bert_tf2.finetuning.options import FineTuneOptions
 from bert_tf2.layers import MASKED_SCORE
 from bert_tf2.support import console, files, output_lock, progress, settings
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import driver
+from bert_tf2.training import driver, forward
 from bert_tf2.training.devices import compiles_step
 from bert_tf2.training.driver import Outcome, TrainingData
 from bert_tf2.training.loop import Trainer
@@ -37,7 +37,6 @@ from bert_tf2.weights import checkpoint, model_folder, sources, task_file, text_
 from bert_tf2.weights.task_file import LABEL_MAP_FILE, TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
 
 Batches = Iterator[Mapping[str, np.ndarray]]
-_WIDTHS = 4  # of training batches that are not padded to max_seq_length, if XLA compiles a program for each width
 
 
 class Scores(NamedTuple):
@@ -182,7 +181,7 @@ class Task(driver.Task):
 
     def schedule(self) -> dict[str, Any]:
         options, steps = self.options, self._num_train_steps()
-        widths = 1 if options.pads_batches else _WIDTHS
+        widths = 1 if options.pads_batches else forward.WIDTHS
         compiles = compiles_step(self.strategy, options.xla, steps, self.model.encoder.computes_padding, widths)
         warmup = int(steps * options.warmup_proportion)
         return {"num_train_steps": steps, "num_warmup_steps": warmup, "xla": "true" if compiles else "false"}
@@ -201,8 +200,7 @@ class Task(driver.Task):
             self._records.write("train")
         team.wait()  # until the chief has written the records
         index = record_index.read_index([self._records.path("train")])
-        # XLA compiles the step for each width, so there are few widths; GPUs are faster with multiples of 8.
-        multiple = 8 * math.ceil(options.max_seq_length / (8 * _WIDTHS)) if trainer.step.is_compiled else 1
+        multiple = forward.width_step(options.max_seq_length) if trainer.step.is_compiled else 1
         how = {"shuffle_seed": options.random_seed, "repeat": True, "drop_remainder": True, "width_multiple": multiple}
         how |= {"index": index, "first": trainer.examples, "share": trainer.share}
         how["pad_to_max_length"] = options.pads_batches or options.pack_rows  # rows that share a width

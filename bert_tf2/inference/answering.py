@@ -5,9 +5,8 @@ texts -> rows of ids -> `logits` of a row, in batches of like length -> probabil
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +22,7 @@ from bert_tf2.inference.extract_features import Text, as_example, convert_exampl
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import settings_of
 from bert_tf2.training import forward
+from bert_tf2.training.devices import few_sizes
 from bert_tf2.weights.task_file import LabelMap, numbered
 
 # The defaults of the settings of run_squad.py and run_ner.py that decide an answer.
@@ -72,6 +72,13 @@ def windows(
     return found, counts
 
 
+@tf.function(autograph=False)
+def _logits(model, is_compiled: bool, parts: list[heads.Batch]) -> Any:
+    """The logits of a model of `heads`."""
+    with accelerated(model):
+        return forward.on_replicas(model.distribute_strategy, lambda batch: model(batch), is_compiled, parts)
+
+
 class Answerer:
     """A fine-tuned model with its tokenizer; `loading.Bert` has its methods for users."""
 
@@ -80,16 +87,6 @@ class Answerer:
         self._tokenizer = tokenizer
         self._labels = labels
         self._path = path
-
-    @functools.cached_property
-    def _graph(self) -> Callable:
-        (batch,) = forward.shapes_of(tf.distribute.get_strategy(), rows.INPUTS)
-        logits = accelerated(self._model)(lambda batch: self._model(batch))
-        return tf.function(logits, autograph=False).get_concrete_function(batch)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The state for copies and pickle: without the graph, which belongs to its process."""
-        return {name: value for name, value in self.__dict__.items() if name != "_graph"}
 
     def classify(
         self, texts: Sequence[Text], max_seq_length: int, batch_size: int, stride: int | None, pooling: str
@@ -195,11 +192,16 @@ class Answerer:
     def _logits(self, packed: Sequence[Row], batch_size: int) -> Iterator[np.ndarray]:
         """The logits of each row: [L], or [tokens, L] if each token has logits; for spans, L is start and end."""
 
+        longest = max((len(row.input_ids) for row in packed), default=1)
+        strategy = self._model.distribute_strategy
+        sizes = few_sizes(strategy, len(packed), batch_size, longest)
+        run = forward.on_batches(strategy, rows.INPUTS, _logits, self._model, sizes=sizes)
+
         def compute(chosen: Sequence[Row]) -> Iterator[np.ndarray]:
-            found = self._graph({name: tf.constant(values) for name, values in rows.padded(chosen).items()})
+            found = run(rows.padded(chosen))
             found = np.stack([one.numpy() for one in found], -1) if isinstance(found, tuple) else found.numpy()
             of_tokens = found.ndim > 2  # [B, F, L] or [B, L]
-            for row, values in zip(chosen, found, strict=True):
+            for row, values in zip(chosen, found, strict=False):
                 yield values[: len(row.input_ids)] if of_tokens else values
 
         in_order = forward.in_order(packed, lambda row: len(row.input_ids), compute, batch_size, _MOST_TOKENS)

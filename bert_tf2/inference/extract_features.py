@@ -16,6 +16,7 @@ from absl import logging
 
 from bert_tf2 import modeling, tokenization
 from bert_tf2.config import BertConfig
+from bert_tf2.fast import fused_attention
 from bert_tf2.fast.encoder import Plan, faster
 from bert_tf2.finetuning.classification.examples import log_cut, pack_texts
 from bert_tf2.finetuning.options import checked_length
@@ -26,7 +27,7 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.support.rows import Text
 from bert_tf2.support.settings import check_type
 from bert_tf2.training import forward
-from bert_tf2.training.devices import build_model, create_strategy
+from bert_tf2.training.devices import build_model, create_strategy, few_sizes, fuses_attention
 from bert_tf2.training.options import PRECISIONS
 from bert_tf2.weights import checkpoint, text_rules
 
@@ -68,12 +69,17 @@ def run(options: FeatureOptions) -> int:
     if first is None:
         raise UserError(f"{options.input_file}: the file is empty; a line of text for each example is needed")
     policy = PRECISIONS[options.precision].policy
-    model = build_model(create_strategy(options), lambda: modeling.BertModel(config, dtype=policy), random_seed=0)
+    strategy = create_strategy(options)
+    fuses = fuses_attention(options, strategy)
+    model = build_model(strategy, lambda: modeling.BertModel(config, dtype=policy), random_seed=0)
     logging.info(checkpoint.initialize(model, source))
+    count = files.count_lines(options.input_file)
     features = _features(itertools.chain([first], examples), options, tokenizer)
-    features = progress.track(features, "Extracting", files.count_lines(options.input_file), "lines")
+    features = progress.track(features, "Extracting", count, "lines")
     pad_to = options.max_seq_length if options.use_tpu else None
-    states = extract(model, features, layers, options.batch_size, pad_to, of_cls=options.pooling == "cls")
+    sizes = few_sizes(strategy, count, options.batch_size, options.max_seq_length, options.xla)
+    of_cls = options.pooling == "cls"
+    states = extract(model, features, layers, options.batch_size, pad_to, of_cls, sizes, fuses)
     count = _write(options, layers, states)
     console.summary([f"{options.output_file} ({count:,} lines)"])
     return count
@@ -174,11 +180,11 @@ def embed(
         raise UserError(f"pooling={pooling!r}: must be one of {', '.join(_POOLINGS)}")
     max_seq_length = checked_length(max_seq_length, config.max_position_embeddings)
     check_layers(layers, config.num_hidden_layers, f"layers={layers}")
+    sizes = few_sizes(model.distribute_strategy, len(texts), batch_size, max_seq_length)
     examples = map(as_example, itertools.count(), texts)
     examples = (dataclasses.replace(one, text_a=prompt + one.text_a) for one in examples) if prompt else examples
-    states = extract(
-        model, _converted(examples, max_seq_length, tokenizer), layers, batch_size, of_cls=pooling == "cls"
-    )
+    features = _converted(examples, max_seq_length, tokenizer)
+    states = extract(model, features, layers, batch_size, of_cls=pooling == "cls", sizes=sizes)
     leaves_out = prompt and not pools_prompt and pooling in ("mean", "max")
     first = 1 + len(tokenizer.tokenize(prompt)) if leaves_out else 0
     if first >= max_seq_length:
@@ -199,17 +205,25 @@ _NAMES = ("input_ids", "input_mask", "input_type_ids")
 
 
 @tf.function(autograph=False)
-def _states(model: modeling.BertModel, layers: tuple[int, ...], of_cls: bool, parts: list[forward.Batch]) -> tf.Tensor:
+def _states(
+    model: modeling.BertModel,
+    layers: tuple[int, ...],
+    of_cls: bool,
+    fuses: bool,
+    is_compiled: bool,
+    parts: list[forward.Batch],
+) -> tf.Tensor:
     """float32 [B, layers, F, D], see `extract`. The graph is cached for later calls with the same model and layers."""
-    encoder = faster(model, Plan()) if of_cls else model
+    plan = Plan(attention=fused_attention.attend if fuses else None)
+    encoder = faster(model, plan) if of_cls or fuses else model
 
     def states(batch: forward.Batch) -> tf.Tensor:
         inputs = [batch[name] for name in _NAMES]
-        how = {} if encoder is model else {"reads": tf.zeros_like(inputs[0][:, :1])}
+        how = {"reads": tf.zeros_like(inputs[0][:, :1])} if of_cls and encoder is not model else {}
         outputs = encoder(*inputs, **how).get_all_encoder_layers()
         return tf.cast(tf.stack([outputs[layer][:, : 1 if of_cls else None] for layer in layers], axis=1), tf.float32)
 
-    return forward.on_replicas(model.distribute_strategy, states, parts)
+    return forward.on_replicas(model.distribute_strategy, states, is_compiled, parts)
 
 
 def extract(
@@ -219,19 +233,22 @@ def extract(
     batch_size: int,
     pad_to: int | None = None,
     of_cls: bool = False,
+    sizes: forward.FewSizes | None = None,
+    fuses: bool = False,
 ) -> Iterator[tuple[InputFeatures, np.ndarray]]:
     """Yields each line's features and its hidden states, float32 [layers, tokens, D], in the order of the input.
 
     `pad_to`: the length of every batch; defaults to the length of its longest line. `of_cls`: only the first token.
+    `sizes`: devices.few_sizes; `fuses`: devices.fuses_attention.
     """
     forward.check_process()
-    strategy, layers = model.distribute_strategy, tuple(layers)
-    graph = _states.get_concrete_function(model, layers, of_cls, forward.shapes_of(strategy, _NAMES))
+    layers, settings = tuple(layers), (of_cls, fuses)
+    run = forward.on_batches(model.distribute_strategy, _NAMES, _states, model, layers, *settings, sizes=sizes)
 
     def compute(batch: Sequence[InputFeatures]) -> Iterator[np.ndarray]:
         length = pad_to or max(len(feature.tokens) for feature in batch)
         rows = {name: np.array([getattr(feature, name)[:length] for feature in batch], np.int32) for name in _NAMES}
-        values = graph(model, layers, of_cls, forward.in_parts(strategy, rows)).numpy()
+        values = run(rows).numpy()
         return (states[:, : len(feature.tokens)] for feature, states in zip(batch, values, strict=False))
 
     of_token = 4 * len(layers) * model.config.hidden_size

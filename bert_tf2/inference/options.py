@@ -18,7 +18,7 @@ from bert_tf2.support.settings import (
 from bert_tf2.training.options import (
     DeviceOptions,
     ModelOptions,
-    PrecisionOptions,
+    ProgramOptions,
     VocabularyOptions,
     of_data,
     of_devices,
@@ -41,7 +41,7 @@ def check_layers(layers: Sequence[int], num_hidden_layers: int, setting: str) ->
 
 
 @options
-class FeatureOptions(VocabularyOptions, DeviceOptions, ModelOptions):
+class FeatureOptions(VocabularyOptions, ProgramOptions, DeviceOptions, ModelOptions):
     """Writes BERT's hidden states for the lines of a text: for every token, or pooled into one vector a line.
 
     Example:
@@ -85,7 +85,7 @@ class FeatureOptions(VocabularyOptions, DeviceOptions, ModelOptions):
 
 
 @options
-class MaskedLMOptions(VocabularyOptions, PrecisionOptions, ModelOptions):
+class MaskedLMOptions(VocabularyOptions, ProgramOptions, ModelOptions):
     """Fills in blanks: the most probable words for every [MASK] in sentences, by a pretrained BERT.
 
     Example:

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Sized
 
 import keras
 import numpy as np
@@ -20,7 +20,8 @@ from absl import logging
 from bert_tf2 import heads, tokenization
 from bert_tf2.config import BertConfig, check_vocab_size
 from bert_tf2.data.rows import pack
-from bert_tf2.fast.encoder import accelerated
+from bert_tf2.fast import fused_attention
+from bert_tf2.fast.encoder import Plan, accelerate, accelerated
 from bert_tf2.inference import scoring
 from bert_tf2.inference.blanks import MASK, check_blanks, check_fits, fill, split_segments, tokenize
 from bert_tf2.inference.options import MaskedLMOptions
@@ -28,7 +29,7 @@ from bert_tf2.support import files, rows
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.settings import check_type
 from bert_tf2.training import forward
-from bert_tf2.training.devices import build_model, create_strategy
+from bert_tf2.training.devices import build_model, create_strategy, few_sizes, fuses_attention
 from bert_tf2.training.options import PRECISIONS, DeviceOptions
 from bert_tf2.weights import checkpoint, names, text_rules
 from bert_tf2.weights.base import Weights
@@ -88,6 +89,8 @@ def run(options: MaskedLMOptions) -> None:
     check_vocab_size(options.vocab_file, len(tokenizer.entries), config.vocab_size)
     name, lines = _open(options)
     model = load_model(config, source, options.precision)
+    strategy = model.distribute_strategy
+    accelerate(model, Plan(attention=fused_attention.attend if fuses_attention(options, strategy) else None))
     batch_size = options.batch_size
     if name == _STANDARD_INPUT and sys.stdin.isatty():
         print(f"Type a sentence with {MASK} and press Enter; Ctrl-D ends.", file=sys.stderr, flush=True)
@@ -95,7 +98,7 @@ def run(options: MaskedLMOptions) -> None:
     if options.score:
         for where, text in _nonblank(lines, name):
             given = {where: tuple(split_segments(text))}
-            (found,) = scoring.score(model, tokenizer, given, options.max_seq_length, batch_size)
+            (found,) = scoring.score(model, tokenizer, given, options.max_seq_length, batch_size, options.xla)
             print(_score_as_text(text, found, options.output_format), flush=True)
         return
     sentences = (
@@ -104,7 +107,9 @@ def run(options: MaskedLMOptions) -> None:
     show = {"text": as_text, "json": as_json}[options.output_format]
     # The writer of the standard input may be waiting for an answer.
     read_ahead = 0 if name == _STANDARD_INPUT else _READ_AHEAD
-    for answer in _answer(model, tokenizer, sentences, options.top_k, batch_size, read_ahead):
+    count = files.count_lines(name) if os.path.isfile(name) else 0
+    sizes = few_sizes(strategy, count, batch_size, options.max_seq_length, options.xla)
+    for answer in _answer(model, tokenizer, sentences, options.top_k, batch_size, read_ahead, sizes):
         print(show(answer), flush=True)
 
 
@@ -197,7 +202,9 @@ def predict(
     sentences = (
         encode(text, tokenizer, model.config, max_seq_length, f"text {number}") for number, text in enumerate(texts, 1)
     )
-    yield from _answer(model, tokenizer, sentences, top_k, batch_size)
+    count = len(texts) if isinstance(texts, Sized) else 0
+    sizes = few_sizes(model.distribute_strategy, count, batch_size, max_seq_length)
+    yield from _answer(model, tokenizer, sentences, top_k, batch_size, sizes=sizes)
 
 
 def encode(
@@ -223,6 +230,7 @@ def _answer(
     top_k: int,
     batch_size: int,
     read_ahead: int = 0,
+    sizes: forward.FewSizes | None = None,
 ) -> Iterator[Answer]:
     """Yields the answers in order; reads sentences of `read_ahead` tokens (or one batch) before the first answer."""
     forward.check_process()
@@ -230,14 +238,12 @@ def _answer(
     nameless = np.float32([0.0 if n in tokenizer.inv_vocab else -np.inf for n in range(model.config.vocab_size)])
     if not 1 <= top_k <= np.isfinite(nameless).sum():
         raise UserError(f"--top_k={top_k}: must be from 1 to {len(tokenizer.inv_vocab)}, the size of the vocabulary")
-    # One graph for batches of all sizes, cached for later calls and released together with its model.
-    strategy = model.distribute_strategy
     masked = None if np.isfinite(nameless).all() else tf.constant(nameless)
-    graph = _best_words.get_concrete_function(model, top_k, masked, forward.shapes_of(strategy, _NAMES))
+    # The graphs are cached for later calls and released together with their model.
+    run = forward.on_batches(model.distribute_strategy, _NAMES, _best_words, model, top_k, masked, sizes=sizes)
 
     def compute(batch: Sequence[Encoded]) -> Iterator[Answer]:
-        found = graph(model, top_k, masked, forward.in_parts(strategy, _features(batch)))
-        for sentence, *best in zip(batch, *(array.numpy() for array in found), strict=False):
+        for sentence, *best in zip(batch, *(array.numpy() for array in run(_features(batch))), strict=False):
             yield _describe(sentence, tokenizer, *best)
 
     answers = forward.in_order(sentences, lambda each: len(each.input_ids), compute, batch_size, read_ahead)
@@ -259,7 +265,11 @@ def _features(batch: Sequence[Encoded]) -> dict[str, np.ndarray]:
 
 @tf.function(autograph=False)
 def _best_words(
-    model: heads.PretrainingModel, top_k: int, nameless: tf.Tensor | None, parts: list[forward.Batch]
+    model: heads.PretrainingModel,
+    top_k: int,
+    nameless: tf.Tensor | None,
+    is_compiled: bool,
+    parts: list[forward.Batch],
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Probabilities and token ids, each [B, P, top_k], the best first; `nameless` [V] is added to the logits."""
 
@@ -272,7 +282,7 @@ def _best_words(
         return tf.exp(best_logits - tf.reduce_logsumexp(logits, axis=-1, keepdims=True)), token_ids
 
     with accelerated(model):
-        return forward.on_replicas(model.distribute_strategy, best, parts)
+        return forward.on_replicas(model.distribute_strategy, best, is_compiled, parts)
 
 
 def _describe(sentence: Encoded, tokenizer: tokenization.FullTokenizer, probabilities, token_ids) -> Answer:

@@ -20,6 +20,7 @@ from bert_tf2.inference.blanks import MASK, check_fits
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.rows import Text
 from bert_tf2.training import forward
+from bert_tf2.training.devices import few_sizes
 
 _READ_AHEAD = 1 << 14  # tokens of rows that are sorted by length
 
@@ -48,17 +49,20 @@ def score(
     texts: Mapping[str, Text],
     max_seq_length: int,
     batch_size: int,
+    xla: str = "auto",
 ) -> Iterator[Score]:
     """Yields the score of each text, in order; the keys name the texts in errors. Raises UserError.
 
-    A text must not have [MASK], nor more tokens than max_seq_length.
+    A text must not have [MASK], nor more tokens than max_seq_length. `xla`: see devices.compiles_step.
     """
     for where, text in texts.items():
         if any(MASK in part for part in ((text,) if isinstance(text, str) else text)):
             raise UserError(f"{where}: holds {MASK}; a score is of whole texts, so fill the blank in first")
     encoded = [_encode(tokenizer, text, model, max_seq_length, where) for where, text in texts.items()]
     mask = tokenizer.vocab[MASK]
-    found = _in_order(_log_probability, model, _masked_once(encoded, mask), batch_size)
+    count = sum(len(places) for _, _, places in encoded)
+    sizes = few_sizes(model.distribute_strategy, count, batch_size, max_seq_length, xla)
+    found = _in_order(_log_probability, model, _masked_once(encoded, mask), batch_size, sizes)
     for tokens, _, places in encoded:
         yield Score([tokens[place] for place in places], [float(one) for one in itertools.islice(found, len(places))])
 
@@ -72,7 +76,8 @@ def next_sentence(
 ) -> Iterator[float]:
     """Yields for each pair the probability that the second text follows; see `score`."""
     encoded = (_encode(tokenizer, pair, model, max_seq_length, where) for where, pair in pairs.items())
-    yield from map(float, _in_order(_is_next, model, ((row, 0, 0) for _, row, _ in encoded), batch_size))
+    sizes = few_sizes(model.distribute_strategy, len(pairs), batch_size, max_seq_length)
+    yield from map(float, _in_order(_is_next, model, ((row, 0, 0) for _, row, _ in encoded), batch_size, sizes))
 
 
 def _encode(
@@ -95,25 +100,28 @@ def _masked_once(encoded: Sequence[tuple[list[str], Row, list[int]]], mask: int)
 
 
 def _in_order(
-    graph: Callable, model: heads.MaskedLMModel, rows: Iterator[tuple[Row, int, int]], batch_size: int
+    graph: Callable,
+    model: heads.MaskedLMModel,
+    rows: Iterator[tuple[Row, int, int]],
+    batch_size: int,
+    sizes: forward.FewSizes | None,
 ) -> Iterator[np.float32]:
     """Yields a number for each of (row, place, id), in order."""
     forward.check_process()
-    strategy = model.distribute_strategy
     names = (*INPUTS, "masked_lm_positions", "masked_lm_ids")
-    traced = graph.get_concrete_function(model, forward.shapes_of(strategy, names))
+    run = forward.on_batches(model.distribute_strategy, names, graph, model, sizes=sizes)
 
     def compute(chosen: Sequence[tuple[Row, int, int]]) -> np.ndarray:
         given, places, ids = zip(*chosen, strict=True)
         batch = {**padded(given), "masked_lm_positions": np.int32([places]).T, "masked_lm_ids": np.int32([ids]).T}
-        return traced(model, forward.in_parts(strategy, batch)).numpy()[: len(chosen)]
+        return run(batch).numpy()[: len(chosen)]
 
     in_order = forward.in_order(rows, lambda row: len(row[0].input_ids), compute, batch_size, _READ_AHEAD)
     return (number for _, number in in_order)
 
 
 @tf.function(autograph=False)
-def _log_probability(model: heads.MaskedLMModel, parts: list[heads.Batch]) -> tf.Tensor:
+def _log_probability(model: heads.MaskedLMModel, is_compiled: bool, parts: list[heads.Batch]) -> tf.Tensor:
     """The logarithm of the probability of `masked_lm_ids` at `masked_lm_positions`, int32 [B, 1] each -> [B]."""
 
     def compute(batch: heads.Batch) -> tf.Tensor:
@@ -121,11 +129,11 @@ def _log_probability(model: heads.MaskedLMModel, parts: list[heads.Batch]) -> tf
         return tf.gather(logits, batch["masked_lm_ids"][:, 0], batch_dims=1) - tf.reduce_logsumexp(logits, axis=-1)
 
     with accelerated(model):
-        return forward.on_replicas(model.distribute_strategy, compute, parts)
+        return forward.on_replicas(model.distribute_strategy, compute, is_compiled, parts)
 
 
 @tf.function(autograph=False)
-def _is_next(model: heads.PretrainingModel, parts: list[heads.Batch]) -> tf.Tensor:
+def _is_next(model: heads.PretrainingModel, is_compiled: bool, parts: list[heads.Batch]) -> tf.Tensor:
     """The probability of the reference's label 0, "is next" -> [B]."""
 
     def compute(batch: heads.Batch) -> tf.Tensor:
@@ -133,4 +141,4 @@ def _is_next(model: heads.PretrainingModel, parts: list[heads.Batch]) -> tf.Tens
         return tf.nn.softmax(model.next_sentence(output.pooled_output))[:, 0]
 
     with accelerated(model):
-        return forward.on_replicas(model.distribute_strategy, compute, parts)
+        return forward.on_replicas(model.distribute_strategy, compute, is_compiled, parts)

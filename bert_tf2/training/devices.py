@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,14 @@ from bert_tf2.support import process, xla_flags
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import Options
 from bert_tf2.training import forward, workers
-from bert_tf2.training.options import NARROW, PRECISIONS, DeviceOptions, OptimizerOptions, TrainingOptions
+from bert_tf2.training.options import (
+    NARROW,
+    PRECISIONS,
+    DeviceOptions,
+    OptimizerOptions,
+    ProgramOptions,
+    TrainingOptions,
+)
 from bert_tf2.training.workers import ALONE, Team, workers_of
 
 _HERE = DeviceOptions()
@@ -106,12 +114,17 @@ def plan_for(
         unpad = "groups" if on_cpu and hidden_size >= 128 else "none"
     elif unpad != "none" and (kind == "TPU" or compiles):
         raise UserError(f"--unpad={unpad}: a TPU and --xla compute fixed shapes, padding included; use --unpad=none")
-    attention = fused_attention.AUTO if options.attention == "auto" else options.attention
-    fits = kind == "GPU" and options.precision in NARROW
+    fused = fused_attention.attend if fuses_attention(options, strategy) else None
+    return Plan(unpad, recompute=options.recompute, share_graph=on_cpu, attention=fused)
+
+
+def fuses_attention(options: ProgramOptions, strategy: tf.distribute.Strategy) -> bool:
+    """Whether programs of XLA compute attention in one kernel. Raises UserError if --attention=fused is impossible."""
+    kind = computes_on(strategy)
     if options.attention == "fused" and kind != "GPU":
         raise UserError("--attention=fused: runs on NVIDIA's GPUs, and TensorFlow sees none; give --attention=plain")
-    fused = fused_attention.attend if attention == "fused" and fits else None
-    return Plan(unpad, recompute=options.recompute, share_graph=on_cpu, attention=fused)
+    attention = fused_attention.AUTO if options.attention == "auto" else options.attention
+    return attention == "fused" and kind == "GPU" and options.precision in NARROW
 
 
 _ONE_AT_A_TIME = threading.Lock()
@@ -241,3 +254,14 @@ def compiles_step(
             1,
         )
     return xla == "true" and able
+
+
+def few_sizes(
+    strategy: tf.distribute.Strategy, num_rows: int, batch_size: int, longest: int, xla: str = "auto"
+) -> forward.FewSizes | None:
+    """The sizes of the batches of rows without labels if XLA compiles their program, else None; see compiles_step.
+
+    `num_rows`: 0 if it is not known; `longest`: the most tokens of a row.
+    """
+    compiles = compiles_step(strategy, xla, math.ceil(num_rows / batch_size), widths=forward.WIDTHS)
+    return forward.FewSizes(batch_size, longest) if compiles else None

@@ -2,6 +2,7 @@
 
     Runner:      a data set -> the outputs of the model for each batch
     in_order:    rows -> windows -> batches of like length -> results in the order of the rows
+    on_batches:  a graph -> a function of batches; if XLA compiles the graph, of batches of few sizes
     on_replicas: a batch -> equal parts -> one function on every replica -> results of the batch
 
 The rows of `in_order` come one by one, perhaps from someone who types them, so no row is read before its window needs
@@ -12,9 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -182,8 +184,54 @@ def shapes_of(strategy: tf.distribute.Strategy, names: Sequence[str]) -> list[Ba
     return [{name: tf.TensorSpec([None, None], tf.int32) for name in names}] * strategy.num_replicas_in_sync
 
 
-def on_replicas(strategy: tf.distribute.Strategy, function: Callable[[Batch], Any], parts: Sequence[Batch]) -> Any:
+WIDTHS = 4
+"""The number of widths of batches for which XLA compiles a program each."""
+
+
+def width_step(longest: int) -> int:
+    """The widths of batches of at most `longest` tokens are multiples of this number; GPUs are faster with eights."""
+    return 8 * math.ceil(longest / (8 * WIDTHS))
+
+
+class FewSizes(NamedTuple):
+    """The sizes of the batches of a program of XLA, which is compiled again for each size."""
+
+    rows: int  # of each batch
+    longest: int  # the most tokens of a row
+
+    def fill(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Makes all rows wider, by zeros, and adds copies of the last row."""
+        length, most = batch["input_ids"].shape[1], self.longest
+        found = {}
+        for name, values in batch.items():
+            width = values.shape[1]
+            step = width_step(most) if width == length else 8 if width > 1 else 1  # the others are positions
+            more = min(-width % step, most - width) if width == length else -width % step
+            rows = np.pad(values, [[0, self.rows - len(values)], [0, 0]], mode="edge")
+            found[name] = np.pad(rows, [[0, 0], [0, more]])
+        return found
+
+
+def on_batches(
+    strategy: tf.distribute.Strategy, names: Sequence[str], graph: Callable, *arguments, sizes: FewSizes | None
+) -> Callable[[Mapping[str, np.ndarray]], Any]:
+    """A function of batches, int [B, ...] by name, that runs a graph: (*arguments, whether XLA compiles, parts).
+
+    `sizes`: None if XLA does not compile; then the graph is traced once, for all sizes. Results may have more rows
+    than the batch, and be wider.
+    """
+    if sizes:
+        return lambda batch: graph(*arguments, True, in_parts(strategy, sizes.fill(batch)))
+    traced = graph.get_concrete_function(*arguments, False, shapes_of(strategy, names))
+    return lambda batch: traced(*arguments, False, in_parts(strategy, batch))
+
+
+def on_replicas(
+    strategy: tf.distribute.Strategy, function: Callable[[Batch], Any], is_compiled: bool, parts: Sequence[Batch]
+) -> Any:
     """Runs a function on every replica, inside a graph: a batch for each replica -> tensors with the rows of all."""
+    if is_compiled:  # each replica has a program of its own, which refers to the replica's variables
+        function = tf.function(function, jit_compile=True, autograph=False)
     if len(parts) == 1:
         batch = parts[0]
     else:

@@ -55,9 +55,11 @@ def states(folder) -> list[np.ndarray]:
     return found
 
 
-def test_every_token_has_the_models_states_whatever_the_batch(folder, tmp_path, states, log_lines):
-    """Batches are cut to their longest line here; `states` are padded."""
-    assert run(folder, tmp_path / "out.json") == len(TEXTS)
+@pytest.mark.compiled
+@pytest.mark.parametrize("xla", ["auto", True])
+def test_every_token_has_the_models_states_whatever_the_batch(folder, tmp_path, states, log_lines, xla):
+    """Batches are cut to their longest line, or with XLA have a few sizes; `states` are padded."""
+    assert run(folder, tmp_path / "out.json", xla=xla) == len(TEXTS)
     found = [json.loads(line) for line in (tmp_path / "out.json").read_text().splitlines()]
     assert [line["linex_index"] for line in found] == list(range(len(TEXTS)))
     for line, tokens, wanted in zip(found, TEXTS.values(), states, strict=True):

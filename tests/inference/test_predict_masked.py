@@ -103,6 +103,19 @@ def test_answers_are_those_of_the_model_whatever_the_batch(model, bert, batch_si
     assert len(winners) > 2  # else the comparison would show little
 
 
+@pytest.mark.compiled
+@pytest.mark.slow
+@pytest.mark.parametrize("score", [False, True])
+def test_a_program_of_xla_has_the_same_answers(call, capsys, score):
+    texts, found = [text.replace("[MASK]", "she") if score else text for text in TEXTS], []
+    for xla in (False, True):
+        call(sentence=texts, output_format="json", batch_size=3, xla=xla, score=score)
+        found.append(tf.nest.flatten([json.loads(line) for line in capsys.readouterr().out.splitlines()]))
+    assert {text in found[0] for text in texts} == {True}
+    for plain, compiled in zip(*found, strict=True):
+        assert compiled == (pytest.approx(plain, rel=1e-4) if isinstance(plain, float) else plain)
+
+
 def test_blanks_are_filled():
     for text, words, filled in (
         ("The [MASK] of France is [MASK].", ["capital", "paris"], "The capital of France is paris."),

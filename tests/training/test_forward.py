@@ -72,6 +72,21 @@ def test_features_on_two_replicas_are_those_of_one(two, tmp_path):
         np.testing.assert_allclose(of_one, of_two, atol=2e-6)
 
 
+def test_batches_of_a_program_have_few_sizes_and_begin_with_their_rows():
+    sizes, shapes = forward.FewSizes(4, 100), []
+    for length in range(5, 101):
+        batch = {"input_ids": np.full([3, length], 7), "masked_lm_positions": np.full([3, length // 5], 2)}
+        filled = sizes.fill(batch)
+        shapes.append([values.shape for values in filled.values()])
+        for name, values in batch.items():
+            width = values.shape[1]
+            np.testing.assert_array_equal(filled[name][:3, :width], values)
+            assert (filled[name][3, :width] == values[2]).all() and not filled[name][:, width:].any()
+    of_ids, of_positions = (set(found) for found in zip(*shapes, strict=True))
+    assert of_ids == {(4, 32), (4, 64), (4, 96), (4, 100)}
+    assert of_positions == {(4, 1), (4, 8), (4, 16), (4, 24)}
+
+
 @pytest.mark.compiled
 @pytest.mark.parametrize(("kind", "replicas"), [pytest.param("pretraining", 2, marks=pytest.mark.slow), ("span", 1)])
 def test_compiled_batches_have_the_answers_of_plain_ones(kind, replicas, two):
