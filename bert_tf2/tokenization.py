@@ -262,8 +262,17 @@ class FullTokenizer:
     Raises UserError if the file is missing or is not UTF-8, or lacks one of the tokens that are never split.
     """
 
-    def __init__(self, vocab_file: str | os.PathLike[str], do_lower_case: bool = True, **rules: Any):
-        self.entries = [entry.strip() for entry in read_entries(vocab_file)]  # including repeated entries
+    def __init__(
+        self,
+        vocab_file: str | os.PathLike[str],
+        do_lower_case: bool = True,
+        *,
+        entries: Sequence[str] | None = None,
+        **rules: Any,
+    ):
+        """`entries`: the content of `vocab_file`, if it was read already or is part of another file."""
+        entries = read_entries(vocab_file) if entries is None else entries
+        self.entries = [entry.strip() for entry in entries]  # including repeated entries
         self.vocab = load_vocab(vocab_file, self.entries)
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
         self.basic_tokenizer = BasicTokenizer(do_lower_case=do_lower_case, **rules)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +11,7 @@ import tensorflow as tf
 from bert_tf2.exporting.graph_tokenization import GraphTokenizer
 from bert_tf2.exporting.signatures import IDS
 from bert_tf2.finetuning.options import checked_length
-from bert_tf2.support import files, rows
+from bert_tf2.support import rows
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type
 from bert_tf2.tokenization import FullTokenizer
@@ -50,7 +48,7 @@ class Tokenize(keras.layers.Layer):
         if not isinstance(tokenizer, FullTokenizer | Mapping):
             raise UserError(f"tokenizer={tokenizer!r:.60}: must be a FullTokenizer, such as load(folder).tokenizer")
         check_type("pad_to_max_length", pad_to_max_length, bool)
-        self.tokenizer = tokenizer if isinstance(tokenizer, FullTokenizer) else tokenizer_of(**tokenizer)
+        self.tokenizer = tokenizer if isinstance(tokenizer, FullTokenizer) else FullTokenizer("vocab.txt", **tokenizer)
         self.max_seq_length = checked_length(max_seq_length, _MOST)
         self.pad_to_max_length = pad_to_max_length
         self._graph = GraphTokenizer(self.tokenizer, for_servers=False)
@@ -124,16 +122,3 @@ def columns(texts: Any) -> tuple[tf.Tensor, ...]:
     if any(second is not None for _, second in pairs):
         found.append([rows.encodable(second or "") for _, second in pairs])
     return tuple(tf.constant(column, tf.string, [len(pairs)]) for column in found)
-
-
-def tokenizer_of(entries: list[str], **rules: Any) -> FullTokenizer:
-    """A tokenizer with these entries; `rules`: arguments of FullTokenizer."""
-    with tempfile.TemporaryDirectory() as folder:
-        return FullTokenizer(write_vocabulary(folder, entries), **rules)
-
-
-def write_vocabulary(folder: str, entries: list[str]) -> str:
-    """Writes a vocab.txt; returns its path."""
-    path = os.path.join(folder, "vocab.txt")
-    files.write_text(path, "".join(f"{entry}\n" for entry in entries))
-    return path

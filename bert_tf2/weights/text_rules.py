@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -286,10 +285,12 @@ def stated_text(source: Weights | None, vocab_file: str | None = None) -> Stated
     return Stated(*case, dict(rules.rules), rules.remark) if rules else Stated(*case, {})
 
 
-def find_case(vocab_file: str, source: Weights | None = None) -> tuple[bool, bool]:
-    """Returns whether to lower-case text, and whether files state this. Without a file, the entries decide."""
+def find_case(
+    vocab_file: str, source: Weights | None = None, entries: Sequence[str] | None = None
+) -> tuple[bool, bool]:
+    """Returns whether to lower-case text, and whether files state this. Without a statement, the entries decide."""
     lower = stated_text(source, vocab_file).do_lower_case
-    return (not is_cased(entries_of(vocab_file)), False) if lower is None else (lower, True)
+    return (not is_cased(entries or entries_of(vocab_file)), False) if lower is None else (lower, True)
 
 
 def load_tokenizer(
@@ -298,11 +299,12 @@ def load_tokenizer(
     vocab_size: int | None = None,
     source: Weights | None = None,
     init_checkpoint: str | None = None,
+    entries: Sequence[str] | None = None,
 ) -> tokenization.FullTokenizer:
     """Creates the tokenizer, after checking that the model was trained with the same ids and case.
 
     `do_lower_case` None means True. `init_checkpoint`: the flag's value, for the reference's check of its releases.
-    Raises UserError if a check fails, and warns of doubtful settings.
+    `entries`: see FullTokenizer. Raises UserError if a check fails, and warns of doubtful settings.
     """
     lower = do_lower_case is not False
     for path in {init_checkpoint, source.path if source else None}:
@@ -319,7 +321,7 @@ def load_tokenizer(
     if stated.remark:
         logging.warning("%s", stated.remark)
     check_never_split(stated.rules.get("never_split", ()), vocab_file)
-    tokenizer = tokenization.FullTokenizer(vocab_file, lower, **stated.rules)
+    tokenizer = tokenization.FullTokenizer(vocab_file, lower, entries=entries, **stated.rules)
     check_special_tokens(tokenizer.vocab, vocab_file)
     if tokenizer.vocab["[PAD]"] != 0:
         logging.warning(
@@ -327,13 +329,13 @@ def load_tokenizer(
             vocab_file, tokenizer.vocab["[PAD]"] + 1, tokenizer.inv_vocab.get(0),
         )  # fmt: skip
     if vocab_size is not None:
-        entries = max(tokenizer.vocab.values()) + 1
-        check_vocab_size(vocab_file, entries, vocab_size)
-        if vocab_size - entries >= _MOST_ROUNDED_UP + entries // 100:
+        count = max(tokenizer.vocab.values()) + 1
+        check_vocab_size(vocab_file, count, vocab_size)
+        if vocab_size - count >= _MOST_ROUNDED_UP + count // 100:
             logging.warning(
                 "%s: only %d entries, but the model has vocab_size %d; make sure that the file is complete and the"
                 " model's own, because words that are not in it become [UNK]",
-                vocab_file, entries, vocab_size,
+                vocab_file, count, vocab_size,
             )  # fmt: skip
     if stated.do_lower_case is None:
         _check_case(tokenizer.vocab, vocab_file, do_lower_case)
@@ -377,16 +379,14 @@ def find_tokenizer(
     source: Weights, config: BertConfig, vocab_file: str | os.PathLike[str] | None, do_lower_case: bool | None
 ) -> tokenization.FullTokenizer:
     """Returns the tokenizer of weights. Raises UserError if there is no vocabulary, or one that does not fit."""
-    path = source.vocabulary_file() if vocab_file is None else os.fspath(vocab_file)
-    with tempfile.TemporaryDirectory() as folder:
-        if path is None:  # the vocabulary is in another file, for example Hugging Face's tokenizer.json
-            entries = source.vocabulary()
-            if entries is None:
-                raise UserError(
-                    f"{source.path}: no vocabulary is found beside the weights (vocab.txt); give its path as vocab_file"
-                )
-            path = os.path.join(folder, "vocab.txt")
-            files.write_text(path, "".join(f"{entry}\n" for entry in entries))
-        if do_lower_case is None:
-            do_lower_case, _ = find_case(path, source)
-        return load_tokenizer(path, do_lower_case, config.vocab_size, source)
+    path, entries = source.vocabulary_file() if vocab_file is None else os.fspath(vocab_file), None
+    if path is None:
+        if (entries := source.vocabulary()) is None:
+            raise UserError(
+                f"{source.path}: no vocabulary is found beside the weights (vocab.txt); give its path as vocab_file"
+            )
+        path = os.path.join(source.folder, "tokenizer.json")  # of Hugging Face, which has all entries or some
+        entries = [entry.strip() for entry in entries]
+    if do_lower_case is None:
+        do_lower_case, _ = find_case(path, source, entries)
+    return load_tokenizer(path, do_lower_case, config.vocab_size, source, entries=entries)

@@ -328,6 +328,7 @@ REFUSED = [
     ("tokenizer.json ids vocab.txt", entries({"a": 0, "b": 0})),
     ("tokenizer.json ids vocab.txt", entries({"a": 0}, (5, "b"))),
     ("tokenizer.json 'a' 'b'", entries({"a": 0}, (0, "b"))),
+    ("tokenizer.json no [CLS], [SEP]", entries({"[PAD]": 0, "[UNK]": 1})),
     # Labels
     ("id2label", {"id2label": ["bad", "good"]}),
     ("id2label", {"id2label": {"0": "bad", "1": "", "2": "odd"}}),
