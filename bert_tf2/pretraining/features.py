@@ -10,6 +10,7 @@ tokenizer, and any generator of random numbers. Their examples equal the example
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -59,8 +60,8 @@ class DrawnExamples:
         self._row = np.dtype([*numbers.items(), ("random_next", "u1"), *masks])
         pack = struct.Struct(f"=qqiiiB{4 * most}s{4 * most}s").pack  # pads the masks with zeros
         folder = None if folder is not None and files.is_remote(folder) else folder
-        with errors.writing(folder or tempfile.gettempdir()):
-            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        with errors.writing(folder or tempfile.gettempdir()), contextlib.ExitStack() as after_an_error:
+            self._file = after_an_error.enter_context(tempfile.TemporaryFile(dir=folder))
             for start_a, length_a, start_b, length_b, is_random_next, masked, replacements in made:
                 count, masks = len(masked), (array("i", numbers).tobytes() for numbers in (masked, replacements))
                 self._file.write(pack(start_a, start_b, length_a, length_b, count, is_random_next, *masks))
@@ -68,6 +69,7 @@ class DrawnExamples:
                 self.num_tokens += length_a + length_b
                 self.num_masked += count
             self._file.flush()
+            after_an_error.pop_all()  # the file stays open
 
     def __len__(self) -> int:
         return self._count
