@@ -153,6 +153,11 @@ class Task(driver.Task):
     def is_padded(self) -> bool:
         return self.options.pads_batches
 
+    @property
+    def widths(self) -> int:
+        """The number of different widths of batches, if XLA compiles a program for each."""
+        return 1 if self.options.pads_batches else forward.WIDTHS
+
     def prepare(self) -> None:
         options, source = self.options, self.source
         if source is not None and (flag := self.flag_of_weights):
@@ -181,8 +186,8 @@ class Task(driver.Task):
 
     def schedule(self) -> dict[str, Any]:
         options, steps = self.options, self._num_train_steps()
-        widths = 1 if options.pads_batches else forward.WIDTHS
-        compiles = compiles_step(self.strategy, options.xla, steps, self.model.encoder.computes_padding, widths)
+        is_fixed = self.model.encoder.computes_padding
+        compiles = compiles_step(self.strategy, options.xla, steps, is_fixed, self.widths)
         warmup = int(steps * options.warmup_proportion)
         return {"num_train_steps": steps, "num_warmup_steps": warmup, "xla": "true" if compiles else "false"}
 
@@ -282,17 +287,19 @@ class PartRecords:
         task, options, evaluating = self._task, self._options, part == "eval"
         count = self.write(part)
         batch_size = (evaluating and getattr(options, "eval_batch_size", 0)) or options.predict_batch_size
-        # XLA is used only for batches of one size, because it would compile the model for each of many sizes.
-        fixed = options.pads_batches and task.model.encoder.computes_padding
         num_batches = math.ceil(count / batch_size) * (self.evaluations if evaluating else 1)
-        compiles = fixed and compiles_step(task.strategy, options.xla, num_batches)
-        data = self.read(part, batch_size, like_lengths=not options.pads_batches)
+        compiles = compiles_step(task.strategy, options.xla, num_batches, widths=task.widths)
+        compiles = compiles and task.model.encoder.computes_padding
+        # XLA would compile for each width, and for each number of rows of the batches of like length.
+        multiple = forward.width_step(options.max_seq_length) if compiles else 1
+        are_divided = not options.pads_batches and not compiles
+        data = self.read(part, batch_size, like_lengths=are_divided, width_multiple=multiple)
         batches = task.runner.run(
             data, explain=lambda: self.find_fault(part), compiled_size=batch_size if compiles else None
         )
         what = "Evaluating" if evaluating else "Predicting"
         batches = progress.track(batches, what, count, "records", size=lambda batch: len(batch["input_ids"]))
-        if not options.pads_batches:
+        if are_divided:
             batches = record_order.put_back(batches, batch_size, MASKED_SCORE)
         return task.answers(part, batches)
 

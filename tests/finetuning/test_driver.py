@@ -21,6 +21,7 @@ from tensorboard.backend.event_processing import event_accumulator
 import bert_tf2
 from bert_tf2 import heads
 from bert_tf2.commands import call
+from bert_tf2.training import forward
 from bert_tf2.weights import checkpoint
 from bert_tf2.weights.task_file import LabelMap
 
@@ -96,6 +97,25 @@ def test_a_fork_of_the_guide_evaluates_and_predicts(settings, tmp_path, monkeypa
     assert found["eval_accuracy"] == pytest.approx(np.mean(probabilities.argmax(axis=1) == right))
     assert "eval_accuracy = " in (tmp_path / "out" / "eval_results.txt").read_text()
     assert (tmp_path / "out" / "predictions.tsv").read_text().splitlines()[1].startswith("test-t0\t")
+
+
+@pytest.mark.compiled
+@pytest.mark.slow
+def test_a_program_for_few_widths_has_the_same_predictions(settings, tmp_path, monkeypatch):
+    def seen(self, data, compiled_size, run=forward.Runner.run, **how):
+        sizes.append((compiled_size, {batch["input_ids"].shape[1] for batch in data}))
+        return run(self, data, compiled_size=compiled_size, **how)
+
+    monkeypatch.setattr(forward.Runner, "run", seen)
+    settings |= {"init_checkpoint": save_random(tmp_path / "start", ANSWERS), "predict_batch_size": 4}
+    found, sizes = [], []
+    for xla in (False, True):
+        classify(settings, do_predict=True, output_dir=str(tmp_path / f"xla_{xla}"), xla=xla)
+        found.append(np.loadtxt(tmp_path / f"xla_{xla}" / "test_results.tsv"))
+    (plain, widths), (compiled, few) = sizes
+    assert (plain, compiled) == (None, 4) and few <= {8, 16, 24, 32} and not widths <= few
+    assert np.ptp(found[0][:, 0]) > 0.1
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
 
 
 # The best weights
