@@ -92,7 +92,7 @@ $(VENV)/interop-installed: $(VENV)/tests-installed
 
 # What exports answer in ONNX Runtime, OpenVINO and LiteRT.
 runtimes: $(VENV)/runtimes-installed
-	$(PYTEST) -m "$(EXTRA)" tests/exporting tests/weights
+	$(PYTEST) -m "$(EXTRA)" tests/exporting tests/weights tests/test_embedders.py
 
 $(VENV)/runtimes-installed: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,onnx,openvino]'

@@ -172,8 +172,11 @@ def test_several_devices(encoder, two):
     np.testing.assert_allclose(*(model.embed(WORDS) for model in models), atol=1e-4)
 
 
+OTHERS = pytest.mark.parametrize(("pooling", "normalize"), [("mean", True), ("cls", False), ("max", True)])
+
+
 @pytest.mark.extra
-@pytest.mark.parametrize(("pooling", "normalize"), [("mean", True), ("cls", False), ("max", True)])
+@OTHERS
 def test_sentence_transformers_answers_equally(encoder, tmp_path, pooling, normalize):
     """With the cut of long texts, and the case, of the folder that `save_folder` writes."""
     library = pytest.importorskip("sentence_transformers", reason="make interop")
@@ -183,3 +186,14 @@ def test_sentence_transformers_answers_equally(encoder, tmp_path, pooling, norma
     there = library.SentenceTransformer(str(tmp_path), device="cpu")
     np.testing.assert_allclose(there.encode(texts), model.embed(texts), atol=1e-5)
     np.testing.assert_allclose(there.similarity(*[there.encode(texts)] * 2), model.similarity(texts, texts), atol=1e-5)
+
+
+@pytest.mark.extra
+@OTHERS
+def test_onnx_runtime_answers_equally(encoder, tmp_path, pooling, normalize):
+    runtime = pytest.importorskip("onnxruntime", reason="make runtimes")
+    model = bert_tf2.embedder(encoder, pooling, normalize, max_seq_length=12)
+    model.export(tmp_path / "export", format="onnx")
+    session = runtime.InferenceSession(tmp_path / "export" / "model.onnx", providers=["CPUExecutionProvider"])
+    (found,) = session.run(["vector"], {name: np.array(part) for name, part in model.tokenize(WORDS).items()})
+    np.testing.assert_allclose(found, model.embed(WORDS), atol=1e-5)

@@ -259,7 +259,6 @@ class EmbeddingModel(Vectors, TextModel):
 _OF_SCORES = "a score is the cosine that a pair should have, from -1 to 1; divide scores from 0 to 5 by 5"
 
 
-@keras.saving.register_keras_serializable(package="bert_tf2")
 class _InBatchNegatives(keras.losses.Loss):
     """losses.in_batch_negatives, with Keras' weights of rows and its division by the number of replicas."""
 

@@ -49,7 +49,7 @@ class Vectors:
     ) -> np.ndarray | list[np.ndarray]:
         """Contextual embeddings, as extract_features.py computes them.
 
-        If the weights are a folder of sentence-transformers, its files have the defaults of `pooling`, `normalize`,
+        An EmbeddingModel, and a folder of sentence-transformers, have defaults of their own for `pooling`, `normalize`,
         `max_seq_length` and `prompt_name`.
 
         Args:
