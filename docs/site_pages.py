@@ -44,7 +44,7 @@ FIRST = {
     "from_transformers": "TFBertForSequenceClassification, TFBertForMaskedLM, TFAutoModel, pipeline",
     "from_tutorials": "hub.KerasLayer, classify text with BERT, movie reviews",
     "pretraining_decisions": "more text, hours, vocabulary size",
-    "python": "semantic search, sentence vectors",
+    "python": "sentence vectors",
 }
 # Interactive Python: an indented block that begins with >>>, with its output. The site shows it in colors.
 _SNIPPET = re.compile(r"(?m)^    >>> .*\n(?:    .*\n)*")
