@@ -2,6 +2,7 @@
 
     python benchmarks/finetuning.py --weights WEIGHTS_FOLDER --data_dir DATA_FOLDER --work_dir WORK_FOLDER
     python benchmarks/finetuning.py ... --runs mrpc,cola
+    python benchmarks/finetuning.py ... --runs distillation
     python benchmarks/finetuning.py ... --runs speed,step
 
 Every run is one command line of run_classifier.py or run_squad.py, with default settings unless noted otherwise
@@ -16,6 +17,7 @@ import json
 import os
 import shutil
 import statistics
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,7 @@ class BenchmarkOptions(Options):
     data_dir: str = setting("Folder with MRPC/, CoLA/, SST-2/ (GLUE layout) and squad/dev-v1.1.json.", group=DATA)
     work_dir: str = setting("Folder for the outputs of the runs, and for results.jsonl.", group=DATA)
     runs: str = setting(
-        "The runs, separated by commas; also speed and step, which time commands.",
+        "The runs, separated by commas; also distillation, and speed and step, which time commands.",
         "mrpc,cola,sst-2,squad",
         group=TO_DO,
     )
@@ -150,6 +152,56 @@ def squad(runs: Runs) -> Iterator[str]:
     )
 
 
+FEW_ROWS = 3000  # of SST-2's training table
+STUDENT = "0,2,4"  # of the six blocks of the teacher
+
+
+def distillation(runs: Runs) -> Iterator[str]:
+    """A teacher on the first rows of SST-2, and students that begin with half of its blocks, without and with it."""
+    few = runs.work / "sst-2-few"
+    few.mkdir(exist_ok=True)
+    shutil.copy(f"{runs.options.data_dir}/SST-2/dev.tsv", few)
+    rows = Path(f"{runs.options.data_dir}/SST-2/train.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
+    (few / "train.tsv").write_text("".join(rows[: 1 + FEW_ROWS]), encoding="utf-8")
+    how = {"task": "sst-2", "folder": str(few.absolute()), "max_seq_length": 64, "learning_rate": 1e-4}
+    found = {"teacher": [runs.classify("teacher", **how)]}
+    start = {"init_checkpoint": runs.work / "teacher", "init_from_layers": STUDENT, "bert_config_file": None}
+    for name, teacher in {"student": None, "student, taught": runs.work / "teacher"}.items():
+        found[name] = [
+            runs.classify(f"{name.replace(', ', '-')}-{seed}", **how, **start, teacher=teacher, random_seed=seed)
+            for seed in SEEDS
+        ]
+    sizes = answers_of_one_row({"teacher": runs.work / "teacher", "student": runs.work / "student-1"})
+    for name, results in found.items():
+        parameters, milliseconds = sizes[name.partition(",")[0]]
+        accuracy = spread(result["measures"]["accuracy"] for result in results)
+        yield (
+            f"SST-2, {FEW_ROWS} rows, {name}: accuracy {accuracy}, {parameters / 1e6:.1f} million parameters,"
+            f" {milliseconds:.2f} ms for 1 x 16, trained in {statistics.median(r['seconds'] for r in results):.0f} s"
+        )
+
+
+def answers_of_one_row(folders: dict[str, Path], rounds: int = 300) -> dict[str, tuple[int, float]]:
+    """The parameters of classifiers, and the ms of an answer to one row of 16 tokens; models take turns, medians."""
+    import tensorflow as tf
+
+    import bert_tf2
+    from bert_tf2.fast.encoder import accelerated
+
+    row = {name: tf.ones([1, 16], tf.int32) for name in ("input_ids", "input_mask", "segment_ids")}
+    graphs, counts, times = {}, {}, {name: [] for name in folders}
+    for name, folder in folders.items():
+        model = bert_tf2.load(folder).model
+        graphs[name] = tf.function(accelerated(model)(lambda batch, model=model: model(batch)), autograph=False)
+        graphs[name](row)
+        counts[name] = model.count_params()
+    for _, (name, graph) in itertools.product(range(rounds), graphs.items()):
+        began = time.perf_counter()
+        graph(row).numpy()
+        times[name].append(1e3 * (time.perf_counter() - began))
+    return {name: (counts[name], statistics.median(values)) for name, values in times.items()}
+
+
 # Times of whole commands and of the training step, by default and with padding. Sides take turns, and results are
 # valid for one revision of this checkout only.
 
@@ -194,7 +246,7 @@ def step(runs: Runs) -> Iterator[str]:
         )
 
 
-RUNS = {"mrpc": mrpc, "cola": cola, "sst-2": sst2, "squad": squad}
+RUNS = {"mrpc": mrpc, "cola": cola, "sst-2": sst2, "squad": squad, "distillation": distillation}
 RUNS |= {"speed": speed, "step": step}
 
 

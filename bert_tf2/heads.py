@@ -71,6 +71,8 @@ class _Model(keras.Model):
     loss_names: tuple[str, ...] = ("loss",)  # of the terms of loss_terms, in order
     record_kind: records.RecordKind  # the table of the model's features, used for their shapes
     head_dropout: float = 0.1  # for every config (reference: create_model of run_classifier)
+    # a finetuning.distillation.Teacher, for the training of a classifier or a tagger; set before it, not saved
+    teacher = None
 
     def __init__(self, config: BertConfig, **kwargs):
         super().__init__(**kwargs)
@@ -290,14 +292,16 @@ class ClassifierModel(_Model):
         """The mean over the examples, weighted by `class_weights` if they are set."""
         self.check(batch, "label_ids")
         logits, labels = self(batch, training=True, dropout_seed=dropout_seed), batch["label_ids"]
-        if self.class_weights is None:
-            return [mean_term("loss", self._example_loss(logits, labels))]
-        class_weights = tf.constant(self.class_weights, tf.float32)  # [L]
-        if self.multi_label:
-            return [mean_term("loss", multi_label_loss(logits, labels, class_weights))]
+        class_weights = None if self.class_weights is None else tf.constant(self.class_weights, tf.float32)  # [L]
+        if self.multi_label and class_weights is not None:
+            losses = multi_label_loss(logits, labels, class_weights)
+        else:
+            losses = self._example_loss(logits, labels)
+        losses = self.teacher.mixed(losses, logits, batch) if self.teacher else losses
+        if self.multi_label or class_weights is None:
+            return [mean_term("loss", losses)]
         weights = tf.gather(class_weights, tf.reshape(labels, [-1]))  # [B]
-        total = tf.reduce_sum(weights * self._example_loss(logits, labels))
-        return [LossTerm("loss", total, tf.reduce_sum(weights))]
+        return [LossTerm("loss", tf.reduce_sum(weights * losses), tf.reduce_sum(weights))]
 
     def outputs(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns `probabilities` [B, L] (in a regression the number, [B, 1]) and `example_loss` [B], unweighted."""
@@ -377,6 +381,7 @@ class TaggingModel(_Model):
         labels = tf.cast(batch["label_ids"], tf.int32)
         counts = tf.cast(labels >= 0, tf.float32)  # [B, F]
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=tf.maximum(labels, 0), logits=logits)
+        losses = self.teacher.mixed(losses, logits, batch) if self.teacher else losses
         return [LossTerm("loss", tf.reduce_sum(counts * losses), tf.reduce_sum(counts), NO_PREDICTIONS)]
 
     def outputs(self, batch: Batch) -> dict[str, tf.Tensor]:

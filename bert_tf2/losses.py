@@ -217,3 +217,25 @@ def in_batch_negatives(vectors: tf.Tensor, temperature: float) -> tf.Tensor:
     candidates = tf.reshape(tf.transpose(others, [1, 0, 2]), [-1, vectors.shape[-1]])  # first the rows' positives
     logits = tf.matmul(vectors[:, 0], candidates, transpose_b=True) / temperature
     return classification_loss(logits, first + tf.range(count)) * share
+
+
+def distance_to_teacher(
+    logits: tf.Tensor,
+    wanted: tf.Tensor,
+    temperature: float,
+    regression: bool = False,
+    multi_label: bool = False,
+) -> tf.Tensor:
+    """The loss of a student's logits beside its teacher's, float32 [..., L] each -> [...].
+
+    The cross-entropy of both softmaxes at the same temperature, as in Hinton et al. (2015); their gradients shrink with
+    its square, which is multiplied again. With `multi_label` the mean over the labels' binary cross-entropies, in a
+    `regression` the squared error.
+    """
+    if regression:
+        return tf.reduce_mean(tf.square(logits - wanted), axis=-1)
+    logits, wanted = logits / temperature, wanted / temperature
+    if multi_label:
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(tf.sigmoid(wanted), logits)
+        return temperature**2 * tf.reduce_mean(losses, axis=-1)
+    return temperature**2 * tf.nn.softmax_cross_entropy_with_logits(tf.nn.softmax(wanted), logits)

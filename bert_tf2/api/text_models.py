@@ -9,7 +9,6 @@ The model is a model of `heads` after `Tokenize`. The pipeline of tf.data conver
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import numbers
@@ -17,7 +16,7 @@ import os
 import sys
 import tempfile
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -26,8 +25,9 @@ import tensorflow as tf
 
 from bert_tf2 import heads
 from bert_tf2.api import targets, text_rows
-from bert_tf2.api.long_runs import LongRuns
-from bert_tf2.api.text_parts import RANDOM_SEED, CutTexts, Parts, find_labels, path_of
+from bert_tf2.api.bert import Bert
+from bert_tf2.api.text_parts import ALPHA, RANDOM_SEED, TEMPERATURE, CutTexts, Parts, find_labels, path_of
+from bert_tf2.api.text_steps import TextSteps
 from bert_tf2.exporting import run as exporting
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
 from bert_tf2.fast.encoder import accelerate
@@ -42,12 +42,8 @@ from bert_tf2.weights.task_file import LabelMap
 _RATE = 2e-5  # the rate that the reference's README recommends
 
 
-# Before, Keras fetched batches within the function that it traced, and its shapes did not depend on the batch.
-_FETCHES_BATCHES_OUTSIDE = tuple(map(int, keras.__version__.split(".")[:2])) >= (3, 16)
-
-
 @keras.saving.register_keras_serializable(package="bert_tf2")
-class TextModel(LongRuns):
+class TextModel(TextSteps):
     """A classifier that takes texts, made by `bert_tf2.classifier`.
 
     `x` of all methods has texts, or pairs as tuples, in a list, an array, a column or table of pandas, polars or
@@ -57,6 +53,9 @@ class TextModel(LongRuns):
     `y` has the names or the indexes of labels, or a number for each label if the loss compares vectors. In a
     regression, `y` has numbers; with multi_label, a list of names for each text, or 1 or 0 for each label. With `y`, no
     text may be empty.
+
+    `fit` also learns the answers of `teacher=bert_tf2.load(FOLDER)`, a trained model of the same labels and vocabulary.
+    `alpha` is their share of the loss, not of `val_loss`; see run_classifier.py for `temperature`.
 
     Attributes:
       model: the model of `heads`.
@@ -72,7 +71,6 @@ class TextModel(LongRuns):
         model.bert.pooler.trainable = model.uses_pooler
         self.tokenize = tokenize
         self._label_map = label_map
-        self._step: Callable | None = None  # of the training, where `fit` traces it itself
         if label_map:
             self.labels = list(label_map.labels)
             self.regression, self.multi_label = label_map.regression, label_map.multi_label
@@ -99,7 +97,9 @@ class TextModel(LongRuns):
         logits = self.model(features, training=training)
         if self.regression:
             return logits
-        return tf.sigmoid(logits) if self.multi_label else tf.nn.softmax(logits)
+        found = tf.sigmoid(logits) if self.multi_label else tf.nn.softmax(logits)
+        found.logits = logits  # for `compute_loss`
+        return found
 
     def compile(self, optimizer: Any = None, loss: Any = None, metrics: Any = None, **kwargs) -> None:
         """As in Keras; arguments that are left out follow the recipe of run_classifier.py.
@@ -275,6 +275,9 @@ class TextModel(LongRuns):
         shuffle: bool = True,
         class_weight: Mapping[str | int, float] | str | None = None,
         sample_weight: Any = None,
+        teacher: Bert | None = None,
+        temperature: float = TEMPERATURE,
+        alpha: float = ALPHA,
         **kwargs,
     ) -> keras.callbacks.History:
         """As in Keras, with texts; see the class for `x` and `y`, and `compile` for the recipe.
@@ -299,9 +302,8 @@ class TextModel(LongRuns):
         text_rows.check_given(data, needs_y=True)
         if validation_data is not None:
             size, of_validation = kwargs.pop("validation_batch_size", None), kwargs.get("validation_steps")
-            size = batch_size if size is None else size
-            cut_in_validation = CutTexts(0, of_validation, is_logged=False)
-            validation_data = self._validation(validation_data, size, of_validation, cut_in_validation)
+            size, val_cut = batch_size if size is None else size, CutTexts(0, of_validation, is_logged=False)
+            validation_data = self._validation(validation_data, size, of_validation, val_cut)
         if self._rate is not None and epochs > first_epoch:
             self._plan(steps or int(data.cardinality()), epochs - first_epoch, callbacks)
         self._make_variables(self._tokenized(batches.first))
@@ -312,27 +314,14 @@ class TextModel(LongRuns):
         data = self._tokenized(batches.data, cut := CutTexts(self.tokenize.max_seq_length, steps or count))
         data = data if weights is None else data.map(functools.partial(targets.weigh, weights))
         runs = self.compiled_if_long((steps or count or -1) * (epochs - first_epoch), data, validation_data)
-        with text_rows.in_one_line(), runs as (data, kwargs["validation_data"]), self._traced_once(data):
+        taught = self._taught(teacher, temperature, alpha)
+        with text_rows.in_one_line(), taught, runs as (data, kwargs["validation_data"]), self._traced_once(data):
             history = super().fit(data, None, None, epochs, verbose, callbacks, shuffle=False, **kwargs)
         found = {"cut_texts": cut.of_epochs(len(history.history.get("loss", ())), steps and (count or sys.maxsize))}
         if validation_data is not None:
-            found["val_cut_texts"] = cut_in_validation.of_epochs(len(history.history.get("val_loss", ())))
+            found["val_cut_texts"] = val_cut.of_epochs(len(history.history.get("val_loss", ())))
         history.history |= {name: counts for name, counts in found.items() if counts is not None}
         return history
-
-    @contextlib.contextmanager
-    def _traced_once(self, data: tf.data.Dataset) -> Iterator[None]:
-        """In its block, the training step is traced once, as a graph for batches of all sizes."""
-        alone = self.distribute_strategy.num_replicas_in_sync == 1 and not self.run_eagerly
-        if _FETCHES_BATCHES_OUTSIDE and alone:
-            self._step = tf.function(super().train_step, input_signature=[data.element_spec], autograph=False)
-        try:
-            yield
-        finally:
-            self._step = None
-
-    def train_step(self, data: tuple) -> dict[str, Any]:
-        return super().train_step(data) if self._step is None else self._step(data)
 
     def _divided(self, share: float, x: Any, y: Any, sample_weight: Any) -> tuple[list, list]:
         """(x, y, sample_weight) for training and for validation."""
@@ -469,6 +458,7 @@ def classifier(
     bert_config_file: str | os.PathLike[str] | None = None,
     vocab_file: str | os.PathLike[str] | None = None,
     do_lower_case: bool | None = None,
+    init_from_layers: Sequence[int] | None = None,
     random_seed: int = RANDOM_SEED,
 ) -> TextModel:
     """A classifier of texts as a Keras model, compiled with the reference's recipe.
@@ -478,13 +468,14 @@ def classifier(
       labels: the names of the labels, in the order of the outputs; default to the labels of the weights.
       regression: whether a text has a number in place of a label.
       multi_label: whether a text may have several labels, or none.
+      init_from_layers: the blocks of the weights for a model with fewer blocks, for example [0, 2, 4]; None for all.
       max_seq_length: texts are cut to this number of tokens; defaults to the weights' training, else to 128.
       random_seed: determines the new weights of the output layer.
 
     Raises:
       UserError: as `load`; or the labels are missing, wrong, or differ from the labels of the weights.
     """
-    found = Parts(weights, bert_config_file, vocab_file, do_lower_case, max_seq_length)
+    found = Parts(weights, bert_config_file, vocab_file, do_lower_case, max_seq_length, blocks=init_from_layers)
     label_map = find_labels(found.source, labels, regression, multi_label)
     settings = (len(label_map.labels), label_map.regression, label_map.multi_label)
     return TextModel(found.model(heads.ClassifierModel, *settings, seed=random_seed), found.tokenize, label_map)

@@ -30,6 +30,8 @@ from bert_tf2.weights.task_file import LabelMap
 
 _STATED = settings_of(ClassifierOptions)
 RANDOM_SEED: int = _STATED["random_seed"][2]
+TEMPERATURE: float = _STATED["temperature"][2]
+ALPHA: float = _STATED["alpha"][2]
 _USUAL_LENGTH = _STATED["max_seq_length"][0].flag_default
 _TASK = "tsv"  # the task of run_classifier.py for the user's own tables
 
@@ -54,11 +56,19 @@ def path_of_weights(name: str, weights: Any, bert_config_file: Any, vocab_file: 
 class Parts:
     """The parts of a model that takes texts; see `classifier` for the arguments."""
 
-    def __init__(self, weights, bert_config_file, vocab_file, do_lower_case, max_seq_length, usual=_USUAL_LENGTH):
+    def __init__(
+        self, weights, bert_config_file, vocab_file, do_lower_case, max_seq_length, usual=_USUAL_LENGTH, blocks=None
+    ):
+        """`usual`: the default of max_seq_length; `blocks`: init_from_layers."""
         check_process()
         path = path_of_weights("weights", weights, bert_config_file, vocab_file, do_lower_case)
         self.source = checkpoint.open_weights(path)
         self.config = model_folder.find_config(self.source, bert_config_file)
+        if blocks is not None:
+            if not isinstance(blocks, Iterable) or not [*blocks] or any(type(block) is not int for block in blocks):
+                raise UserError(f"init_from_layers={blocks!r:.60}: must be numbers of blocks from 0, such as [0, 2, 4]")
+            self.source = model_folder.with_blocks(self.source, [*blocks], "init_from_layers")
+            self.config = dataclasses.replace(self.config, num_hidden_layers=len([*blocks]))
         self.tokenizer = text_rules.find_tokenizer(self.source, self.config, vocab_file, do_lower_case)
         longest = self.config.max_position_embeddings
         kept = task_file.settings(self.source.folder, {"max_seq_length": int}).get("max_seq_length")

@@ -258,6 +258,7 @@ def tagger(
     bert_config_file: str | os.PathLike[str] | None = None,
     vocab_file: str | os.PathLike[str] | None = None,
     do_lower_case: bool | None = None,
+    init_from_layers: Sequence[int] | None = None,
     random_seed: int = RANDOM_SEED,
 ) -> TagModel:
     """A tagger of words as a Keras model, compiled with the reference's recipe; see `classifier` for the arguments.
@@ -265,7 +266,7 @@ def tagger(
     Raises:
       UserError: as `classifier`.
     """
-    found = Parts(weights, bert_config_file, vocab_file, do_lower_case, max_seq_length)
+    found = Parts(weights, bert_config_file, vocab_file, do_lower_case, max_seq_length, blocks=init_from_layers)
     label_map = find_labels(found.source, labels, tags=True)
     model = found.model(heads.TaggingModel, len(label_map.labels), seed=random_seed)
     return TagModel(model, found.tokenize, label_map)

@@ -13,6 +13,7 @@ from bert_tf2.support.settings import (
     EVALUATION,
     LOG,
     MODEL,
+    Options,
     WrongSetting,
     check_type,
     kept_setting,
@@ -95,8 +96,30 @@ class FineTuneOptions(VocabularyOptions, TrainingOptions):
         return self.do_train and self.eval_steps > 0
 
 
+_OTHER_TEACHER = "the loss changes from here on"
+
+
 @options
-class ClassifierOptions(EvaluationOptions, FineTuneOptions):
+class TeacherOptions(Options):
+    """A trained model from whose answers the model learns."""
+
+    needs = (("teacher", "do_train"),)
+
+    teacher: str | None = of_training(
+        "Folder of a model with the same labels, fine-tuned; training also learns its answers.", None,
+        reads="weights", decides=_OTHER_TEACHER,
+    )  # fmt: skip
+    temperature: float = of_training(
+        "Divides the logits of model and teacher: the higher, the more the unlikely labels count.", 2.0,
+        low=0.1, decides=_OTHER_TEACHER,
+    )  # fmt: skip
+    alpha: float = of_training(
+        "The teacher's share of the loss; the labels have the rest.", 0.5, low=0.0, high=1.0, decides=_OTHER_TEACHER
+    )
+
+
+@options
+class ClassifierOptions(TeacherOptions, EvaluationOptions, FineTuneOptions):
     """Fine-tunes BERT on a classification task (GLUE, XNLI or one's own table), evaluates it and predicts.
 
     Example:
@@ -204,7 +227,7 @@ class SquadOptions(FineTuneOptions):
 
 
 @options
-class NerOptions(EvaluationOptions, FineTuneOptions):
+class NerOptions(TeacherOptions, EvaluationOptions, FineTuneOptions):
     """Fine-tunes BERT to tag words (named entities and the like) in CoNLL columns, evaluates it and predicts.
 
     Example:

@@ -26,7 +26,7 @@ from bert_tf2.fast.encoder import accelerate
 from bert_tf2.support import console, files, output_lock, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
-from bert_tf2.training import workers
+from bert_tf2.training import layerwise, workers
 from bert_tf2.training.devices import build_model, create_strategy, join, plan_for
 from bert_tf2.training.forward import Runner
 from bert_tf2.training.loop import Trainer, start_from
@@ -159,6 +159,9 @@ def _prepare(task: Task) -> Team:
     team.wait()  # until the chief has repaired the folder, which the other workers read next
     if task.source is None:
         task.source = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
+    blocks = layerwise.blocks_in(options.init_from_layers)
+    if blocks and not checkpoint.latest_checkpoint(options.output_dir):
+        task.source = model_folder.with_blocks(task.source, blocks, "--init_from_layers")
     if options.do_train:
         model_folder.check_output_dir(options.output_dir, task.config, options.vocab_file)
     task.prepare()
@@ -226,12 +229,15 @@ def _train(task: Task, team: Team) -> int:
 def _export(task: Task, export: Export) -> str:
     options, tokenizer = task.options, task.tokenizer
     lower = tokenizer.basic_tokenizer.do_lower_case if tokenizer else options.do_lower_case
+    given = {name: getattr(options, name) for name in ("bert_config_file", "vocab_file", "max_seq_length")}
+    if options.init_from_layers:  # the trained model has fewer layers than this file states
+        given |= model_folder.model_files(options.output_dir)
     return export(
         task=task.export_as,
         init_checkpoint=checkpoint.weights_in_use(_folder_of_weights(task), options.init_checkpoint).path,
         export_dir=options.export_dir or os.path.join(options.output_dir, "export"),
         do_lower_case=lower,
-        **{name: getattr(options, name) for name in ("bert_config_file", "vocab_file", "max_seq_length")},
+        **given,
         precision=PRECISIONS[options.precision].exported,
         **task.export_settings(),
     )

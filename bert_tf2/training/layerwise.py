@@ -65,6 +65,15 @@ def layers_in(freeze: str | None, num_hidden_layers: int | None = None) -> set[i
     return found
 
 
+def blocks_in(init_from_layers: str | None) -> list[int]:
+    """The blocks in a value of --init_from_layers, "0,2,4". Raises WrongSetting."""
+    if init_from_layers is None:
+        return []
+    if not re.fullmatch(r"\d{1,3}(,\d{1,3})*", init_from_layers):
+        raise WrongSetting(f"--init_from_layers={init_from_layers}: must be numbers of blocks from 0, such as 0,2,4")
+    return [*map(int, init_from_layers.split(","))]
+
+
 def freeze(model: keras.Model, layers: Iterable[int]) -> None:
     """Freezes layers of a model of `heads`."""
     for layer in layers:

@@ -234,9 +234,15 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
     """The settings that all training scripts share."""
 
     not_both = (("pack_rows", "use_tpu"),)
-    needs = (("patience", "eval_steps"),)  # each subclass has eval_steps
+    needs = (
+        ("patience", "eval_steps"),  # each subclass has eval_steps
+        *(("init_from_layers", name) for name in ("init_checkpoint", "do_train")),
+    )
 
     output_dir: str = output_folder()
+    init_from_layers: str | None = of_model(
+        "Make a smaller model of these blocks of init_checkpoint, numbered from 0: 0,2,4 for three of six.", None
+    )
     do_train: bool = of_to_do("Train, up to the last step of the schedule.", False)
     do_export: bool = of_to_do("Write a SavedModel, as export_saved_model.py does.", False)
     unpad: str = of_training(
@@ -253,6 +259,12 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
             raise WrongSetting("--attention=fused needs a fixed number of rows, which --pack_rows does not have")
         if self.pack_rows and self.unpad == "groups":
             raise WrongSetting("--pack_rows and --unpad=groups both leave out padding: give one of them")
+        layerwise.blocks_in(self.init_from_layers)
+
+    @functools.cached_property
+    def config(self) -> BertConfig:
+        blocks = layerwise.blocks_in(self.init_from_layers)
+        return dataclasses.replace(super().config, **({"num_hidden_layers": len(blocks)} if blocks else {}))
 
     def check_inputs(self) -> None:
         super().check_inputs()

@@ -5,6 +5,7 @@ Each kind has a reader with this interface; `sources.open_weights` chooses the r
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -56,6 +57,14 @@ class Weights:
         self.dtypes = {name: place.dtype for name, place in self._places.items()}
         others = sorted({*self.dtypes.values()} & {"float16", "bfloat16", "float64"})
         self.remarks += [f"Numbers that are {dtype} in the file are read as float32." for dtype in others]
+
+    def under(self, new_names: Mapping[str, str]) -> Weights:
+        """The same weights with other names: new name -> the name here. Other variables are left out."""
+        renamed = copy.copy(self)
+        renamed.remarks = []  # `_hold` adds to the list
+        renamed._hold({new: self._places[old] for new, old in new_names.items()})
+        renamed.remarks = self.remarks
+        return renamed
 
     def get(self, name: str) -> np.ndarray:
         """Returns one variable in the reference's shape, floats as float32."""

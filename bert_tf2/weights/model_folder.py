@@ -89,6 +89,20 @@ def find_config(source: Weights, bert_config_file: str | os.PathLike[str] | None
 # Comparing
 
 
+def with_blocks(source: Weights, blocks: Sequence[int], name: str) -> Weights:
+    """The weights of a model that has these blocks of `source`, in this order, and all of its other variables.
+
+    Raises UserError, which begins with the name of the setting, for a block that `source` lacks.
+    """
+    count = names.num_layers(source.shapes)
+    if wrong := [block for block in blocks if not 0 <= block < count]:
+        raise UserError(f"{name}: {source.path} has no block {wrong[0]}; its blocks are 0-{count - 1}")
+    found = source.under(names.of_blocks(source.shapes, blocks))
+    if stated := stated_config(source):
+        found.config, found.config_file = dataclasses.replace(stated[0], num_hidden_layers=len(blocks)), stated[1]
+    return found
+
+
 def check_config(source: Weights, config: BertConfig) -> list[str]:
     """Compares a configuration with the weights' configuration, in the fields that no shape shows.
 

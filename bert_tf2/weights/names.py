@@ -166,6 +166,15 @@ def num_layers(found: Iterable[str]) -> int:
     return max((int(match[1]) + 1 for match in numbers if match), default=0)
 
 
+def of_blocks(found: Iterable[str], blocks: Sequence[int]) -> dict[str, str]:
+    """The variables of a model that has these blocks of another model, in this order: new name -> the name there."""
+    found, block = [*found], "bert/encoder/layer_{}/".format
+    chosen = {name: name for name in found if not re.match(r"bert/encoder/layer_\d+/", name)}
+    for new, old in enumerate(blocks):
+        chosen |= {name.replace(block(old), block(new)): name for name in found if name.startswith(block(old))}
+    return chosen
+
+
 def misfits(wanted: Mapping[str, Sequence[int]], found: Mapping[str, Sequence[int]], needed: Callable) -> Iterator[str]:
     """Yields a phrase for each wanted variable that is missing, if needed(name), or has another shape."""
     for name, size in wanted.items():

@@ -128,7 +128,10 @@ def test_a_change_is_reported_with_its_consequence(change, words):
 
 @pytest.mark.parametrize(
     ("options", "own"),
-    [(PretrainingOptions, {"max_predictions_per_seq", "masked_lm_prob"}), (ClassifierOptions, {"class_weights"})],
+    [
+        (PretrainingOptions, {"max_predictions_per_seq", "masked_lm_prob"}),
+        (ClassifierOptions, {"class_weights", "teacher", "temperature", "alpha"}),
+    ],
 )
 def test_the_settings_of_a_script_that_decide_its_steps(options, own):
     stated = settings.settings_of(options).items()

@@ -11,7 +11,7 @@ from absl import logging
 
 from bert_tf2 import heads
 from bert_tf2.data import records
-from bert_tf2.finetuning import classification
+from bert_tf2.finetuning import classification, distillation
 from bert_tf2.finetuning.classification import results as outcome
 from bert_tf2.finetuning.classification.examples import balanced_weights
 from bert_tf2.finetuning.options import ClassifierOptions
@@ -71,6 +71,7 @@ class ClassifierTask(Task):
         )
         if self.options.do_train and self.options.class_weights:
             model.class_weights = balanced_weights(self.examples["train"], label_map)
+        model.teacher = distillation.teacher_of(self)
         return model
 
     def kind(self, part: str) -> records.RecordKind:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bert_tf2 import heads
-from bert_tf2.finetuning import ner
+from bert_tf2.finetuning import distillation, ner
 from bert_tf2.finetuning.options import NerOptions
 from bert_tf2.finetuning.tables import score_table, warn_of_similar
 from bert_tf2.finetuning.task import Batches, Scores, Task
@@ -77,7 +77,9 @@ class NerTask(Task):
         return LabelMap(TAGGING_TASK, tuple(labels), regression=False)
 
     def make_model(self, dtype: str) -> heads.TaggingModel:
-        return heads.TaggingModel(self.config, num_labels=self.label_map.num_labels, dtype=dtype)
+        model = heads.TaggingModel(self.config, num_labels=self.label_map.num_labels, dtype=dtype)
+        model.teacher = distillation.teacher_of(self)
+        return model
 
     def epoch_size(self) -> int:
         return len(self._windows("train"))
