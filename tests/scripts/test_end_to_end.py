@@ -6,7 +6,6 @@ import json
 
 import command_lines as lines
 import pytest
-import text_operations
 import toy_data
 from bad_calls import flags
 
@@ -25,7 +24,6 @@ def lives(name: str) -> str:
 @pytest.mark.compiled
 def test_from_text_to_filled_blanks(tmp_path, log_lines, capsys):
     """The place follows from the name, as every sentence of the text shows. Each sentence is a document."""
-    text_operations.need()
     (tmp_path / "text.txt").write_text("\n\n".join([*map(lives, toy_data.NAMES)] * 8) + "\n")
     text, vocab_file = {"input_file": f"{tmp_path}/text.txt"}, f"{tmp_path}/vocab.txt"
     commands.call("build_vocab", **text, vocab_file=vocab_file)
