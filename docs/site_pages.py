@@ -45,6 +45,7 @@ FIRST = {
     "from_tutorials": "hub.KerasLayer, classify text with BERT, movie reviews",
     "pretraining_decisions": "more text, hours, vocabulary size",
     "python": "sentence vectors",
+    "finetuning": "distillation, layer-wise learning rate",
 }
 # Interactive Python: an indented block that begins with >>>, with its output. The site shows it in colors.
 _SNIPPET = re.compile(r"(?m)^    >>> .*\n(?:    .*\n)*")
