@@ -8,9 +8,13 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import randomize, small_config
+import toy_data
+from pretraining_text import VOCABULARY
+from small_models import randomize, small_config, tiny_config
+from unmasked_data import LENGTH, PREDICTIONS, make
 
-from bert_tf2 import modeling
+from bert_tf2 import heads, modeling
+from bert_tf2.commands import call
 from bert_tf2.data.record_order import packed
 from bert_tf2.data.records import PACKED
 from bert_tf2.fast import fused_attention
@@ -129,3 +133,20 @@ def test_the_program_has_two_calls_with_the_shapes_and_the_configuration_that_xl
         if header.exists():
             text = header.read_text()
             assert all(f" {field}() const" in text for field in stated)
+
+
+@pytest.mark.compiled
+@pytest.mark.slow
+@pytest.mark.parametrize("switch", ["do_train", "do_eval"])
+def test_the_programs_of_a_script_have_the_calls(monkeypatch, tmp_path, switch):
+    """Which XLA's compiler for this CPU does not know; the GPU is a name."""
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: ["one"] * (kind == "GPU"))
+    monkeypatch.setattr("bert_tf2.fast.compiled.can_compile", lambda: True)
+    sizes = {"max_position_embeddings": LENGTH, "num_attention_heads": 1, "num_hidden_layers": 2}
+    config = tiny_config(vocab_size=len(VOCABULARY), **sizes)
+    weights = toy_data.write_trained(tmp_path / "start", heads.PretrainingModel(config))
+    how = {"input_file": make(tmp_path, "records", dynamic_masking=False), "init_checkpoint": str(weights)}
+    how |= {"bert_config_file": str(tmp_path / "start" / "bert_config.json"), "output_dir": str(tmp_path / "out")}
+    how |= {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, "num_train_steps": 1}
+    with pytest.raises(tf.errors.OpError, match=r"fmhaScaleBiasSoftmax"):
+        call("run_pretraining", **how, attention="fused", precision="bfloat16", xla=True, **{switch: True})
