@@ -43,9 +43,11 @@ FIRST = {
     "parts of speech",
     "from_transformers": "TFBertForSequenceClassification, TFBertForMaskedLM, TFAutoModel, pipeline",
     "from_tutorials": "hub.KerasLayer, classify text with BERT, movie reviews",
-    "pretraining_decisions": "more text, hours, vocabulary size",
-    "python": "sentence vectors",
-    "finetuning": "distillation, layer-wise learning rate",
+    "pretraining_decisions": "more text, hours, vocabulary size, batch size learning rate",
+    "reliability": "killed",
+    "guide": "out of memory, OOM",
+    "finetuning": "distillation, layer-wise learning rate, layerwise",
+    "python": "sentence vectors, sentence embeddings",
 }
 # Interactive Python: an indented block that begins with >>>, with its output. The site shows it in colors.
 _SNIPPET = re.compile(r"(?m)^    >>> .*\n(?:    .*\n)*")
