@@ -101,11 +101,14 @@ def parts_of(batches) -> list:
 # Right ones
 
 
-def test_texts_in_every_container(films, names, opened, ids):
+def test_texts_in_every_container(films, names, words, opened, ids):
     bert, tagger, wanted = opened["films"], opened["names"], films(ids)
+    blanks = [f"{text} [MASK]" for text in TEXTS]
+    filled = opened["words"].fill_mask(blanks)
     tags = tagger.tag([text.split() for text in SENTENCES])
     for kind, make in {**COLUMNS, **BATCHES, "generator": iter}.items():
         np.testing.assert_array_equal(bert.tokenize(make(TEXTS))["input_ids"], ids["input_ids"], err_msg=kind)
+        assert words.predict(make(blanks)) == filled, kind
         if kind in COLUMNS:
             found = films.tokenize(make(TEXTS))["input_ids"]
             np.testing.assert_array_equal(found, ids["input_ids"], err_msg=kind)

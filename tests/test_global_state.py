@@ -117,6 +117,7 @@ def fitted(out, opened):
     films.export(out / "films")
     bert_tf2.tagger(opened["names"].path).fit([["ann", "lives"]] * 4, [["NAME", "O"]] * 4, verbose=0)
     bert_tf2.answerer(opened["reader"].path).fit([("who ?", "ann lives")] * 4, ["ann"] * 4, verbose=0)
+    bert_tf2.masked_lm(opened["words"].path).fit(x, validation_data=x, verbose=0)
 
 
 def explored(out, opened):

@@ -111,6 +111,7 @@ def test_a_fork_after_use_is_noticed(bert):
     out, into = os.pipe()
     child = os.fork()
     calls = [bert.embed, bert.fill_mask, bert_tf2.load, bert_tf2.classifier, bert_tf2.tagger, bert_tf2.answerer]
+    calls.append(bert_tf2.masked_lm)
     if not child:
         signal.alarm(20)
         for call in calls:

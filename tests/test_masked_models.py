@@ -19,11 +19,6 @@ LONG = " ".join(TEXTS[:8])
 QUIET = {"verbose": 0}
 
 
-@pytest.fixture(scope="module")
-def words(encoder):
-    return bert_tf2.masked_lm(encoder, max_seq_length=16)
-
-
 def read(data: tf.data.Dataset) -> list[tuple]:
     """The batches (x, y, weights), and the ids before they were masked in place of x's ids."""
     found = []

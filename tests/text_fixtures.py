@@ -60,6 +60,7 @@ topics = _model("classifier", labels=["a", "b", "c"], multi_label=True, max_seq_
 scores = _model("classifier", regression=True, max_seq_length=16)
 names = _model("tagger", labels=["O", "NAME"], max_seq_length=16)
 reader = _model("answerer", max_seq_length=32)
+words = _model("masked_lm", max_seq_length=16)
 
 
 @pytest.fixture(scope="session")

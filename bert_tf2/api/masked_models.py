@@ -119,8 +119,9 @@ class MaskedTextModel(TextModel):
     ) -> text_rows.Batches:
         check_type("batch_size", batch_size, int, low=1)
         numbers, ids = self._arrays(x, y, sample_weight, most)
-        data = tf.data.Dataset.from_tensor_slices((numbers, ids))
-        data = (data.shuffle(len(numbers)) if shuffle and len(numbers) else data).ragged_batch(batch_size)
+        data = tf.data.Dataset.from_tensor_slices(numbers)
+        data = data.shuffle(len(numbers)) if shuffle and len(numbers) else data
+        data = data.batch(batch_size).map(lambda chosen: (chosen, tf.gather(ids, chosen)))
         return text_rows.Batches(data, data.take(1))
 
     @tf.autograph.experimental.do_not_convert
@@ -239,7 +240,7 @@ def masked_lm(
       masked_lm_prob: the share of the tokens to predict. Of these, 80 % become [MASK], 10 % another entry of the
         vocabulary, and 10 % stay.
       max_predictions_per_seq: the most masked words of a row; defaults to masked_lm_prob * max_seq_length, rounded up.
-      max_seq_length: the most tokens of a row; defaults to 128.
+      max_seq_length: the most tokens of a row; defaults to the weights' training, else to 128.
       random_seed: determines the masks, and the weights of a head that `weights` lacks.
 
     Raises:
