@@ -18,7 +18,9 @@ number of states.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -27,6 +29,7 @@ from bert_tf2 import modeling, shapes
 from bert_tf2.config import BertConfig
 from bert_tf2.data import records
 from bert_tf2.layers import DropoutSeeds, OutputLayer, dropout, dropout_from, fold_in
+from bert_tf2.long_texts import Windows, in_parts
 from bert_tf2.losses import (
     NO_PREDICTIONS,
     LossTerm,
@@ -70,6 +73,7 @@ class _Model(keras.Model):
     has_pooler = True  # whether the pooler is one of the model's variables in checkpoints
     loss_names: tuple[str, ...] = ("loss",)  # of the terms of loss_terms, in order
     record_kind: records.RecordKind  # the table of the model's features, used for their shapes
+    windows: Windows | None = None  # how long texts are divided, for a model that may read them
     head_dropout: float = 0.1  # for every config (reference: create_model of run_classifier)
     # a finetuning.distillation.Teacher, for the training of a classifier or a tagger; set before it, not saved
     teacher = None
@@ -247,6 +251,9 @@ class ClassifierModel(_Model):
     With `multi_label`, an example has any number of labels: each output is the logit of an independent binary decision,
     trained with binary cross-entropy.
 
+    `windows`: how long texts are divided; None for texts of at most max_position_embeddings tokens. With `windows`, the
+    features may have any number of tokens, and the logits of a text are pooled over its windows; see Windows.pool.
+
     `class_weights`: L weights in the training loss for the examples of each class (with `multi_label`, for each label
     of an example); None for equal weights. Set it before the training. It is not saved.
 
@@ -259,25 +266,64 @@ class ClassifierModel(_Model):
     record_kind = records.CLASSIFICATION
 
     def __init__(
-        self, config: BertConfig, num_labels: int, regression: bool = False, multi_label: bool = False, **kwargs
+        self,
+        config: BertConfig,
+        num_labels: int,
+        regression: bool = False,
+        multi_label: bool = False,
+        windows: Windows | Mapping[str, Any] | None = None,
+        **kwargs,
     ):
         super().__init__(config, **kwargs)
         self.num_labels = num_labels
         self.regression = regression
         self.multi_label = multi_label
+        self.windows = Windows(**windows) if isinstance(windows, Mapping) else windows
         if multi_label:
             self.record_kind = records.MULTI_LABEL
         self.class_weights: tuple[float, ...] | None = None
-        self.output_layer = self._make_output_layer(1 if regression else num_labels)
+        self.num_outputs = 1 if regression else num_labels
+        self.kind = "number" if regression else "labels" if multi_label else "label"  # see Windows.pool
+        self.output_layer = self._make_output_layer(self.num_outputs)
         self.built = True
 
     def get_config(self) -> dict:
         own = {"num_labels": self.num_labels, "regression": self.regression}
-        return {**super().get_config(), **own, **({"multi_label": True} if self.multi_label else {})}
+        own |= {"multi_label": True} if self.multi_label else {}
+        own |= {"windows": dataclasses.asdict(self.windows)} if self.windows else {}
+        return {**super().get_config(), **own}
 
     def call(self, batch: Batch, training: bool = False, dropout_seed: tf.Tensor | None = None) -> tf.Tensor:
         """-> float32 logits [B, L]."""
+        return self.of_texts(batch, self.windows, training, dropout_seed)
+
+    def of_texts(
+        self,
+        batch: Batch,
+        windows: Windows | None,
+        training: bool = False,
+        dropout_seed: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """`call`, with other windows than those of the model."""
         self.check(batch)
+        if windows is None:
+            return self._of_rows(batch, training, dropout_seed)
+        divided, counts = windows.divide(batch)
+        if training:  # the gradients need the states of all windows at once
+            logits = self._of_rows(divided, training, dropout_seed)
+        else:
+            logits = in_parts(lambda part: self._of_rows(part, False, None), divided, self.num_outputs)
+        return windows.pool(logits, counts, self.kind)
+
+    def probabilities(self, logits: tf.Tensor, windows: Windows | None) -> tf.Tensor:
+        """The probabilities of the labels, of logits [..., L] of texts in `windows`; in a regression the numbers."""
+        if self.regression:
+            return logits
+        if self.multi_label:
+            return tf.sigmoid(logits)
+        return tf.exp(logits) if windows else tf.nn.softmax(logits)
+
+    def _of_rows(self, batch: Batch, training: bool, dropout_seed: tf.Tensor | None) -> tf.Tensor:
         rows = get_shape_list(tf.convert_to_tensor(batch["input_ids"]))[0]
         nothing = tf.zeros([rows, 0], tf.int32)  # the head reads no position besides [CLS]
         pooled = self.encode(batch, training, dropout_seed, reads=nothing).pooled_output
@@ -307,11 +353,8 @@ class ClassifierModel(_Model):
         """Returns `probabilities` [B, L] (in a regression the number, [B, 1]) and `example_loss` [B], unweighted."""
         self.check(batch, "label_ids")
         logits = self(batch)
-        if self.regression:
-            probabilities = logits
-        else:
-            probabilities = tf.sigmoid(logits) if self.multi_label else tf.nn.softmax(logits)
-        return {"probabilities": probabilities, "example_loss": self._example_loss(logits, batch["label_ids"])}
+        losses = self._example_loss(logits, batch["label_ids"])
+        return {"probabilities": self.probabilities(logits, self.windows), "example_loss": losses}
 
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
@@ -374,6 +417,9 @@ class TaggingModel(_Model):
         """-> float32 logits [B, F, L]."""
         states = self.encode(batch, training, dropout_seed).sequence_output
         return self.output_layer(self._drop(states, training, dropout_seed))
+
+    def probabilities(self, logits: tf.Tensor, windows: None = None) -> tf.Tensor:
+        return tf.nn.softmax(logits)
 
     def loss_terms(self, batch: Batch, dropout_seed: tf.Tensor) -> list[LossTerm]:
         self.check(batch, "label_ids")

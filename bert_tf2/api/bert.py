@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from absl import logging
 
-from bert_tf2 import modeling, tokenization
+from bert_tf2 import long_texts, modeling, tokenization
 from bert_tf2.api import targets, text_rows
 from bert_tf2.api.text_parts import path_of, path_of_weights, span_settings
 from bert_tf2.api.vectors import Vectors
@@ -170,17 +170,15 @@ class Bert(Vectors):
         max_seq_length: int | None = None,
         window: int | None = None,
         stride: int | None = None,
-        pooling: str = "mean",
+        pooling: str | None = None,
     ) -> dict[str, float] | list[dict[str, float]]:
         """The probability of each label, for a model of run_classifier.py.
 
         Args:
           texts, batch_size: see `embed`.
           max_seq_length: see `embed`; defaults to the length of the training, from task.json.
-          window: tokens of a window; defaults to max_seq_length. With `window` or `stride`, a long text is not cut but
-            divided into windows; in a pair, the second text is divided.
-          stride: tokens between the starts of two windows; defaults to half a window.
-          pooling: "mean" or "max" of the probabilities (or scores) of a text's windows.
+          window, stride, pooling: how long texts are read in windows; see `classifier`. Default to the windows of the
+            training, from task.json; stride=0 cuts long texts.
 
         Returns:
           A dict label -> probability for each text, or one dict for a single text, in the order of the labels; for a
@@ -191,15 +189,10 @@ class Bert(Vectors):
         """
         given, alone = rows.texts(texts)
         check_type("batch_size", batch_size, int, low=1)
-        check_type("stride", stride, int, low=1, optional=True)
-        check_type("window", window, int, low=4, optional=True)
-        if pooling not in ("mean", "max"):
-            raise UserError(f'pooling={pooling!r}: must be "mean" or "max"')
+        check_type("window", window, int, low=long_texts.LEAST, optional=True)
         length = self._checked_length(max_seq_length if window is None else window, kept=True)
-        stride = max(length // 2, 1) if stride is None and window is not None else stride
-        if stride is not None and length < 4:
-            raise UserError(f"window={length}: must be 4 or more, for [CLS], [SEP], a word and another [SEP] of a pair")
-        found = self._answerer.classify(given, length, batch_size, stride, pooling)
+        windows = long_texts.chosen(self._kept, length, window, stride, pooling)
+        found = self._answerer.classify(given, length, batch_size, windows)
         return found[0] if alone else found
 
     def tag(

@@ -95,10 +95,9 @@ class TextModel(TextSteps):
         """Strings [B], a pair of them, or `Tokenize`'s arrays -> probabilities [B, L], of tokens [B, F, L]."""
         features = inputs if isinstance(inputs, Mapping) else self.tokenize(inputs)
         logits = self.model(features, training=training)
-        if self.regression:
-            return logits
-        found = tf.sigmoid(logits) if self.multi_label else tf.nn.softmax(logits)
-        found.logits = logits  # for `compute_loss`
+        found = self.model.probabilities(logits, self.model.windows)
+        if found is not logits:
+            found.logits = logits  # for `compute_loss`
         return found
 
     def compile(self, optimizer: Any = None, loss: Any = None, metrics: Any = None, **kwargs) -> None:
@@ -138,6 +137,8 @@ class TextModel(TextSteps):
         # Not a dict, because Keras would track the metrics in it and keep them when other metrics are compiled.
         self._compiled_with = types.MappingProxyType({"loss": loss, "metrics": metrics, **kwargs})
         super().compile(optimizer, **self._compiled_with)
+        if fixed and self.model.windows:
+            raise UserError("jit_compile=True: needs fixed shapes, and texts have different numbers of windows")
         how = {"recompute": False, "xla": "true" if fixed else "false", "precision": self.model.compute_dtype}
         options = types.SimpleNamespace(unpad="auto", attention="auto", **how)
         accelerate(self.model, plan_for(options, self.distribute_strategy, self.model.config.hidden_size))
@@ -412,7 +413,8 @@ class TextModel(TextSteps):
 
     def _kept(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """The content of task.json: the task, and the settings that decide the answers; None without the file."""
-        return {"task": self._label_map.task}, {"max_seq_length": self.tokenize.max_seq_length}
+        kept = self.model.windows.kept if self.model.windows else {"max_seq_length": self.tokenize.max_seq_length}
+        return {"task": self._label_map.task}, kept
 
     def save(self, filepath: str | os.PathLike[str], *args, **kwargs) -> None:
         """As in Keras, into a file NAME.keras. Raises UserError for the older .h5, which cannot hold the model."""
@@ -442,8 +444,9 @@ class TextModel(TextSteps):
         files.make_directory(os.path.dirname(path))
         with tempfile.TemporaryDirectory(dir=os.path.dirname(path)) as folder:
             self.save_folder(weights := os.path.join(folder, "model"))
+            length = self.model.windows.length if self.model.windows else self.tokenize.max_seq_length
             kwargs |= {"init_checkpoint": weights, **model_folder.model_files(weights)}
-            kwargs |= {"format": format.removeprefix("tf_"), "max_seq_length": self.tokenize.max_seq_length}
+            kwargs |= {"format": format.removeprefix("tf_"), "max_seq_length": length}
             kwargs["do_lower_case"] = self.tokenize.tokenizer.basic_tokenizer.do_lower_case
             os.replace(exporting.export_model(task=self.export_as, export_dir=folder, **kwargs), path)
 
@@ -455,6 +458,9 @@ def classifier(
     regression: bool = False,
     multi_label: bool = False,
     max_seq_length: int | None = None,
+    window: int | None = None,
+    stride: int | None = None,
+    pooling: str | None = None,
     bert_config_file: str | os.PathLike[str] | None = None,
     vocab_file: str | os.PathLike[str] | None = None,
     do_lower_case: bool | None = None,
@@ -470,12 +476,17 @@ def classifier(
       multi_label: whether a text may have several labels, or none.
       init_from_layers: the blocks of the weights for a model with fewer blocks, for example [0, 2, 4]; None for all.
       max_seq_length: texts are cut to this number of tokens; defaults to the weights' training, else to 128.
+      window: tokens of a window; with `window` or `stride`, a long text is not cut but read in windows. In a pair, the
+        second text is divided.
+      stride: tokens between the starts of two windows; defaults to half a window. 0: long texts are cut.
+      pooling: "mean" or "max" over the windows of a text. All three default to the weights' training.
       random_seed: determines the new weights of the output layer.
 
     Raises:
       UserError: as `load`; or the labels are missing, wrong, or differ from the labels of the weights.
     """
-    found = Parts(weights, bert_config_file, vocab_file, do_lower_case, max_seq_length, blocks=init_from_layers)
+    how = {"blocks": init_from_layers, "windows": (window, stride, pooling)}
+    found = Parts(weights, bert_config_file, vocab_file, do_lower_case, max_seq_length, **how)
     label_map = find_labels(found.source, labels, regression, multi_label)
-    settings = (len(label_map.labels), label_map.regression, label_map.multi_label)
+    settings = (len(label_map.labels), label_map.regression, label_map.multi_label, found.windows)
     return TextModel(found.model(heads.ClassifierModel, *settings, seed=random_seed), found.tokenize, label_map)

@@ -14,11 +14,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bert_tf2 import long_texts
+from bert_tf2.data.records import MOST_TOKENS
 from bert_tf2.exporting.tokenize_layer import Tokenize
 from bert_tf2.finetuning.classification.examples import log_cut
 from bert_tf2.finetuning.options import ClassifierOptions, checked_length
 from bert_tf2.finetuning.tables import warn_of_amounts
-from bert_tf2.inference.answering import SQUAD
+from bert_tf2.inference.answering import CLASSIFIER, SQUAD
 from bert_tf2.layers import initial_weights_from
 from bert_tf2.support import hub
 from bert_tf2.support.errors import UserError
@@ -57,9 +59,17 @@ class Parts:
     """The parts of a model that takes texts; see `classifier` for the arguments."""
 
     def __init__(
-        self, weights, bert_config_file, vocab_file, do_lower_case, max_seq_length, usual=_USUAL_LENGTH, blocks=None
+        self,
+        weights,
+        bert_config_file,
+        vocab_file,
+        do_lower_case,
+        max_seq_length,
+        usual=_USUAL_LENGTH,
+        blocks=None,
+        windows=None,
     ):
-        """`usual`: the default of max_seq_length; `blocks`: init_from_layers."""
+        """`usual`: the default of max_seq_length; `blocks`: init_from_layers; `windows`: window, stride and pooling."""
         check_process()
         path = path_of_weights("weights", weights, bert_config_file, vocab_file, do_lower_case)
         self.source = checkpoint.open_weights(path)
@@ -71,13 +81,17 @@ class Parts:
             self.config = dataclasses.replace(self.config, num_hidden_layers=len([*blocks]))
         self.tokenizer = text_rules.find_tokenizer(self.source, self.config, vocab_file, do_lower_case)
         longest = self.config.max_position_embeddings
-        kept = task_file.settings(self.source.folder, {"max_seq_length": int}).get("max_seq_length")
-        length = (kept or min(usual, longest)) if max_seq_length is None else max_seq_length
+        kept = task_file.settings(self.source.folder, {name: type(usual) for name, usual in CLASSIFIER.items()})
+        window, *others = windows or (None,)
+        check_type("window", window, int, low=long_texts.LEAST, optional=True)
+        length = max_seq_length if window is None else window
+        length = (kept.get("max_seq_length") or min(usual, longest)) if length is None else length
         self.max_seq_length = checked_length(length, longest)
+        self.windows = long_texts.chosen(kept, self.max_seq_length, window, *others) if windows else None
 
     @functools.cached_property
     def tokenize(self) -> Tokenize:
-        return Tokenize(self.tokenizer, self.max_seq_length)
+        return Tokenize(self.tokenizer, MOST_TOKENS if self.windows else self.max_seq_length)
 
     def model(self, kind: type, *settings, seed: int) -> keras.Model:
         """A model of `heads` with the weights."""

@@ -23,7 +23,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf2.data.record_index import RUN, RecordIndex, read_index
-from bert_tf2.data.records import PACKED, RecordKind, Sizes, check_first_records
+from bert_tf2.data.records import MOST_SEGMENTS, PACKED, RecordKind, Sizes, check_first_records
+from bert_tf2.data.rows import INPUTS
 from bert_tf2.support import files
 from bert_tf2.support.errors import and_more
 
@@ -130,6 +131,18 @@ def shuffled(index: RecordIndex, seed: int, first: int = 0, *, endless: bool = T
 
     epochs = tf.data.Dataset.range(first_epoch, tf.int64.max if endless else 1)
     return epochs.flat_map(of_epoch)
+
+
+def padded_texts(batch: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
+    """The features INPUTS of a batch of records.WHOLE_TEXTS, as `transform` of `read_records`."""
+    batch = dict(batch)
+    ids, lengths = batch.pop("input_ids"), batch.pop("segment_lengths")
+    column, total = tf.range(ids.bounding_shape(1, tf.int32)), tf.cast(ids.row_lengths(), tf.int32)
+    first = tf.where(lengths.row_lengths() > 1, lengths.to_tensor(shape=[None, MOST_SEGMENTS])[:, 0], total)
+    mask = column < total[:, tf.newaxis]
+    segments = mask & (column >= first[:, tf.newaxis])
+    found = (ids.to_tensor(), tf.cast(mask, tf.int32), tf.cast(segments, tf.int32))
+    return {**dict(zip(INPUTS, found, strict=True)), **batch}
 
 
 class Share(NamedTuple):
@@ -382,7 +395,7 @@ def read_records(
     if like_lengths:
         data = of_like_length(data, batch_size)
     if not pad_to_max_length:
-        wide = {name for name, feature in kind.features.items() if feature.length == "max_seq_length"}
+        wide = {*INPUTS, *(name for name, feature in kind.features.items() if feature.length == "max_seq_length")}
         data = data.map(lambda batch: cut_to_longest(batch, wide, width_multiple))
     options = tf.data.Options()
     options.autotune.enabled = False  # not needed, and its thread can delay the end of the program by a minute

@@ -96,6 +96,20 @@ CLASSIFICATION = _labelled("classification", Feature("int64", 1, exclusive_maxim
 MULTI_LABEL = _labelled("multi-label classification", Feature("int64", "num_labels", exclusive_maximum=2))
 REGRESSION = _labelled("regression", Feature("float32", 1, -LARGEST_SCORE, LARGEST_SCORE))
 
+MOST_TOKENS = 1 << 20
+"""Of a text that is read in windows."""
+_WHOLE = {**_UNMASKED, "input_ids": dataclasses.replace(_UNMASKED["input_ids"], length=MOST_TOKENS)}
+WHOLE_TEXTS = {
+    kind.name: RecordKind(
+        f"{kind.name} of whole texts",
+        {**_WHOLE, **{name: feature for name, feature in kind.features.items() if name not in _TOKENS}},
+    )
+    for kind in (CLASSIFICATION, MULTI_LABEL, REGRESSION)
+}
+"""For texts that are read in windows, by the name of the kind for texts that are cut: all tokens, without padding, as
+in UNMASKED."""
+
+
 SQUAD_PREDICT = RecordKind("SQuAD prediction", {"unique_ids": Feature("int64", 1), **_TOKENS})
 
 SQUAD_TRAIN = RecordKind(
@@ -139,8 +153,9 @@ def encode(kind: RecordKind, row: Mapping[str, Sequence]) -> bytes:
 def write_records(path: str, kind: RecordKind, rows: Iterable[Mapping[str, Sequence]]) -> int:
     """Writes rows (feature name -> values) to a TFRecord file, complete or absent; returns the number of rows."""
     count, rows = 0, iter(rows)
+    at_once = 1 if any(feature.varies for feature in kind.features.values()) else _ROWS_AT_ONCE
     with tfrecords.writing(path) as (append,):
-        while some := [*itertools.islice(rows, _ROWS_AT_ONCE)]:
+        while some := [*itertools.islice(rows, at_once)]:
             append(example.encode(columns(kind, some)))
             count += len(some)
     return count
@@ -222,7 +237,7 @@ def form_of(block: tfrecords.Block) -> int:
 
 def kind_of(found: Values) -> RecordKind | None:
     """Returns the kind of a record with these values, None if the kind is unknown."""
-    if "segment_lengths" in found:
+    if "segment_lengths" in found and "is_real_example" not in found:
         return UNMASKED if "next_sentence_labels" in found else UNMASKED_WORDS
     if "input_ids" not in found:
         return None
@@ -234,9 +249,9 @@ def kind_of(found: Values) -> RecordKind | None:
         return None
     if "is_real_example" not in found:
         return TOKEN_TAGGING
-    if found["label_ids"].dtype == np.float32:
-        return REGRESSION
-    return CLASSIFICATION if len(found["label_ids"]) == 1 else MULTI_LABEL
+    kind = CLASSIFICATION if len(found["label_ids"]) == 1 else MULTI_LABEL
+    kind = REGRESSION if found["label_ids"].dtype == np.float32 else kind
+    return WHOLE_TEXTS[kind.name] if "segment_lengths" in found else kind
 
 
 def check_first_records(paths: Sequence[str], kind: RecordKind, sizes: Sizes, must_have_some: bool) -> None:
@@ -300,7 +315,7 @@ def _problems(found: Values, kind: RecordKind, sizes: Sizes, inspects: bool) -> 
             fits = (found[name] >= feature.minimum) & (found[name] < (np.inf if limit is None else limit))
             if not fits.all():
                 yield f"{name} holds {found[name][~fits][0]}, which is not {_allowed(feature, limit, inspects)}"
-    if kind in (UNMASKED, UNMASKED_WORDS):
+    if "segment_lengths" in kind.features:
         segments, tokens = found["segment_lengths"], len(found["input_ids"])
         if len(segments) > MOST_SEGMENTS:
             yield f"has {len(segments)} segments, at most {MOST_SEGMENTS} are possible"

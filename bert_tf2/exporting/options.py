@@ -66,9 +66,10 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
     )
     text_signatures: bool = of_export("Also accept raw text, which requires tensorflow-text in the server.", True)
     stride: int | None = setting(
-        "classifier: read long texts in windows, with this many tokens between the starts.", None, group=ANSWERS, low=1
-    )
-    pooling: str = setting(
+        "classifier: read long texts in windows, with this many tokens between the starts; 0: cut them. Defaults to"
+        " the training's doc_stride.", None, group=ANSWERS, low=0,
+    )  # fmt: skip
+    pooling: str | None = kept_setting(
         "classifier, with stride: pools the windows' probabilities.", "mean", group=ANSWERS, choices=("mean", "max")
     )
     top_k: int = setting("masked_lm: number of words for each [MASK].", 5, group=ANSWERS, low=1)
@@ -83,8 +84,13 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
     labels: LabelMap | None = None
 
     def from_files(self) -> dict[str, Any]:
-        only = None if self.task == "squad" else ["max_seq_length"]
-        return super().from_files() | task_file.taken(self, self.init_checkpoint, only=only)
+        only = None if self.task == "squad" else ["max_seq_length", "pooling"]
+        found = super().from_files() | task_file.taken(self, self.init_checkpoint, only=only)
+        if (self.task, self.format, self.stride) == ("classifier", "saved_model", None):  # ONNX reads no texts
+            folder = task_file.folder_of(self.init_checkpoint)
+            kept = task_file.settings(folder, {"doc_stride": int, "pooling": str})
+            found["stride"] = kept["doc_stride"] if "pooling" in kept else 0
+        return found
 
     @functools.cached_property
     def inputs(self) -> Inputs:
@@ -102,7 +108,7 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         if self.max_seq_length is not None:
             config.check_sequence_length(self.max_seq_length)
         length = self.max_seq_length or min(384 if self.task == "squad" else 128, config.max_position_embeddings)
-        if length < 3 + (self.stride is not None):
+        if length < 3 + bool(self.stride):
             raise UserError(f"--max_seq_length={length}: must be at least 3 ([CLS], a piece, [SEP]), with --stride 4")
         if self.task == "squad":
             from bert_tf2.finetuning.squad.features import check_lengths  # late: it needs numpy
@@ -114,7 +120,7 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
 
     def check(self) -> None:
         super().check()
-        if self.stride is not None and (self.task, self.format) != ("classifier", "saved_model"):
+        if self.stride and (self.task, self.format) != ("classifier", "saved_model"):
             raise WrongSetting(f"--stride={self.stride}: needs --task=classifier, without --format=onnx")
         if self.quantize != "none" and self.format != "onnx":
             raise WrongSetting(f"--quantize={self.quantize}: needs --format=onnx")

@@ -23,6 +23,7 @@ from bert_tf2.exporting.graph_tokenization import GraphTokenizer
 from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.signatures import Setting
 from bert_tf2.layers import initial_weights_from
+from bert_tf2.long_texts import Windows
 from bert_tf2.support import errors, files
 from bert_tf2.support.resolution import resolve
 from bert_tf2.support.settings import made
@@ -85,7 +86,8 @@ def _make_model(options: ExportOptions, config: BertConfig, labels: LabelMap | N
     if options.task == "features":
         return modeling.BertModel(config)
     if options.task == "classifier":
-        return heads.ClassifierModel(config, len(labels.labels), labels.regression, labels.multi_label)
+        windows = Windows(options.max_seq_length, options.stride, options.pooling) if options.stride else None
+        return heads.ClassifierModel(config, len(labels.labels), labels.regression, labels.multi_label, windows)
     if options.task == "squad":
         return heads.SpanModel(config)
     if options.task == "ner":

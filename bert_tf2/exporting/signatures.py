@@ -21,12 +21,14 @@ from typing import Any
 import tensorflow as tf
 
 from bert_tf2.config import BertConfig
+from bert_tf2.data.records import MOST_TOKENS
 from bert_tf2.data.rows import INPUTS as IDS
 from bert_tf2.exporting.folded_encoder import Encoder
 from bert_tf2.exporting.graph_tokenization import GraphTokenizer, Inputs, Pieces
 from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.request_checks import Rows, checked_rows, checked_texts, require_none
 from bert_tf2.heads import pooled_states
+from bert_tf2.long_texts import Windows, in_parts
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights.task_file import THRESHOLD, LabelMap, SentenceVectors
 
@@ -171,8 +173,13 @@ class Features(Task):
         return {**self.from_rows(inputs), "tokens": tokens}
 
 
+def _require_few(counts: tf.Tensor) -> tf.Operation:
+    too_long = f"row {{}} takes {{}} windows of the model; {MAX_WINDOWS} are allowed: ask about parts of its text"
+    return require_none(counts > MAX_WINDOWS, too_long, counts)
+
+
 def windows(pieces: Mapping[str, Pieces], most: int, length: int, stride: int) -> tuple[dict[str, Pieces], tf.Tensor]:
-    """Divides long texts into windows of `length` tokens, `stride` pieces apart, like squad and `answering.windows`.
+    """Divides long texts into windows of `length` tokens, `stride` pieces apart, like squad.
 
     If a row has a second text, the second text is divided, and each window has at most `most` pieces of the first text.
 
@@ -191,8 +198,7 @@ def windows(pieces: Mapping[str, Pieces], most: int, length: int, stride: int) -
     total, begin = (tf.where(is_pair, values[1], values[0]) for values in (sizes, begins))
     step = tf.minimum(room, stride)
     counts = 1 + (tf.maximum(total - room, 0) + step - 1) // step
-    too_long = f"row {{}} takes {{}} windows of the model; {MAX_WINDOWS} are allowed: ask about parts of its text"
-    with tf.control_dependencies([require_none(counts > MAX_WINDOWS, too_long, counts)]):
+    with tf.control_dependencies([_require_few(counts)]):
         rows = tf.repeat(tf.range(tf.size(counts)), counts)
     columns = (is_pair, before, room, total, begin, begins[0], step, tf.cumsum(counts, exclusive=True))
     is_pair, before, room, total, begin, begin_before, step, number = (tf.gather(each, rows) for each in columns)
@@ -211,7 +217,7 @@ class Classifier(Task):
     """probabilities [B, L] and label, string [B]; for a regression (without labels) value [B].
 
     A multi-label model has probabilities [B, L] and labels, string [B, L]: the predicted labels, then "" as padding.
-    With a `stride`, long texts are read in windows, like answering.windows, and their probabilities are pooled.
+    With a `stride`, long texts are read in windows, and their probabilities are pooled; see `long_texts`.
     """
 
     stated = ("stride", "pooling")
@@ -224,25 +230,26 @@ class Classifier(Task):
         self._several = setting.labels.multi_label
 
     def from_rows(self, rows: Rows | Inputs) -> Outputs:
-        return self._outputs(self._scores(rows))
+        return self._outputs(self._logits(rows._asdict()))
 
     def from_texts(self, **texts: tf.Tensor) -> Outputs:
-        options = self.setting.options
-        if options.stride is None:
+        model = self.setting.model
+        if model.windows is None:
             return super().from_texts(**texts)
-        pieces, length = self.tokenize(checked_texts(texts)), options.max_seq_length
-        of_windows, rows = windows(pieces, (length - 3) // 2, length, options.stride)
-        pool = tf.math.segment_max if options.pooling == "max" else tf.math.segment_mean
-        return self._outputs(pool(self._scores(self.combine(of_windows)), rows))
+        pieces = self.tokenize(checked_texts(texts))
+        whole = self.setting.graph.combine(pieces["text_a"], pieces.get("text_b"), MOST_TOKENS)
+        divided, counts = model.windows.divide(whole._asdict())
+        with tf.control_dependencies([_require_few(counts)]):
+            divided = {name: tf.identity(values) for name, values in divided.items()}
+        logits = in_parts(self._logits, divided, model.num_outputs)
+        return self._outputs(model.windows.pool(logits, counts, model.kind), model.windows)
 
-    def _scores(self, rows: Rows | Inputs) -> tf.Tensor:
-        """Probabilities [B, L]; for a regression, the number [B, 1]."""
-        logits = self.head(self.encode(rows, rows.input_ids[:, :0])[1])  # reads only [CLS]
-        if self._labels is None:
-            return logits
-        return tf.sigmoid(logits) if self._several else tf.nn.softmax(logits)
+    def _logits(self, rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        ids, mask, segments = (rows[name] for name in IDS)
+        return self.head(self._encode(ids, mask, segments, ids[:, :0])[1])  # reads only [CLS]
 
-    def _outputs(self, probabilities: tf.Tensor) -> Outputs:
+    def _outputs(self, logits: tf.Tensor, windows: Windows | None = None) -> Outputs:
+        probabilities = self.setting.model.probabilities(logits, windows)
         if self._labels is None:
             return {"value": probabilities[:, 0]}
         if not self._several:

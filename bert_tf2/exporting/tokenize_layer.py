@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from bert_tf2.data.records import MOST_TOKENS
 from bert_tf2.exporting.graph_tokenization import GraphTokenizer
 from bert_tf2.exporting.signatures import IDS
 from bert_tf2.finetuning.options import checked_length
@@ -15,8 +16,6 @@ from bert_tf2.support import rows
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type
 from bert_tf2.tokenization import FullTokenizer
-
-_MOST = 1 << 20  # the maximum number of tokens; a model may read fewer
 
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
@@ -49,7 +48,7 @@ class Tokenize(keras.layers.Layer):
             raise UserError(f"tokenizer={tokenizer!r:.60}: must be a FullTokenizer, such as load(folder).tokenizer")
         check_type("pad_to_max_length", pad_to_max_length, bool)
         self.tokenizer = tokenizer if isinstance(tokenizer, FullTokenizer) else FullTokenizer("vocab.txt", **tokenizer)
-        self.max_seq_length = checked_length(max_seq_length, _MOST)
+        self.max_seq_length = checked_length(max_seq_length, MOST_TOKENS)
         self.pad_to_max_length = pad_to_max_length
         self._graph = GraphTokenizer(self.tokenizer, for_servers=False)
         self.built = True

@@ -138,6 +138,14 @@ class ClassifierOptions(TeacherOptions, EvaluationOptions, FineTuneOptions):
         *("*.tf_record", "eval_metrics.json", "label_map.json", "confusion_matrix.png"),
         *("test_results.tsv", "predictions.tsv"),
     )
+    doc_stride: int | None = kept_setting(
+        "Read long texts in windows, with this many tokens between two windows' starts; 0: cut them.", 0, group=MODEL,
+        low=0, decides="long texts are divided elsewhere from here on",
+    )  # fmt: skip
+    pooling: str | None = kept_setting(
+        "With doc_stride: the answer is the mean or the maximum of the windows' probabilities.", "mean", group=MODEL,
+        choices=("mean", "max"), decides="windows are pooled otherwise from here on",
+    )  # fmt: skip
     do_eval: bool = of_to_do("Evaluate on the development table.", False)
     do_predict: bool = of_to_do("Predict the rows of the test table.", False)
     text_a_column: str | None = of_data("Task tsv: column of the text, by name or number.", None)
@@ -166,9 +174,14 @@ class ClassifierOptions(TeacherOptions, EvaluationOptions, FineTuneOptions):
             raise WrongSetting("--multi_label needs --task_name=tsv, and a --label_separator")
         if self.regression and not own_tables:
             raise WrongSetting("--regression needs --task_name=tsv")
+        fixed = {"pack_rows": True, "pad_to_max_length": True, "use_tpu": True, "xla": "true"}
+        if self.doc_stride and (wrong := [name for name, value in fixed.items() if getattr(self, name) == value]):
+            raise WrongSetting(f"--doc_stride: texts have different numbers of windows, so leave out --{wrong[0]}")
 
     def check_inputs(self) -> None:
         super().check_inputs()
+        if self.doc_stride and self.max_seq_length <= LEAST_LENGTH:
+            raise WrongSetting(f"--max_seq_length={self.max_seq_length}: must be 4 or more with --doc_stride")
         task = find_task(self.task_name, tsv=self.columns)
         evaluates = self.do_eval or self.evaluates_during_training
         parts = {"train": self.do_train, "eval": evaluates, "predict": self.do_predict}

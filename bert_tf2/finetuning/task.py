@@ -15,7 +15,7 @@ import itertools
 import math
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,6 +57,7 @@ class Task(driver.Task):
 
     uses_best_weights = True
     predicted_part = "predict"  # the part whose answers are written
+    transform: Callable | None = None  # of the batches of records; see record_order.read_records
     options: FineTuneOptions
 
     def __init__(self, options: FineTuneOptions):
@@ -186,7 +187,7 @@ class Task(driver.Task):
 
     def schedule(self) -> dict[str, Any]:
         options, steps = self.options, self._num_train_steps()
-        is_fixed = self.model.encoder.computes_padding
+        is_fixed = self.model.encoder.computes_padding and self.transform is None
         compiles = compiles_step(self.strategy, options.xla, steps, is_fixed, self.widths)
         warmup = int(steps * options.warmup_proportion)
         return {"num_train_steps": steps, "num_warmup_steps": warmup, "xla": "true" if compiles else "false"}
@@ -271,7 +272,8 @@ class PartRecords:
     def _write(self, part: str) -> int:
         rows = iter(self._task.features(part))
         if part == next(iter(self._task.examples)) and (first := next(rows, None)):
-            tokens = self._task.tokenizer.convert_ids_to_tokens(first["input_ids"][: sum(first["input_mask"])])
+            shown = min(sum(first["input_mask"]), self._options.max_seq_length)
+            tokens = self._task.tokenizer.convert_ids_to_tokens(first["input_ids"][:shown])
             numbers = {name: str(values[0]) for name, values in first.items() if len(values) == 1}
             logging.info("%s", console.table("The first record:", {"tokens": " ".join(tokens), **numbers}))
             rows = itertools.chain([first], rows)
@@ -279,7 +281,7 @@ class PartRecords:
 
     def read(self, part: str, batch_size: int, **how) -> tf.data.Dataset:
         """The batches of a part; `how`: arguments of record_order.read_records."""
-        how = {"pad_to_max_length": self._options.pads_batches, **how}
+        how = {"pad_to_max_length": self._options.pads_batches, "transform": self._task.transform, **how}
         return record_order.read_records([self.path(part)], self._task.kind(part), self._sizes, batch_size, **how)
 
     def answers(self, part: str) -> Any:

@@ -17,20 +17,21 @@ from bert_tf2.data import rows
 from bert_tf2.data.rows import Row
 from bert_tf2.fast.encoder import accelerated
 from bert_tf2.finetuning import ner, squad
-from bert_tf2.finetuning.options import NerOptions, SquadOptions
+from bert_tf2.finetuning.options import ClassifierOptions, NerOptions, SquadOptions
 from bert_tf2.inference.extract_features import Text, as_example, convert_examples_to_features
+from bert_tf2.long_texts import Windows
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import settings_of
 from bert_tf2.training import forward
 from bert_tf2.training.devices import few_sizes
 from bert_tf2.weights.task_file import LabelMap, numbered
 
-# The defaults of the settings of run_squad.py and run_ner.py that decide an answer.
-SQUAD, NER = (
+# The defaults of the settings of run_squad.py, run_ner.py and run_classifier.py that decide an answer.
+SQUAD, NER, CLASSIFIER = (
     {name: stated.flag_default for name, (stated, _, _) in settings_of(cls).items() if stated.kept}
-    for cls in (SquadOptions, NerOptions)
+    for cls in (SquadOptions, NerOptions, ClassifierOptions)
 )
-KEPT = {**NER, **SQUAD}
+KEPT = {**CLASSIFIER, **NER, **SQUAD}
 _MOST_TOKENS = 1 << 16  # the maximum number of tokens of rows that are sorted by length together
 _MOST_QUESTIONS = 1 << 10  # the maximum number of questions whose logits are in memory together
 
@@ -42,41 +43,21 @@ class SpanAnswer(NamedTuple):
     probability: float  # the probability among the best answers, as in nbest_predictions.json
 
 
-def pack(tokenizer: tokenization.FullTokenizer, texts: Sequence[Text], max_seq_length: int) -> list[Row]:
-    """Makes `[CLS] a [SEP]` of a text, `[CLS] a [SEP] b [SEP]` of a pair; cuts long texts. Raises UserError."""
+def pack(tokenizer: tokenization.FullTokenizer, texts: Sequence[Text], max_seq_length: int | None) -> list[Row]:
+    """Makes `[CLS] a [SEP]` of a text, `[CLS] a [SEP] b [SEP]` of a pair; cuts long texts, unless None is given.
+
+    Raises UserError.
+    """
     found = convert_examples_to_features(map(as_example, itertools.count(), texts), max_seq_length, tokenizer)
     return [Row(one.input_ids[: len(one.tokens)], one.input_type_ids[: len(one.tokens)]) for one in found]
 
 
-def windows(
-    tokenizer: tokenization.FullTokenizer, texts: Sequence[Text], window: int, stride: int
-) -> tuple[list[Row], list[int]]:
-    """Divides long texts into rows of `window` tokens at most; returns the rows and the number of rows of each text.
-
-    The second text of a pair is divided; the first text, cut to half of the room, is in each row of the pair. A row
-    begins `stride` tokens after the previous row. Raises UserError.
-    """
-    found, counts = [], []
-    cls, sep = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
-    for number, text in enumerate(texts):
-        example = as_example(number, text)
-        first, second = (
-            tokenizer.convert_tokens_to_ids(tokenizer.tokenize(part or "")) for part in (example.text_a, example.text_b)
-        )
-        before = [first[: (window - 3) // 2]] if second else []
-        divided, room = second or first, window - 2 - sum(len(part) + 1 for part in before)
-        ranges = rows.windows(len(divided), room, stride)
-        counts.append(len(ranges))
-        parts = (divided[one.start : one.stop] for one in ranges)
-        found += (Row(*rows.pack(*before, part, cls=cls, sep=sep)) for part in parts)
-    return found, counts
-
-
 @tf.function(autograph=False)
-def _logits(model, is_compiled: bool, parts: list[heads.Batch]) -> Any:
+def _logits(model, windows: Windows | None, is_compiled: bool, parts: list[heads.Batch]) -> Any:
     """The logits of a model of `heads`."""
+    logits = functools.partial(model.of_texts, windows=windows) if windows else model.__call__
     with accelerated(model):
-        return forward.on_replicas(model.distribute_strategy, lambda batch: model(batch), is_compiled, parts)
+        return forward.on_replicas(model.distribute_strategy, lambda batch: logits(batch), is_compiled, parts)
 
 
 class Answerer:
@@ -89,31 +70,20 @@ class Answerer:
         self._path = path
 
     def classify(
-        self, texts: Sequence[Text], max_seq_length: int, batch_size: int, stride: int | None, pooling: str
+        self, texts: Sequence[Text], max_seq_length: int, batch_size: int, windows: Windows | None
     ) -> list[dict[str, float]]:
-        """The probability of each label; for a regression {"score": number}. With a `stride`, pools over windows."""
+        """The probability of each label; for a regression {"score": number}. With `windows`, no text is cut."""
         model = self._of_kind(heads.ClassifierModel, "classify", "run_classifier.py")
-        if stride is None:
-            packed, counts = pack(self._tokenizer, texts, max_seq_length), [1] * len(texts)
-        else:
-            packed, counts = windows(self._tokenizer, texts, max_seq_length, stride)
-        found = self._logits(packed, batch_size)
+        packed = pack(self._tokenizer, texts, None if windows else max_seq_length)
         names: Sequence[str] = ["score"]
         if not model.regression:
             names = self._labels.labels if self._labels else numbered(model.num_labels)
             if self._labels:
                 self._labels.check_unique(self._path)
-            to_probabilities = tf.sigmoid if model.multi_label else tf.nn.softmax
-            found = (to_probabilities(logits).numpy() for logits in found)
-        elif self._labels and self._labels.activation:
-            found = map(
-                {"sigmoid": lambda score: tf.sigmoid(score).numpy(), "tanh": np.tanh}[self._labels.activation], found
-            )
-        pool = {"mean": np.mean, "max": np.max}[pooling]
-        return [
-            dict(zip(names, pool(list(itertools.islice(found, count)), axis=0).tolist(), strict=True))
-            for count in counts
-        ]
+        found = (model.probabilities(logits, windows) for logits in self._logits(packed, batch_size, windows))
+        if self._labels and self._labels.activation:
+            found = map({"sigmoid": tf.sigmoid, "tanh": tf.tanh}[self._labels.activation], found)
+        return [dict(zip(names, np.asarray(row).tolist(), strict=True)) for row in found]
 
     def tag(self, sentences: Sequence[Sequence[str]], settings: Mapping[str, Any], batch_size: int) -> list[list[str]]:
         """A tag for each word; the keys of `settings` are the keys of NER."""
@@ -189,13 +159,13 @@ class Answerer:
             )
         return self._model
 
-    def _logits(self, packed: Sequence[Row], batch_size: int) -> Iterator[np.ndarray]:
+    def _logits(self, packed: Sequence[Row], batch_size: int, windows: Windows | None = None) -> Iterator[np.ndarray]:
         """The logits of each row: [L], or [tokens, L] if each token has logits; for spans, L is start and end."""
 
         longest = max((len(row.input_ids) for row in packed), default=1)
         strategy = self._model.distribute_strategy
-        sizes = few_sizes(strategy, len(packed), batch_size, longest)
-        run = forward.on_batches(strategy, rows.INPUTS, _logits, self._model, sizes=sizes)
+        sizes = None if windows else few_sizes(strategy, len(packed), batch_size, longest)
+        run = forward.on_batches(strategy, rows.INPUTS, _logits, self._model, windows, sizes=sizes)
 
         def compute(chosen: Sequence[Row]) -> Iterator[np.ndarray]:
             found = run(rows.padded(chosen))

@@ -135,16 +135,16 @@ def _lines(input_file: str, config: BertConfig | None = None) -> Iterator[InputE
 
 
 def convert_examples_to_features(
-    examples: Iterable[InputExample], seq_length: int, tokenizer: tokenization.FullTokenizer
+    examples: Iterable[InputExample], seq_length: int | None, tokenizer: tokenization.FullTokenizer
 ) -> list[InputFeatures]:
     """The features of each line, in order."""
     return list(_converted(examples, seq_length, tokenizer))
 
 
 def _converted(
-    examples: Iterable[InputExample], seq_length: int, tokenizer: tokenization.FullTokenizer
+    examples: Iterable[InputExample], seq_length: int | None, tokenizer: tokenization.FullTokenizer
 ) -> Iterator[InputFeatures]:
-    """Yields the features: [CLS] text_a [SEP], and text_b [SEP] if present, truncated or padded to seq_length."""
+    """Yields the features: [CLS] text_a [SEP], and text_b [SEP] if present, cut or padded to seq_length if any."""
     count = cut = 0
     for example in examples:
         count += 1

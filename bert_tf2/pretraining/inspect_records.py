@@ -82,11 +82,11 @@ class Statistics:
             self.most_masked = max(self.most_masked, len(labels))
             self.replacements[None] += int((inputs == labels).sum())
             self.replacements.update(inputs[inputs != labels].tolist())
-        elif self.kind is records.REGRESSION:
+        elif records.REGRESSION.name in self.kind.name:
             self.label_sum += float(values["label_ids"][0])
         elif self.kind is records.SQUAD_TRAIN:
             self.labels["no answer" if values["is_impossible"][0] else "answer"] += 1
-        elif self.kind is records.MULTI_LABEL:
+        elif records.MULTI_LABEL.name in self.kind.name:
             self.labels.update(np.flatnonzero(values["label_ids"]).tolist())
         elif "label_ids" in values:  # -1 and padding are no labels
             labels = _labels(record)
@@ -116,10 +116,10 @@ def summary(found: Statistics, num_files: int, size: int, words: Sequence[str] |
         "records": f"{_number(found.records, f'{found.kind.name} record')} in {_number(num_files, 'file')}"
         f" ({outputs.human(size)}), all valid"
     }
-    unmasked = "segment_lengths" in found.kind.features
+    unmasked = found.kind in (records.UNMASKED, records.UNMASKED_WORDS)
     if found.tokens:
         length, positions = found.max_seq_length, found.records * found.max_seq_length
-        what = "the longest" if unmasked else "max_seq_length"
+        what = "the longest" if "segment_lengths" in found.kind.features else "max_seq_length"
         rows["length"] = f"{found.tokens / found.records:.1f} tokens on average, of {length} ({what})"
         rows["padding"] = (
             f"{1 - found.tokens / positions:.1%} of {positions:,} positions; without padding"
@@ -140,7 +140,7 @@ def summary(found: Statistics, num_files: int, size: int, words: Sequence[str] |
         rows["masked"] = "no masks: drawn in training"
     if "next_sentence_labels" in found.kind.features:
         rows["next"] = f"{found.random_next / found.records:.1%} of the second texts are random"
-    if found.kind is records.REGRESSION and found.records:
+    if records.REGRESSION.name in found.kind.name and found.records:
         rows["labels"] = f"{found.label_sum / found.records:.4f} on average"
     elif found.labels:
         rows["labels"] = ", ".join(f"{label}: {count:,}" for label, count in sorted(found.labels.items()))
@@ -183,7 +183,7 @@ def _facts(record: Record) -> list[str]:
     values, facts = record.values, []
     if "masked_lm_positions" in values:
         facts = [f"{len(_masks(record)[0])} masked"]
-    elif "segment_lengths" in values:
+    elif record.kind in (records.UNMASKED, records.UNMASKED_WORDS):
         facts = ["no masks"]
     elif record.kind is records.SQUAD_TRAIN:
         place = f"answer at {values['start_positions'][0]}-{values['end_positions'][0]}"

@@ -80,7 +80,7 @@ def setting(help: str, default: Any = dataclasses.MISSING, **stated: Any) -> Any
     return dataclasses.field(default=default, metadata={"setting": Setting(help, **stated)})
 
 
-def kept_setting(help: str, usual: float | None, **stated: Any) -> Any:
+def kept_setting(help: str, usual: float | str | None, **stated: Any) -> Any:
     """A setting that task.json keeps. None means "not given", until `resolve` takes the training's value."""
     return setting(help, None, flag_default=usual, kept=True, **stated)
 

@@ -171,6 +171,11 @@ def settings(folder: str, known: Mapping[str, type]) -> dict[str, Any]:
     return found
 
 
+def folder_of(weights: str) -> str:
+    """The folder of the files beside weights."""
+    return weights if files.is_directory(weights) else os.path.dirname(weights)
+
+
 def taken(
     given: Options,
     weights: str | None,
@@ -190,7 +195,7 @@ def taken(
         from bert_tf2.weights import bundle  # late: it needs numpy
 
         used = output_dir if output_dir and bundle.has_checkpoints(output_dir) else weights or ""
-        stated = settings(used if files.is_directory(used) else os.path.dirname(used), kinds)
+        stated = settings(folder_of(used), kinds)
     for name, value in kept(given).items():
         usual = settings_of(type(given))[name][0].flag_default
         then = stated.get(name, usual)

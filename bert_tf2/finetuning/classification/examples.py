@@ -255,7 +255,7 @@ def balanced_weights(examples: Sequence[InputExample], label_map: LabelMap) -> t
 class InputFeatures:
     """The input of the model for one example."""
 
-    # input_ids, input_mask, segment_ids: max_seq_length numbers each
+    # input_ids, input_mask, segment_ids: max_seq_length numbers each; as many as the text has tokens if it is not cut
     input_ids: list[int]
     input_mask: list[int]
     segment_ids: list[int]
@@ -280,9 +280,9 @@ def truncate_seq_pair(tokens_a: list[str], tokens_b: list[str], max_length: int)
 
 
 def pack_texts(
-    text_a: str, text_b: str | None, max_seq_length: int, tokenizer: tokenization.FullTokenizer
+    text_a: str, text_b: str | None, max_seq_length: int | None, tokenizer: tokenization.FullTokenizer
 ) -> tuple[list[str], list[int], list[int], list[int], bool]:
-    """Packs a text or a pair for the model: `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
+    """Packs a text or a pair for the model: `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`; None cuts and pads nothing.
 
     A second text that has no tokens, also after truncation, is ignored.
 
@@ -291,7 +291,9 @@ def pack_texts(
     """
     tokens_a = tokenizer.tokenize(text_a)
     tokens_b = tokenizer.tokenize(text_b) if text_b else []
-    is_cut = len(tokens_a) + len(tokens_b) > max_seq_length - (3 if tokens_b else 2)
+    length = len(tokens_a) + len(tokens_b) + (3 if tokens_b else 2)
+    max_seq_length = length if max_seq_length is None else max_seq_length
+    is_cut = length > max_seq_length
     if tokens_b:
         truncate_seq_pair(tokens_a, tokens_b, max_seq_length - 3)
     else:
@@ -306,7 +308,7 @@ def convert_single_example(
     ex_index: int,
     example: InputExample,
     label_list: Sequence[str],
-    max_seq_length: int,
+    max_seq_length: int | None,
     tokenizer: tokenization.FullTokenizer,
 ) -> InputFeatures:
     """Makes the features of one example; see `pack_texts`. The index is not used; the reference has this argument.
@@ -334,10 +336,10 @@ def convert_examples_to_features(
 def iterate_features(
     examples: Sequence[InputExample],
     label_list: Sequence[str],
-    max_seq_length: int,
+    max_seq_length: int | None,
     tokenizer: tokenization.FullTokenizer,
 ) -> Iterator[InputFeatures]:
-    """Yields the features of all examples, in order."""
+    """Yields the features of all examples, in order; `max_seq_length` is None for texts that are not cut."""
     cut = 0
     for index, example in enumerate(progress.track(examples, "Writing features", unit="examples")):
         features = convert_single_example(index, example, label_list, max_seq_length, tokenizer)
@@ -354,11 +356,13 @@ def record_kind(label_list: Sequence[str], multi_label: bool = False) -> records
 
 
 def as_record(features: InputFeatures) -> dict[str, Sequence[float]]:
-    """A row for `records.write_records`."""
+    """A row for `records.write_records`, also of a kind for whole texts."""
+    second = sum(features.segment_ids)
     return {
         "input_ids": features.input_ids,
         "input_mask": features.input_mask,
         "segment_ids": features.segment_ids,
+        "segment_lengths": [sum(features.input_mask) - second, *([second] if second else [])],
         "label_ids": features.label_id if isinstance(features.label_id, list) else [features.label_id],
         "is_real_example": [1],  # read by the reference, whose padding examples do not exist here
     }

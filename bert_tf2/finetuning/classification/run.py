@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from absl import logging
 
 from bert_tf2 import heads
-from bert_tf2.data import records
+from bert_tf2.data import record_order, records
 from bert_tf2.finetuning import classification, distillation
 from bert_tf2.finetuning.classification import results as outcome
 from bert_tf2.finetuning.classification.examples import balanced_weights
 from bert_tf2.finetuning.options import ClassifierOptions
 from bert_tf2.finetuning.tables import score_table
 from bert_tf2.finetuning.task import Batches, Scores, Task
+from bert_tf2.long_texts import Windows
 from bert_tf2.training import driver
 from bert_tf2.training.driver import Export
 from bert_tf2.weights.task_file import LabelMap
@@ -67,6 +68,7 @@ class ClassifierTask(Task):
             num_labels=len(label_map.labels),
             regression=label_map.regression,
             multi_label=label_map.multi_label,
+            windows=self.windows,
             dtype=dtype,
         )
         if self.options.do_train and self.options.class_weights:
@@ -74,11 +76,25 @@ class ClassifierTask(Task):
         model.teacher = distillation.teacher_of(self)
         return model
 
+    @property
+    def windows(self) -> Windows | None:
+        """How long texts are divided; None if they are cut."""
+        options = self.options
+        return Windows(options.max_seq_length, options.doc_stride, options.pooling) if options.doc_stride else None
+
+    @property
+    def transform(self) -> Callable | None:
+        return record_order.padded_texts if self.windows else None
+
+    def export_settings(self) -> dict[str, Any]:
+        return {**super().export_settings(), "stride": self.options.doc_stride, "pooling": self.options.pooling}
+
     def kind(self, part: str) -> records.RecordKind:
-        return classification.record_kind(self.label_map.labels, self.label_map.multi_label)
+        kind = classification.record_kind(self.label_map.labels, self.label_map.multi_label)
+        return records.WHOLE_TEXTS[kind.name] if self.windows else kind
 
     def features(self, part: str) -> Iterable[Mapping[str, Sequence]]:
-        settings = (self.label_map.labels, self.options.max_seq_length, self.tokenizer)
+        settings = (self.label_map.labels, None if self.windows else self.options.max_seq_length, self.tokenizer)
         return map(classification.as_record, classification.iterate_features(self.examples[part], *settings))
 
     def answers(self, part: str, batches: Batches) -> list[Mapping[str, np.ndarray]]:

@@ -1,0 +1,113 @@
+"""Texts that are longer than the model: one answer through each door, the gradient of the whole text, continuations."""
+
+from __future__ import annotations
+
+import shutil
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import text_operations
+import toy_data
+from export_cases import CLOSE, CONFIG
+from refused import refuses
+from small_models import randomize
+from small_trainings import saved
+
+import bert_tf2
+from bert_tf2 import commands, exporting, heads
+from bert_tf2.data import records
+from bert_tf2.long_texts import Windows
+
+WORDS = "the film was good and bad or lovely in paris"
+PAIRS = [("film", WORDS), (WORDS, "bad " * 9), ("good", "a film"), ("film " * 40, "playing")]
+KINDS = [("classifier", "max"), ("multi_label", "mean"), ("regression", "mean")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "pooling"), [KINDS[0], *(pytest.param(*each, marks=pytest.mark.slow) for each in KINDS[1:])]
+)
+def test_one_answer(exported, tmp_path, kind, pooling):
+    """Of the script, Keras' models, `load` and the export, which take the windows from task.json."""
+    text_operations.need()
+    folder, kept, kinds = (
+        exported(kind).weights.parent,
+        str(tmp_path / "kept"),
+        {} if kind == "classifier" else {kind: True},
+    )
+    model, cut = bert_tf2.classifier(folder, window=8, stride=3, pooling=pooling), bert_tf2.load(folder)
+    wanted, words = model.predict(PAIRS, batch_size=3, verbose=0), WORDS.split()
+    rows = cut.classify([("film", " ".join(words[start : start + 4])) for start in (0, 3, 6)])
+    np.testing.assert_allclose(wanted[0], getattr(np.array([[*row.values()] for row in rows]), pooling)(0), **CLOSE)
+    model.save_folder(kept)
+    bert = bert_tf2.load(kept)
+    np.testing.assert_allclose([[*row.values()] for row in bert.classify(PAIRS, batch_size=2)], wanted, **CLOSE)
+    assert bert.classify(PAIRS, stride=0) == cut.classify(PAIRS, max_seq_length=8)
+    toy_data.write_table(tmp_path / "test.tsv", "text\tother", PAIRS)
+    columns = {"task_name": "tsv", "text_a_column": "text", "text_b_column": "other", "data_dir": str(tmp_path)}
+    commands.call("run_classifier", do_predict=True, output_dir=kept, **columns, **kinds)
+    np.testing.assert_allclose(np.loadtxt(f"{kept}/test_results.tsv", ndmin=2), wanted, **CLOSE)
+    assert next(records.read_all([f"{kept}/predict.tf_record"])).kind in records.WHOLE_TEXTS.values()
+    model.export(tmp_path / "served")
+    served, key = exporting.load(tmp_path / "served")(PAIRS), "value" if kind == "regression" else "probabilities"
+    np.testing.assert_allclose([np.reshape(answer[key], [-1]) for answer in served], wanted, **CLOSE)
+    model.save(tmp_path / "films.keras")
+    for again in (keras.models.load_model(tmp_path / "films.keras"), bert_tf2.classifier(kept)):
+        np.testing.assert_allclose(again(PAIRS), wanted, **CLOSE)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_the_loss_of_a_text(pooling):
+    """Its gradient at a text of one window is the ordinary one; at several windows that of the pooled probability."""
+    ordinary, windowed = (heads.ClassifierModel(CONFIG, 3, windows=how) for how in (None, Windows(12, 4, pooling)))
+    ids = np.random.default_rng(0).integers(5, 30, [2, 12])
+    ids[:, 0], ids[:, -1] = 2, 3
+    batch = {"input_ids": tf.constant(ids), "label_ids": tf.constant([2, 0])}
+    found = []
+    for model in (ordinary, windowed):
+        randomize(model, seed=1)
+        model.head_dropout = 0.0
+        model.bert.config.hidden_dropout_prob = model.bert.config.attention_probs_dropout_prob = 0.0
+        with tf.GradientTape() as tape:
+            loss = model.loss_terms(batch, tf.constant([1, 2]))[0].mean()
+        found.append([loss, *map(tf.convert_to_tensor, tape.gradient(loss, model.trainable_variables))])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    long = {name: tf.concat([values, values], 1) for name, values in batch.items() if name == "input_ids"}
+    parts, counts = windowed.windows.divide(long)
+    probabilities = tf.nn.softmax(ordinary(parts)).numpy().reshape(2, int(counts[0]), 3)
+    pooled = getattr(probabilities, pooling)(1)
+    loss = windowed.outputs({**long, "label_ids": batch["label_ids"]})["example_loss"]
+    np.testing.assert_allclose(loss, -np.log(pooled[[0, 1], [2, 0]] / pooled.sum(1)), rtol=1e-4)
+
+
+def test_a_script_learns_and_continues(tmp_path):
+    """Exactly, where it stopped; Keras' `fit` learns from the same windows."""
+    toy_data.write_tsv_task(tmp_path, examples=32)
+    files = {**toy_data.write_model(tmp_path, num_hidden_layers=1), **toy_data.TSV_COLUMNS, "data_dir": str(tmp_path)}
+    how = {
+        "max_seq_length": 8,
+        "doc_stride": 4,
+        "train_batch_size": 8,
+        "learning_rate": 5e-3,
+        "save_checkpoints_steps": 2,
+        "task_name": "tsv",
+    }
+    for name in ("whole", "parts"):
+        commands.call(
+            "run_classifier", do_train=True, num_train_epochs=1.0, **files, **how, output_dir=str(tmp_path / name)
+        )
+        if name == "whole":  # as if the second half were lost
+            lost = shutil.ignore_patterns("checkpoint", "model.ckpt-4*", "*.tf_record")
+            shutil.copytree(tmp_path / "whole", tmp_path / "parts", ignore=lost)
+    for name, values in (once := saved(tmp_path / "whole")).items():
+        np.testing.assert_array_equal(values, saved(tmp_path / "parts")[name])
+    assert len(once) > 20
+    model = bert_tf2.classifier(tmp_path / "whole")
+    assert model.model.windows == Windows(8, 4, "mean")
+    texts, labels = zip(*toy_data.sentences(24, 3), strict=True)
+    history = model.fit([*texts], [*labels], batch_size=8, epochs=2, verbose=0).history
+    assert history["cut_texts"] == [0, 0] and history["loss"][1] < history["loss"][0] * 1.5
+    refuses("jit_compile", model.compile, jit_compile=True)
+    refuses("--pack_rows", commands.call, "run_classifier", do_train=True, pack_rows=True, **files, **how)
