@@ -312,7 +312,7 @@ class ClassifierModel(_Model):
         if training:  # the gradients need the states of all windows at once
             logits = self._of_rows(divided, training, dropout_seed)
         else:
-            logits = in_parts(lambda part: self._of_rows(part, False, None), divided, self.num_outputs)
+            logits = in_parts(lambda part: self._of_rows(part, False, None), divided, [self.num_outputs])
         return windows.pool(logits, counts, self.kind)
 
     def probabilities(self, logits: tf.Tensor, windows: Windows | None) -> tf.Tensor:

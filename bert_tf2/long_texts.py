@@ -15,7 +15,7 @@ at the windows that support the label, so windows without evidence need not lear
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -108,16 +108,17 @@ class Windows:
         return log_mean(tf.math.log_sigmoid(logits)) - log_mean(tf.math.log_sigmoid(-logits))
 
 
-def in_parts(compute: Callable[[Batch], tf.Tensor], windows: Batch, width: int) -> tf.Tensor:
-    """Computes float32 [N, width] of the windows, a few at a time, so that a long text takes little memory."""
+def in_parts(compute: Callable[[Batch], tf.Tensor], windows: Batch, shape: Sequence[int | tf.Tensor]) -> tf.Tensor:
+    """Computes float32 [N, *shape] of the windows, a few at a time, so that a long text takes little memory."""
 
     def add(begin: tf.Tensor, found: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         part = {name: values[begin : begin + _AT_A_TIME] for name, values in windows.items()}
         return begin + _AT_A_TIME, tf.concat([found, compute(part)], 0)
 
     count = tf.shape(windows["input_ids"])[0]
-    invariants = (tf.TensorShape([]), tf.TensorShape([None, width]))
-    start = (tf.constant(0), tf.zeros([0, width]))
+    sizes = [None if tf.is_tensor(size) else size for size in shape]
+    invariants = (tf.TensorShape([]), tf.TensorShape([None, *sizes]))
+    start = (tf.constant(0), tf.zeros([0, *shape]))
     return tf.while_loop(lambda begin, _: begin < count, add, start, invariants, parallel_iterations=1)[1]
 
 

@@ -201,17 +201,21 @@ class Bert(Vectors):
         *,
         batch_size: int = 32,
         max_seq_length: int | None = None,
+        stride: int | None = None,
     ) -> list[str] | list[list[str]]:
         """A tag for each word, for a model of run_ner.py.
 
         `sentences` are lists of words, or texts of words with blanks between them, in any container; or a single text,
-        or a single list of words without blanks. By default, long sentences are divided as in the training, also with
-        its `document_context`. Raises UserError if the weights are not a tagger, or a sentence is not a list of words.
+        or a single list of words without blanks. Long sentences are read in windows of `max_seq_length` tokens, which
+        begin `stride` tokens apart; by default as in the training, also with its `document_context`. Raises UserError
+        if the weights are not a tagger, or a sentence is not a list of words.
         """
         given, alone = _sentences(sentences)
         check_type("batch_size", batch_size, int, low=1)
+        check_type("stride", stride, int, low=1, optional=True)
         kept = answering.NER | self._kept | {"max_seq_length": self._checked_length(max_seq_length, kept=True)}
-        found = self._answerer.tag(given, kept if max_seq_length is None else kept | {"doc_stride": 0}, batch_size)
+        stride = kept["doc_stride"] if stride is None and max_seq_length is None else stride or 0
+        found = self._answerer.tag(given, kept | {"doc_stride": stride}, batch_size)
         return found[0] if alone else found
 
     def answer(

@@ -32,6 +32,8 @@ from bert_tf2.inference.answering import NER, SQUAD, Answerer, SpanAnswer
 from bert_tf2.support import rows
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type
+from bert_tf2.weights import task_file
+from bert_tf2.weights.task_file import LabelMap
 
 
 class _WindowModel(TextModel):
@@ -41,6 +43,21 @@ class _WindowModel(TextModel):
     first step and then treated like lists: `fit` shuffles the windows, and `batch_size` is a number of windows. Each
     batch of a PyDataset or a generator makes one step with all of its windows.
     """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        tokenize: Tokenize,
+        label_map: LabelMap | None = None,
+        settings: Mapping[str, Any] | None = None,
+        **kwargs,
+    ):
+        """`settings`: the script's settings that decide an answer."""
+        super().__init__(model, tokenize, label_map, **kwargs)
+        self.settings = dict(NER | {"max_seq_length": tokenize.max_seq_length} if settings is None else settings)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "settings": dict(self.settings)}
 
     def _batches(
         self, x: Any, y: Any, sample_weight: Any, batch_size: int, shuffle: bool, most: int | None = None
@@ -165,6 +182,8 @@ class TagModel(_WindowModel):
     [B, most words], padded with "" after the words and with any value after the tags.
     """
 
+    export_as = "ner"
+
     def compile(self, optimizer: Any = None, loss: Any = None, metrics: Any = None, **kwargs) -> None:
         """See TextModel.compile; only the first piece of each word has a weight other than 0."""
         if found := targets.vector_metrics([metrics, kwargs.get("weighted_metrics")]):
@@ -186,8 +205,10 @@ class TagModel(_WindowModel):
         """A tag for each word."""
         size = 32 if batch_size is None else batch_size
         check_type("batch_size", size, int, low=1)
-        settings = NER | {"max_seq_length": self.tokenize.max_seq_length}
-        return self._answers(x, steps, lambda x: self._answerer.tag(text_rows.words_of(x), settings, size))
+        return self._answers(x, steps, lambda x: self._answerer.tag(text_rows.words_of(x), self.settings, size))
+
+    def _kept(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {"task": self._label_map.task}, dict(self.settings)
 
     @staticmethod
     def _columns(x: Any) -> list[list[str]]:
@@ -241,8 +262,9 @@ class TagModel(_WindowModel):
             if len(words) != len(tags):
                 raise UserError(f"sentence {number}: {len(words)} words, but {len(tags)} tags")
         sentences = [*map(ner.NerSentence, x, y)]
-        length, tokenizer = self.tokenize.max_seq_length, self.tokenize.tokenizer
-        windows = ner.convert_sentences_to_features(sentences, self.labels, length, tokenizer)
+        length, stride, context = (self.settings[name] for name in ("max_seq_length", "doc_stride", "document_context"))
+        tokenizer = self.tokenize.tokenizer
+        windows = ner.convert_sentences_to_features(sentences, self.labels, length, tokenizer, stride or None, context)
         found = [*map(ner.as_record, windows)]
         features = {name: np.array([row[name] for row in found], np.int32) for name in (*IDS, "label_ids")}
         labels = features.pop("label_ids")
@@ -255,6 +277,7 @@ def tagger(
     labels: Sequence[str] | None = None,
     *,
     max_seq_length: int | None = None,
+    stride: int | None = None,
     bert_config_file: str | os.PathLike[str] | None = None,
     vocab_file: str | os.PathLike[str] | None = None,
     do_lower_case: bool | None = None,
@@ -263,13 +286,22 @@ def tagger(
 ) -> TagModel:
     """A tagger of words as a Keras model, compiled with the reference's recipe; see `classifier` for the arguments.
 
+    Long sentences are read in windows of `max_seq_length` tokens, which begin `stride` tokens apart; by default as in
+    the weights' training, else half a window.
+
     Raises:
       UserError: as `classifier`.
     """
     found = Parts(weights, bert_config_file, vocab_file, do_lower_case, max_seq_length, blocks=init_from_layers)
     label_map = find_labels(found.source, labels, tags=True)
+    check_type("stride", stride, int, low=1, optional=True)
+    kept = task_file.settings(found.source.folder, {name: type(usual) for name, usual in NER.items()})
+    settings = NER | (kept if "document_context" in kept else {})  # else the folder is not a tagger's
+    if stride is not None or max_seq_length is not None:
+        settings["doc_stride"] = stride or 0
+    settings["max_seq_length"] = found.tokenize.max_seq_length
     model = found.model(heads.TaggingModel, len(label_map.labels), seed=random_seed)
-    return TagModel(model, found.tokenize, label_map)
+    return TagModel(model, found.tokenize, label_map, settings)
 
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
@@ -285,13 +317,6 @@ class SpanTextModel(_WindowModel):
     """
 
     export_as = "squad"
-
-    def __init__(self, model: heads.SpanModel, tokenize: Tokenize, settings: dict[str, Any], **kwargs):
-        super().__init__(model, tokenize, None, **kwargs)
-        self.settings = settings
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "settings": dict(self.settings)}
 
     def call(self, inputs: Any, training: bool = False) -> tf.Tensor:
         """The rows of `dataset` -> logits of the first and the last token of the answer, float32 [B, 2, F]."""
@@ -407,4 +432,4 @@ def answerer(
     stated = span_settings("answerer", found.source.folder, settings, may_be_missing, **usual)
     stated["max_seq_length"] = length
     squad.check_lengths(length, stated["max_query_length"], stated["doc_stride"])
-    return SpanTextModel(found.model(heads.SpanModel, seed=random_seed), found.tokenize, stated)
+    return SpanTextModel(found.model(heads.SpanModel, seed=random_seed), found.tokenize, settings=stated)

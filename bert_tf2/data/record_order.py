@@ -137,7 +137,7 @@ def padded_texts(batch: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[st
     """The features INPUTS of a batch of records.WHOLE_TEXTS, as `transform` of `read_records`."""
     batch = dict(batch)
     ids, lengths = batch.pop("input_ids"), batch.pop("segment_lengths")
-    column, total = tf.range(ids.bounding_shape(1, tf.int32)), tf.cast(ids.row_lengths(), tf.int32)
+    column, total = tf.range(tf.cast(ids.bounding_shape(1), tf.int32)), tf.cast(ids.row_lengths(), tf.int32)
     first = tf.where(lengths.row_lengths() > 1, lengths.to_tensor(shape=[None, MOST_SEGMENTS])[:, 0], total)
     mask = column < total[:, tf.newaxis]
     segments = mask & (column >= first[:, tf.newaxis])

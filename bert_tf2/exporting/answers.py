@@ -16,8 +16,18 @@ from bert_tf2 import modeling
 from bert_tf2.exporting.graph_tokenization import Pieces, character_offsets
 from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.request_checks import Rows, checked_texts
-from bert_tf2.exporting.signatures import Outputs, Setting, Task, fill_rows, windows
+from bert_tf2.exporting.signatures import (
+    IDS,
+    MAX_WINDOWS,
+    Outputs,
+    Setting,
+    Task,
+    fill_rows,
+    require_few_windows,
+    windows,
+)
 from bert_tf2.finetuning import squad
+from bert_tf2.long_texts import in_parts
 
 # The number of windows that the encoder gets at a time; a long paragraph has many more windows than a usual batch.
 _WINDOWS_AT_A_TIME = 32
@@ -142,9 +152,10 @@ class Tagger(Task):
     """Outputs for ids: label, string [B, F], and probability [B, F].
 
     Outputs for texts: words, labels, probabilities, starts, ends [B, W]; starts and ends (exclusive) count characters
-    of the text. The first piece of a word determines its label, as in run_ner.py. Words after max_seq_length pieces are
-    omitted.
+    of the text. The first piece of a word determines its label, and long texts are read in windows, as in run_ner.py.
     """
+
+    stated = ("doc_stride",)
 
     def __init__(self, setting: Setting):
         super().__init__(setting)
@@ -161,16 +172,20 @@ class Tagger(Task):
     def from_texts(self, **texts: tf.Tensor) -> Outputs:
         texts = checked_texts(texts)
         (text,) = texts.values()
-        inputs = self.combine({"text_a": _to_ends_of_words(self.tokenize(texts)["text_a"])})
-        before = tf.pad(inputs.words[:, :-1], [[0, 0], [1, 0]], constant_values=-1)
-        places = tf.where((inputs.words >= 0) & tf.not_equal(inputs.words, before))  # first pieces of words, [words, 2]
-        probabilities = tf.nn.softmax(self.head(tf.gather_nd(self.encode(inputs)[0], places)))  # [words, L]
+        words = _Words(self.tokenize(texts)["text_a"], self.setting.options)
+        inputs = self.combine({"text_a": words.pieces_of_windows()})
+        logits = in_parts(
+            lambda part: self.head(self._encode(*part.values())[0]),
+            {name: getattr(inputs, name) for name in IDS},
+            [tf.shape(inputs.input_ids)[1], self._labels.shape[0] - 1],
+        )
+        probabilities = tf.nn.softmax(tf.gather_nd(logits, words.places()))  # [words, L]
         labels = tf.gather(self._labels, tf.argmax(probabilities, axis=-1))
-        starts, ends = tf.gather_nd(inputs.starts, places), tf.gather_nd(inputs.ends, places)  # bytes
-        words = tf.strings.substr(tf.gather(text, places[:, 0]), starts, ends - starts)
-        filled = functools.partial(fill_rows, rows=places[:, 0], count=tf.size(text))
+        starts, ends = words.starts, words.ends
+        found = tf.strings.substr(tf.gather(text, words.rows), starts, ends - starts)
+        filled = functools.partial(fill_rows, rows=words.rows, count=tf.size(text))
         return {
-            "words": filled(words, default=""),
+            "words": filled(found, default=""),
             "labels": filled(labels, default=""),
             "probabilities": filled(tf.reduce_max(probabilities, axis=-1), default=0.0),
             "starts": character_offsets(text, filled(starts, default=-1)),
@@ -178,10 +193,68 @@ class Tagger(Task):
         }
 
 
-def _to_ends_of_words(pieces: Pieces) -> Pieces:
-    """Moves the end of each piece to the end of its word, because the last pieces of a word may be cut off later."""
-    words, rows = pieces.words.values, pieces.words.value_rowids()
-    begins = tf.not_equal(words[1:], words[:-1]) | tf.not_equal(rows[1:], rows[:-1])
-    number = tf.cumsum(tf.cast(tf.concat([[False], begins], 0), tf.int32))
-    ends = tf.gather(tf.math.segment_max(pieces.ends.values, number), number)
-    return pieces._replace(ends=pieces.ends.with_values(ends))
+class _Words:
+    """The words of texts, and the windows in which they get their labels, by the rule of finetuning.ner.features.
+
+    Words are numbered over the batch. `rows`, `starts`, `ends`: int32 [words], the text of each word and its bytes.
+    """
+
+    def __init__(self, pieces: Pieces, options: ExportOptions):
+        """Divides the words of each text; a word keeps at most as many pieces as a window has room for."""
+        self._capacity = options.max_seq_length - 2
+        self._stride = options.doc_stride or max(1, self._capacity // 2)
+        of_pieces, rows = pieces.words.values, pieces.words.value_rowids()
+        begins = tf.not_equal(of_pieces[1:], of_pieces[:-1]) | tf.not_equal(rows[1:], rows[:-1])
+        number = tf.cumsum(tf.cast(tf.concat([[False], begins], 0), tf.int32))  # of the word of each piece
+        self.starts = tf.math.segment_min(pieces.starts.values, number)
+        self.ends = tf.math.segment_max(pieces.ends.values, number)
+        self.rows = tf.cast(tf.math.segment_max(rows, number), tf.int32)
+        sizes = tf.math.segment_sum(tf.ones_like(number), number)
+        within = tf.range(tf.size(number)) - tf.gather(tf.cumsum(sizes, exclusive=True), number)
+        self._ids = tf.boolean_mask(pieces.ids.values, within < self._capacity)
+        self._offsets = tf.pad(tf.cumsum(tf.minimum(sizes, self._capacity)), [[1, 0]])  # pieces before each word
+        counts = tf.math.segment_sum(tf.ones_like(self.rows), self.rows)  # every text has a word
+        self._firsts, self._stops = self._slide(tf.cumsum(counts, exclusive=True), tf.cumsum(counts))
+
+    def _slide(self, begin: tf.Tensor, stop: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The first word and the word after the last word of each window, text by text; see ner.features._slide."""
+        offsets = self._offsets
+
+        def after(start: tf.Tensor) -> tf.Tensor:
+            last = tf.searchsorted(offsets, tf.gather(offsets, start) + self._capacity, side="right") - 1
+            return tf.minimum(last, stop)
+
+        def add(number: tf.Tensor, start: tf.Tensor, found: tf.TensorArray) -> tuple:
+            end = after(start)
+            is_last = tf.equal(end, stop)
+            full = tf.clip_by_value(tf.searchsorted(offsets, tf.gather(offsets, stop) - self._capacity), begin, start)
+            # A text that has no window left has the start `stop`.
+            first = tf.where(is_last & (start < stop), full, start)
+            then = tf.searchsorted(offsets, tf.gather(offsets, start) + self._stride)
+            following = tf.where(is_last, stop, tf.clip_by_value(then, start + 1, end))
+            return number + 1, following, found.write(number, tf.stack([first, end], 1))
+
+        found = tf.TensorArray(tf.int32, 0, dynamic_size=True, element_shape=[None, 2])
+        _, start, found = tf.while_loop(
+            lambda number, start, _: tf.reduce_any(start < stop) & (number < MAX_WINDOWS), add, (0, begin, found)
+        )
+        with tf.control_dependencies([require_few_windows(tf.where(start < stop, MAX_WINDOWS + 1, 0))]):
+            windows = tf.transpose(found.stack(), [1, 0, 2])  # [B, most windows, 2]
+        return tuple(tf.unstack(tf.boolean_mask(windows, windows[..., 0] < windows[..., 1]), axis=1))
+
+    def pieces_of_windows(self) -> Pieces:
+        begins, ends = tf.gather(self._offsets, self._firsts), tf.gather(self._offsets, self._stops)
+        numbers = tf.ragged.range(begins, ends, row_splits_dtype=tf.int32)
+        return Pieces(tf.gather(self._ids, numbers), numbers, numbers, numbers)
+
+    def places(self) -> tf.Tensor:
+        """The window of each word, and the position of its first piece there, int32 [words, 2]."""
+        words = tf.ragged.range(self._firsts, self._stops)
+        window, word, offsets = tf.cast(words.value_rowids(), tf.int32), words.values, self._offsets
+        left = tf.gather(offsets, word) - tf.gather(offsets, tf.gather(self._firsts, window))
+        right = tf.gather(offsets, tf.gather(self._stops, window)) - tf.gather(offsets, word + 1)
+        context = tf.minimum(left, right) * (2 * self._capacity + 1) + left + right
+        best = tf.equal(context, tf.gather(tf.math.unsorted_segment_max(context, word, tf.size(self.rows)), word))
+        place = tf.where(best, tf.range(tf.size(word)), tf.size(word))
+        place = tf.math.unsorted_segment_min(place, word, tf.size(self.rows))  # the first of equal windows
+        return tf.stack([tf.gather(window, place), 1 + tf.gather(left, place)], 1)

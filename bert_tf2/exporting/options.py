@@ -73,7 +73,9 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         "classifier, with stride: pools the windows' probabilities.", "mean", group=ANSWERS, choices=("mean", "max")
     )
     top_k: int = setting("masked_lm: number of words for each [MASK].", 5, group=ANSWERS, low=1)
-    doc_stride: int | None = _of_squad("tokens between the starts of two windows.", 128)
+    doc_stride: int | None = kept_setting(
+        "squad, ner: tokens between the starts of two windows; ner 0: half a window.", 128, group=ANSWERS, low=0
+    )
     max_query_length: int | None = _of_squad("tokens of a question; longer questions are cut.", 64)
     max_answer_length: int | None = _of_squad("maximum number of tokens of an answer.", 30)
     n_best_size: int | None = _of_squad("number of best end positions to consider.", 20)
@@ -86,10 +88,13 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
     def from_files(self) -> dict[str, Any]:
         only = None if self.task == "squad" else ["max_seq_length", "pooling"]
         found = super().from_files() | task_file.taken(self, self.init_checkpoint, only=only)
+        known = {"max_seq_length": int, "doc_stride": int, "pooling": str}
+        kept = task_file.settings(task_file.folder_of(self.init_checkpoint), known)
         if (self.task, self.format, self.stride) == ("classifier", "saved_model", None):  # ONNX reads no texts
-            folder = task_file.folder_of(self.init_checkpoint)
-            kept = task_file.settings(folder, {"doc_stride": int, "pooling": str})
             found["stride"] = kept["doc_stride"] if "pooling" in kept else 0
+        if self.task == "ner" and self.doc_stride is None:
+            is_same = self.max_seq_length in (None, kept.get("max_seq_length"))
+            found["doc_stride"] = kept.get("doc_stride", 0) if is_same else 0
         return found
 
     @functools.cached_property
@@ -110,6 +115,10 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         length = self.max_seq_length or min(384 if self.task == "squad" else 128, config.max_position_embeddings)
         if length < 3 + bool(self.stride):
             raise UserError(f"--max_seq_length={length}: must be at least 3 ([CLS], a piece, [SEP]), with --stride 4")
+        if self.task == "ner" and (self.doc_stride or 0) > length - 2:
+            raise UserError(
+                f"--doc_stride={self.doc_stride}: at most {length - 2} is possible, or words would be left out"
+            )
         if self.task == "squad":
             from bert_tf2.finetuning.squad.features import check_lengths  # late: it needs numpy
 

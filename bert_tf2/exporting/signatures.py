@@ -173,7 +173,7 @@ class Features(Task):
         return {**self.from_rows(inputs), "tokens": tokens}
 
 
-def _require_few(counts: tf.Tensor) -> tf.Operation:
+def require_few_windows(counts: tf.Tensor) -> tf.Operation:
     too_long = f"row {{}} takes {{}} windows of the model; {MAX_WINDOWS} are allowed: ask about parts of its text"
     return require_none(counts > MAX_WINDOWS, too_long, counts)
 
@@ -198,7 +198,7 @@ def windows(pieces: Mapping[str, Pieces], most: int, length: int, stride: int) -
     total, begin = (tf.where(is_pair, values[1], values[0]) for values in (sizes, begins))
     step = tf.minimum(room, stride)
     counts = 1 + (tf.maximum(total - room, 0) + step - 1) // step
-    with tf.control_dependencies([_require_few(counts)]):
+    with tf.control_dependencies([require_few_windows(counts)]):
         rows = tf.repeat(tf.range(tf.size(counts)), counts)
     columns = (is_pair, before, room, total, begin, begins[0], step, tf.cumsum(counts, exclusive=True))
     is_pair, before, room, total, begin, begin_before, step, number = (tf.gather(each, rows) for each in columns)
@@ -239,9 +239,9 @@ class Classifier(Task):
         pieces = self.tokenize(checked_texts(texts))
         whole = self.setting.graph.combine(pieces["text_a"], pieces.get("text_b"), MOST_TOKENS)
         divided, counts = model.windows.divide(whole._asdict())
-        with tf.control_dependencies([_require_few(counts)]):
+        with tf.control_dependencies([require_few_windows(counts)]):
             divided = {name: tf.identity(values) for name, values in divided.items()}
-        logits = in_parts(self._logits, divided, model.num_outputs)
+        logits = in_parts(self._logits, divided, [model.num_outputs])
         return self._outputs(model.windows.pool(logits, counts, model.kind), model.windows)
 
     def _logits(self, rows: Mapping[str, tf.Tensor]) -> tf.Tensor:

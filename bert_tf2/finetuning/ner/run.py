@@ -81,6 +81,9 @@ class NerTask(Task):
         model.teacher = distillation.teacher_of(self)
         return model
 
+    def export_settings(self) -> dict[str, Any]:
+        return {**super().export_settings(), "doc_stride": self.options.doc_stride}
+
     def epoch_size(self) -> int:
         return len(self._windows("train"))
 
