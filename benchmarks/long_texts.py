@@ -2,10 +2,10 @@
 
     python benchmarks/long_texts.py --weights WEIGHTS_FOLDER --data_dir DATA_FOLDER
 
-The texts are made: some sentences of SST-2 with one label, at random places between consecutive sentences of
-WikiText-2, until a text has more than 512 tokens. The label of the sentences is the label of the text. Training texts
-have sentences of SST-2's train.tsv, test texts of its dev.tsv, and other articles of WikiText-2. A way that reads none
-of the sentences can only guess, and sentences have the same chance everywhere: in real texts, the head often has more.
+The texts are made: a few consecutive sentences of WikiText-2 with more than 512 tokens, and some sentences of a novel
+("War and Peace") or of film reviews (SST-2) between them, at random places. The label is the source of these sentences.
+Training and test have different sentences, and different articles of WikiText-2. A way that reads none of the marked
+sentences can only guess, and the sentences have the same chance everywhere: in real texts, the head often has more.
 
 The encoder's first layers are fine-tuned with the recipe of `classifier`. A line for each way has the accuracy on the
 test texts, and the seconds for training and prediction.
@@ -13,7 +13,6 @@ test texts, and the seconds for training and prediction.
 
 from __future__ import annotations
 
-import csv
 import json
 import random
 import statistics
@@ -26,7 +25,7 @@ import machine
 from bert_tf2.support import flags
 from bert_tf2.support.settings import DATA, MODEL, TO_DO, TRAINING, Options, options, setting
 
-LABELS = ("negative", "positive")
+LABELS = ("novel", "review")
 TOKENS = 512  # a text has more
 LEAST_WORDS = 8  # of a sentence with a label
 WAYS = {
@@ -43,8 +42,11 @@ class BenchmarkOptions(Options):
 
     weights: str = setting("Folder with config.json, model.safetensors and vocab.txt of a BERT encoder.", group=MODEL)
     layers: int = setting("The number of its layers that are used, the first.", 2, group=MODEL, low=1)
-    data_dir: str = setting("Folder with SST-2/ (GLUE layout) and corpus/wiki.txt, a sentence a line.", group=DATA)
-    texts: int = setting("The number of training texts; half as many are for the test.", 600, group=DATA, low=2)
+    data_dir: str = setting(
+        "Folder with SST-2/ (GLUE layout), and corpus/ with wiki.txt and war_and_peace.txt.", group=DATA
+    )
+    texts: int = setting("The number of training texts.", 160, group=DATA, low=2)
+    test_texts: int = setting("The number of test texts.", 200, group=DATA, low=2)
     sentences: int = setting("The number of sentences with the label in a text.", 4, group=DATA, low=1)
     max_seq_length: int = setting("Tokens that the model reads at once.", 128, group=MODEL, low=8)
     stride: int = setting("Tokens between the starts of two windows.", 96, group=MODEL, low=1)
@@ -54,12 +56,11 @@ class BenchmarkOptions(Options):
     ways: str = setting("The ways, separated by semicolons.", ";".join(WAYS), group=TO_DO)
 
 
-def sentences_of(path: Path) -> dict[str, list[str]]:
-    """The sentences of SST-2's table by label."""
-    with path.open(encoding="utf-8") as stream:
-        rows = [row for row in csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)]
-    long = [row for row in rows if len(row["sentence"].split()) >= LEAST_WORDS]
-    return {label: [row["sentence"] for row in long if row["label"] == str(n)] for n, label in enumerate(LABELS)}
+def lines_of(path: Path, part: slice = slice(None)) -> list[str]:
+    """The sentences of a file or of a table of SST-2, without short sentences: of a share, in hundredths."""
+    found = [line.partition("\t")[0] for line in path.read_text("utf-8").splitlines()]
+    found = [line for line in found if len(line.split()) >= LEAST_WORDS]
+    return found[slice(*(share and len(found) * share // 100 for share in (part.start, part.stop)))]
 
 
 def make_texts(
@@ -98,17 +99,14 @@ def main(given: BenchmarkOptions) -> None:
     import bert_tf2
 
     print(machine.describe(), flush=True)
-    draw, data = random.Random(1), Path(given.data_dir)
-    lines = [line for line in (data / "corpus/wiki.txt").read_text("utf-8").splitlines() if len(line.split()) > 4]
-    border = len(lines) * 4 // 5
+    draw, corpus = random.Random(1), Path(given.data_dir, "corpus")
     tokenizer = bert_tf2.load(given.weights).tokenizer
-    train, test = (
-        make_texts(count, sentences_of(data / "SST-2" / name), part, given.sentences, tokenizer, draw)
-        for count, name, part in (
-            (given.texts, "train.tsv", lines[:border]),
-            (given.texts // 2, "dev.tsv", lines[border:]),
-        )
-    )
+    parts = []
+    for count, name, part in ((given.texts, "train.tsv", slice(80)), (given.test_texts, "dev.tsv", slice(80, None))):
+        sources = (lines_of(corpus / "war_and_peace.txt", part), lines_of(Path(given.data_dir, "SST-2", name)))
+        marked = dict(zip(LABELS, sources, strict=True))
+        parts.append(make_texts(count, marked, lines_of(corpus / "wiki.txt", part), given.sentences, tokenizer, draw))
+    train, test = parts
     lengths = [len(tokenizer.tokenize(text)) for text in train[0]]
     print(
         f"{given.texts} texts of {min(lengths)} to {max(lengths)} tokens, {statistics.mean(lengths):.0f} on average",
@@ -129,7 +127,7 @@ def main(given: BenchmarkOptions) -> None:
                 if way == "head and tail":
                     x = [head_and_tail(texts, tokenizer, given.max_seq_length) for texts in x]
                 begun = time.perf_counter()
-                model.fit(x[0], train[1], batch_size=16, epochs=given.epochs, verbose=0)
+                model.fit(x[0], train[1], batch_size=8, epochs=given.epochs, verbose=0)
                 trained = time.perf_counter()
                 guesses = model.predict(x[1], batch_size=16, verbose=0).argmax(1)
                 seconds = (trained - begun, time.perf_counter() - trained)

@@ -304,7 +304,7 @@ class ClassifierModel(_Model):
         training: bool = False,
         dropout_seed: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """`call`, with other windows than those of the model."""
+        """The logits of `call`, with the given windows in place of the model's `windows`."""
         self.check(batch)
         if windows is None:
             return self._of_rows(batch, training, dropout_seed)

@@ -135,7 +135,7 @@ def chosen(
         raise UserError(f"pooling={pooling!r}: must be {' or '.join(POOLINGS)}")
     is_of_texts = "pooling" in kept  # run_squad.py and run_ner.py keep a doc_stride with another meaning
     if stride is None:
-        stride = max(length // 2, 1) if window is not None else kept["doc_stride"] if is_of_texts else 0
+        stride = max(length // 2, 1) if window is not None else kept.get("doc_stride", 0) if is_of_texts else 0
     if not stride:
         return None
     if length < LEAST:

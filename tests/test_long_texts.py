@@ -18,7 +18,6 @@ from small_trainings import saved
 
 import bert_tf2
 from bert_tf2 import commands, exporting, heads
-from bert_tf2.data import records
 from bert_tf2.long_texts import Windows
 
 WORDS = "the film was good and bad or lovely in paris"
@@ -49,7 +48,8 @@ def test_one_answer(exported, tmp_path, kind, pooling):
     columns = {"task_name": "tsv", "text_a_column": "text", "text_b_column": "other", "data_dir": str(tmp_path)}
     commands.call("run_classifier", do_predict=True, output_dir=kept, **columns, **kinds)
     np.testing.assert_allclose(np.loadtxt(f"{kept}/test_results.tsv", ndmin=2), wanted, **CLOSE)
-    assert next(records.read_all([f"{kept}/predict.tf_record"])).kind in records.WHOLE_TEXTS.values()
+    lines = commands.call("inspect_records", input_file=f"{kept}/predict.tf_record", show=1)
+    assert "4 " in lines[0] and "of whole texts" in lines[0] and "(the longest)" in lines[1]
     model.export(tmp_path / "served")
     served, key = exporting.load(tmp_path / "served")(PAIRS), "value" if kind == "regression" else "probabilities"
     np.testing.assert_allclose([np.reshape(answer[key], [-1]) for answer in served], wanted, **CLOSE)

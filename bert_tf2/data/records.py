@@ -97,7 +97,7 @@ MULTI_LABEL = _labelled("multi-label classification", Feature("int64", "num_labe
 REGRESSION = _labelled("regression", Feature("float32", 1, -LARGEST_SCORE, LARGEST_SCORE))
 
 MOST_TOKENS = 1 << 20
-"""Of a text that is read in windows."""
+"""The limit of a text that is read in windows."""
 _WHOLE = {**_UNMASKED, "input_ids": dataclasses.replace(_UNMASKED["input_ids"], length=MOST_TOKENS)}
 WHOLE_TEXTS = {
     kind.name: RecordKind(
@@ -106,8 +106,8 @@ WHOLE_TEXTS = {
     )
     for kind in (CLASSIFICATION, MULTI_LABEL, REGRESSION)
 }
-"""For texts that are read in windows, by the name of the kind for texts that are cut: all tokens, without padding, as
-in UNMASKED."""
+"""The kinds for texts that are read in windows, by the name of the kind for texts that are cut. Such records have all
+tokens of a text, without padding, as in UNMASKED."""
 
 
 SQUAD_PREDICT = RecordKind("SQuAD prediction", {"unique_ids": Feature("int64", 1), **_TOKENS})

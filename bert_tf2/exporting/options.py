@@ -91,7 +91,7 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         known = {"max_seq_length": int, "doc_stride": int, "pooling": str}
         kept = task_file.settings(task_file.folder_of(self.init_checkpoint), known)
         if (self.task, self.format, self.stride) == ("classifier", "saved_model", None):  # ONNX reads no texts
-            found["stride"] = kept["doc_stride"] if "pooling" in kept else 0
+            found["stride"] = kept.get("doc_stride") or None if "pooling" in kept else None
         if self.task == "ner" and self.doc_stride is None:
             is_same = self.max_seq_length in (None, kept.get("max_seq_length"))
             found["doc_stride"] = kept.get("doc_stride", 0) if is_same else 0
