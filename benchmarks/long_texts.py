@@ -2,13 +2,14 @@
 
     python benchmarks/long_texts.py --weights WEIGHTS_FOLDER --data_dir DATA_FOLDER
 
-The texts are made: a few consecutive sentences of WikiText-2 with more than 512 tokens, and some sentences of a novel
-("War and Peace") or of film reviews (SST-2) between them, at random places. The label is the source of these sentences.
-Training and test have different sentences, and different articles of WikiText-2. A way that reads none of the marked
-sentences can only guess, and the sentences have the same chance everywhere: in real texts, the head often has more.
+The texts are made: consecutive sentences of WikiText-2 with more than 512 tokens, and a passage of some sentences of a
+novel ("War and Peace") or of film reviews (SST-2) at a random place between them. The label is the source of the
+passage. Training and test have different sentences, and different articles of WikiText-2. A way that does not read the
+passage can only guess, and the passage has the same chance everywhere: in real texts, the head often has more.
 
-The encoder's first layers are fine-tuned with the recipe of `classifier`. A line for each way has the accuracy on the
-test texts, and the seconds for training and prediction.
+The encoder's first layers learn the two sources from single sentences. From these weights, each way answers the test
+texts, is trained on the training texts with the recipe of `classifier`, and answers again. Its line has both accuracies,
+and the seconds for training and for the last answers.
 """
 
 from __future__ import annotations
@@ -47,12 +48,13 @@ class BenchmarkOptions(Options):
     )
     texts: int = setting("The number of training texts.", 160, group=DATA, low=2)
     test_texts: int = setting("The number of test texts.", 200, group=DATA, low=2)
-    sentences: int = setting("The number of sentences with the label in a text.", 4, group=DATA, low=1)
-    max_seq_length: int = setting("Tokens that the model reads at once.", 128, group=MODEL, low=8)
-    stride: int = setting("Tokens between the starts of two windows.", 96, group=MODEL, low=1)
-    epochs: int = setting("Passes over the training texts.", 3, group=TRAINING, low=1)
+    sentences: int = setting("The number of sentences of the passage with the label.", 4, group=DATA, low=1)
+    max_seq_length: int = setting("Tokens that the model reads at once.", 64, group=MODEL, low=8)
+    stride: int = setting("Tokens between the starts of two windows.", 48, group=MODEL, low=1)
+    epochs: int = setting("Passes over the training texts.", 2, group=TRAINING, low=1)
     learning_rate: float = setting("The learning rate.", 1e-4, group=TRAINING, low=0)
     seeds: int = setting("The number of trainings of each way.", 1, group=TRAINING, low=1)
+    short: int = setting("The number of single sentences.", 320, group=DATA, low=2)
     ways: str = setting("The ways, separated by semicolons.", ";".join(WAYS), group=TO_DO)
 
 
@@ -73,8 +75,7 @@ def make_texts(
         while length <= TOKENS:
             filler.append(lines[start + len(filler)])
             length += len(tokenizer.tokenize(filler[-1]))
-        for sentence in draw.sample(marked[label], each):
-            filler.insert(draw.randrange(len(filler) + 1), sentence)
+        filler.insert(draw.randrange(len(filler) + 1), " ".join(draw.sample(marked[label], each)))
         texts.append(" ".join(filler))
     return texts, labels
 
@@ -94,8 +95,6 @@ def head_and_tail(texts: list[str], tokenizer, length: int) -> dict:
 
 def main(given: BenchmarkOptions) -> None:
     flags.load_tensorflow()
-    import numpy as np
-
     import bert_tf2
 
     print(machine.describe(), flush=True)
@@ -106,6 +105,7 @@ def main(given: BenchmarkOptions) -> None:
         sources = (lines_of(corpus / "war_and_peace.txt", part), lines_of(Path(given.data_dir, "SST-2", name)))
         marked = dict(zip(LABELS, sources, strict=True))
         parts.append(make_texts(count, marked, lines_of(corpus / "wiki.txt", part), given.sentences, tokenizer, draw))
+        marked_for_training = marked if name == "train.tsv" else marked_for_training
     train, test = parts
     lengths = [len(tokenizer.tokenize(text)) for text in train[0]]
     print(
@@ -118,26 +118,35 @@ def main(given: BenchmarkOptions) -> None:
         path.write_text(json.dumps({**config, "num_hidden_layers": given.layers}), "utf-8")
         for way in given.ways.split(";"):
             how = {"stride": given.stride, **WAYS[way]} if "pooling" in WAYS[way] else {}
+            x = [train[0], test[0]]
+            if way == "head and tail":
+                x = [head_and_tail(texts, tokenizer, given.max_seq_length) for texts in x]
             found = []
             for seed in range(1, given.seeds + 1):
+                start = Path(folder, f"sentences-{seed}")
                 sizes = {"max_seq_length": given.max_seq_length, "bert_config_file": path, "random_seed": seed}
-                model = bert_tf2.classifier(given.weights, LABELS, **sizes, **how)
-                model.compile(given.learning_rate)
-                x = [train[0], test[0]]
-                if way == "head and tail":
-                    x = [head_and_tail(texts, tokenizer, given.max_seq_length) for texts in x]
-                begun = time.perf_counter()
+                if not start.exists():
+                    short = [draw.choice(marked_for_training[label]) for label in LABELS * (given.short // 2)]
+                    model = bert_tf2.classifier(given.weights, LABELS, **sizes)
+                    model.compile(3e-4)
+                    model.fit(short, [*LABELS] * (given.short // 2), batch_size=8, epochs=3, verbose=0)
+                    model.save_folder(start)
+                model = bert_tf2.classifier(start, **sizes, **how)
+                model.compile(given.learning_rate, metrics=["accuracy"])
+
+                def accuracy() -> float:
+                    guesses = model.predict(x[1], batch_size=16, verbose=0).argmax(1)  # noqa: B023
+                    return 100 * statistics.mean(
+                        LABELS[guess] == label for guess, label in zip(guesses, test[1], strict=True)
+                    )
+
+                before, begun = accuracy(), time.perf_counter()
                 model.fit(x[0], train[1], batch_size=8, epochs=given.epochs, verbose=0)
                 trained = time.perf_counter()
-                guesses = model.predict(x[1], batch_size=16, verbose=0).argmax(1)
-                seconds = (trained - begun, time.perf_counter() - trained)
-                right = np.array([LABELS[guess] for guess in guesses]) == test[1]
-                found.append((100 * right.mean(), *seconds))
-            accuracy, training, prediction = map(statistics.mean, zip(*found, strict=True))
-            each = " ".join(f"{row[0]:.1f}" for row in found)
-            print(
-                f"{way:<14} accuracy {accuracy:.1f} ({each}), training {training:.0f} s, prediction {prediction:.0f} s"
-            )
+                found.append((before, accuracy(), trained - begun, time.perf_counter() - trained))
+            before, after, training, prediction = map(statistics.mean, zip(*found, strict=True))
+            times = f"training {training:.0f} s, answers {prediction:.0f} s"
+            print(f"{way:<14} accuracy {before:.1f}, trained {after:.1f}; {times}", flush=True)
 
 
 if __name__ == "__main__":
