@@ -29,7 +29,8 @@ class LongRuns(keras.Model):
         Returns the datasets, with few widths of batches if XLA compiles; None stays None. `steps`: negative if unknown.
         """
         strategy = self.distribute_strategy
-        may = self.jit_setting == "auto" and not self.run_eagerly and strategy.num_replicas_in_sync == 1
+        may = self.jit_setting == "auto" and not (self.run_eagerly or self.model.windows)
+        may = may and strategy.num_replicas_in_sync == 1
         if not (may and compiles_step(strategy, "auto", steps, widths=forward.WIDTHS)):
             yield [*datasets]
             return

@@ -5,6 +5,7 @@ texts -> rows of ids -> `logits` of a row, in batches of like length -> probabil
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple

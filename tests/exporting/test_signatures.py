@@ -161,6 +161,7 @@ REFUSED = {
         ("serving_text", {"question": ["?"], "context": [" "]}, "row 0 of context is empty"),
         ("serving_text", {"question": ["?"] * 2, "context": ["a", "film " * 2000]}, "row 1 takes .* 64 are allowed"),
     ],
+    "ner": [("serving_text", {"text_a": ["a", "film " * 2000]}, "row 1 takes .* 64 are allowed")],
     # No answer passes for one to a blank that was misspelled or cut off.
     "masked_lm": [
         ("serving_text", {"text_a": ["a [MASK]", "the [mask]"]}, r"row 1 of text_a holds no \[MASK\].* capitals"),
