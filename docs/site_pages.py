@@ -43,6 +43,7 @@ FIRST = {
     "parts of speech",
     "from_transformers": "TFBertForSequenceClassification, TFBertForMaskedLM, TFAutoModel, pipeline",
     "from_tutorials": "hub.KerasLayer, classify text with BERT, movie reviews",
+    "long_texts": "long text, long texts, sliding window",
     "pretraining_decisions": "more text, hours, vocabulary size, batch size learning rate",
     "reliability": "killed",
     "guide": "out of memory, OOM",

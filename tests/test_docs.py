@@ -103,22 +103,14 @@ def test_every_script_and_flag_shown_exists():
 # What documents show, run
 
 
-LONG = ("how_bert_works.md", "python.md", "own_data.md", "index.md", "from_transformers.md", "from_tutorials.md")
+LONG = (
+    *("how_bert_works.md", "python.md", "own_data.md", "index.md"),
+    *("long_texts.md", "from_transformers.md", "from_tutorials.md"),
+)
 
 
 @pytest.mark.parametrize(
-<<<<<<< HEAD
     "name", [*(pytest.param(name, marks=pytest.mark.slow) for name in LONG), "migrating.md", "tokenization.md"]
-=======
-    "name",
-    [
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("how_bert_works.md", "python.md", "own_data.md", "index.md", "long_texts.md")
-        ),
-        *("migrating.md", "tokenization.md"),
-    ],
->>>>>>> 002d19d (Long texts: a page with the rule, a comparison in benchmarks/, records of whole texts in inspect_records)
 )
 def test_snippets_print_what_the_document_says(name, monkeypatch):
     monkeypatch.chdir(ROOT)  # they name files of the checkout

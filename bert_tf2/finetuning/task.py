@@ -274,7 +274,8 @@ class PartRecords:
         if part == next(iter(self._task.examples)) and (first := next(rows, None)):
             shown = min(sum(first["input_mask"]), self._options.max_seq_length)
             tokens = self._task.tokenizer.convert_ids_to_tokens(first["input_ids"][:shown])
-            numbers = {name: str(values[0]) for name, values in first.items() if len(values) == 1}
+            known = self._task.kind(part).features
+            numbers = {name: str(values[0]) for name, values in first.items() if len(values) == 1 and name in known}
             logging.info("%s", console.table("The first record:", {"tokens": " ".join(tokens), **numbers}))
             rows = itertools.chain([first], rows)
         return records.write_records(self.path(part), self._task.kind(part), rows)
@@ -291,7 +292,7 @@ class PartRecords:
         batch_size = (evaluating and getattr(options, "eval_batch_size", 0)) or options.predict_batch_size
         num_batches = math.ceil(count / batch_size) * (self.evaluations if evaluating else 1)
         compiles = compiles_step(task.strategy, options.xla, num_batches, widths=task.widths)
-        compiles = compiles and task.model.encoder.computes_padding
+        compiles = compiles and task.model.encoder.computes_padding and task.transform is None
         # XLA would compile for each width, and for each number of rows of the batches of like length.
         multiple = forward.width_step(options.max_seq_length) if compiles else 1
         are_divided = not options.pads_batches and not compiles
