@@ -51,9 +51,11 @@ class TextSteps(LongRuns):
             )
         rules = TeacherOptions(teacher=teacher.path, temperature=temperature, alpha=alpha)
         theirs, ours = (teacher.labels, teacher.tokenizer), (self._label_map, self.tokenize.tokenizer)
-        check_teacher(teacher.path, teacher.model, theirs, ours, self.tokenize.max_seq_length)
+        windows = self.model.windows
+        length = windows.length if windows else self.tokenize.max_seq_length
+        check_teacher(teacher.path, teacher.model, theirs, ours, length)
         plan = getattr(self.model.encoder, "plan", Plan())
-        self.model.teacher = Teacher(teacher.model, rules.temperature, rules.alpha, plan)
+        self.model.teacher = Teacher(teacher.model, rules.temperature, rules.alpha, plan, windows)
         self.train_function = None  # the graph of an earlier training has no teacher
         try:
             yield

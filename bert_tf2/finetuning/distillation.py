@@ -13,6 +13,7 @@ from absl import logging
 
 from bert_tf2.fast.encoder import Plan, faster
 from bert_tf2.heads import Batch
+from bert_tf2.long_texts import Windows
 from bert_tf2.losses import distance_to_teacher
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.tokenization import FullTokenizer
@@ -31,7 +32,9 @@ class Teacher:
     Its student has it as the attribute `teacher`.
     """
 
-    def __init__(self, model, temperature: float, alpha: float, plan: Plan):
+    def __init__(self, model, temperature: float, alpha: float, plan: Plan, windows: Windows | None = None):
+        """`windows`: of the student, in which the teacher reads long texts, too."""
+        self._windows = windows
         self._model, self._encoder = model, faster(model.bert, plan)
         self._temperature, self.alpha = temperature, alpha
 
@@ -39,7 +42,8 @@ class Teacher:
         """The answers to a batch, without dropout and gradients, float32 [B, L] or [B, F, L]."""
         before, self._model.encoder = self._model.encoder, self._encoder
         try:
-            return tf.stop_gradient(self._model(batch, training=False))
+            found = self._model.of_texts(batch, self._windows) if self._windows else self._model(batch, training=False)
+            return tf.stop_gradient(found)
         finally:
             self._model.encoder = before
 
@@ -94,4 +98,4 @@ def teacher_of(task: Task) -> Teacher | None:
     checkpoint.initialize(model, source)
     logging.info("The teacher is %s: %g of the loss", source.path, options.alpha)
     plan = plan_for(options, task.strategy, config.hidden_size, task.is_padded)
-    return Teacher(model, options.temperature, options.alpha, plan)
+    return Teacher(model, options.temperature, options.alpha, plan, task.windows)

@@ -25,6 +25,7 @@ from absl import logging
 from bert_tf2.data import record_index, record_order, records
 from bert_tf2.finetuning.options import FineTuneOptions
 from bert_tf2.layers import MASKED_SCORE
+from bert_tf2.long_texts import Windows
 from bert_tf2.support import console, files, output_lock, progress, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import driver, forward
@@ -57,6 +58,7 @@ class Task(driver.Task):
 
     uses_best_weights = True
     predicted_part = "predict"  # the part whose answers are written
+    windows: Windows | None = None  # how a classifier divides long texts
     transform: Callable | None = None  # of the batches of records; see record_order.read_records
     options: FineTuneOptions
 
