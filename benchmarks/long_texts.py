@@ -46,12 +46,12 @@ class BenchmarkOptions(Options):
     data_dir: str = setting(
         "Folder with SST-2/ (GLUE layout), and corpus/ with wiki.txt and war_and_peace.txt.", group=DATA
     )
-    texts: int = setting("The number of training texts.", 240, group=DATA, low=2)
-    test_texts: int = setting("The number of test texts.", 200, group=DATA, low=2)
-    sentences: int = setting("The number of sentences of the passage with the label.", 4, group=DATA, low=1)
+    texts: int = setting("The number of training texts.", 120, group=DATA, low=2)
+    test_texts: int = setting("The number of test texts.", 100, group=DATA, low=2)
+    sentences: int = setting("The number of sentences of the passage with the label.", 20, group=DATA, low=1)
     max_seq_length: int = setting("Tokens that the model reads at once.", 64, group=MODEL, low=8)
     stride: int = setting("Tokens between the starts of two windows.", 48, group=MODEL, low=1)
-    epochs: int = setting("Passes over the training texts.", 4, group=TRAINING, low=1)
+    epochs: int = setting("Passes over the training texts.", 2, group=TRAINING, low=1)
     learning_rate: float = setting("The learning rate.", 2e-4, group=TRAINING, low=0)
     seeds: int = setting("The number of trainings of each way.", 1, group=TRAINING, low=1)
     short: int = setting("The number of single sentences.", 320, group=DATA, low=2)
