@@ -128,7 +128,7 @@ NEWEST := tests/test_config.py tests/test_heads.py tests/test_layers.py \
 
 # The documents and the Python interface as a site, in build/site. A link to nothing is an error.
 docs: $(VENV)/docs-installed
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "build/site/index.html"
 
 $(VENV)/docs-installed: $(VENV)/installed
