@@ -61,7 +61,8 @@ def test_a_training_leaves_a_model(trained, folder):
     assert json.loads((folder / "tokenization.json").read_text()) == {"do_lower_case": False}
     content = json.loads((folder / "task.json").read_text())
     assert content["made_with"].pop("labels") == ["0", "1"] and "num_attention_heads" in content.pop("made_with")
-    assert content == {"task": "tsv", "pairs": True, "settings": {"max_seq_length": 13}}
+    kept = {"max_seq_length": 13, "doc_stride": 0, "pooling": "mean"}
+    assert content == {"task": "tsv", "pairs": True, "settings": kept}
     bert = bert_tf2.load(folder)
     assert bert.tokenizer.tokenize("good Film") == ["good", "[UNK]"] and bert.labels.labels == ("0", "1")
 
