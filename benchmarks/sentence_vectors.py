@@ -39,6 +39,7 @@ class BenchmarkOptions(Options):
     rows: int = setting("The maximum number of training pairs.", 1600, group=TRAINING, low=32)
     batch_size: int = setting("Pairs per step.", 32, group=TRAINING, low=2)
     learning_rate: float = setting("The highest learning rate.", 5e-5, group=TRAINING)
+    recipe: bool = setting("Train here with this project's optimizer, not with PyTorch's AdamW.", False, group=TRAINING)
     seeds: str = setting("The seeds, separated by commas.", "1,2,3", group=TRAINING)
     sides: str = setting("The sides, separated by commas.", "here,sentence-transformers", group=TO_DO)
 
@@ -80,7 +81,9 @@ def here(options: BenchmarkOptions, rows: list | None, scores: list | None, seed
     if rows:
         steps = -(-len(rows) // options.batch_size)
         rate = bert_tf2.WarmupAndDecay(options.learning_rate, steps, steps // 10)
-        model.compile(bert_tf2.AdamWeightDecay(rate, bias_correction=True))  # as torch's AdamW
+        optimizer = keras.optimizers.AdamW(rate, weight_decay=0.01, epsilon=1e-8, global_clipnorm=1.0)  # torch's
+        optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+        model.compile(options.learning_rate if options.recipe else optimizer)
         model.fit(rows, scores, batch_size=options.batch_size, verbose=0)
     return model.embed
 
@@ -146,13 +149,14 @@ def main(options: BenchmarkOptions) -> None:
     print(machine.describe(), flush=True)
     results = processes.Results(Path(options.work_dir) / "results.jsonl")
     for kind, side in itertools.product(("start", "negatives", "scores"), options.sides.split(",")):
+        how = f"{kind}-{side}{'-recipe' * options.recipe}"
         found = [
-            results.get(f"{kind}-{side}-{seed}", functools.partial(measure, options, side, kind, seed))
+            results.get(f"{how}-{seed}", functools.partial(measure, options, side, kind, seed))
             for seed in map(int, options.seeds.split(",")[: 1 if kind == "start" else None])
         ]
         spread = {name: [result[name] for result in found] for name in ("spearman", "recall@1", "seconds")}
         said = (f"{name} {statistics.mean(of):.3f} ({min(of):.3f} to {max(of):.3f})" for name, of in spread.items())
-        print(f"{kind}, {side}: {', '.join(said)}", flush=True)
+        print(f"{how}: {', '.join(said)}", flush=True)
 
 
 if __name__ == "__main__":
