@@ -139,13 +139,14 @@ class _View:
         sentence, token = self._read(arguments, "token")
         found = self._trace(sentence)
         steps = trace.word_steps(model, found.states[-1][0, token])
-        of_layers = trace.guesses(model, tf.stack([states[0, token] for states in found.states]), _GUESSES)
+        of_layers, shares = trace.guesses(model, tf.stack([states[0, token] for states in found.states]), _GUESSES)
         own = sentence.input_ids[token] if sentence.tokens[token] != blanks.MASK else None
         words = trace.best_words(model, steps, min(TOP_K, self._bert.config.vocab_size), also=own)
         return {
             **{step: pack(getattr(steps, step)) for step in ("state", "dense", "transformed", "norm")},
             "words": [{**word, "token": self._name(word["token_id"]), "row": pack(word["row"])} for word in words],
             "layers": [[{"token": self._name(id_), "probability": share} for id_, share in best] for best in of_layers],
+            "answer_by_layer": shares,
         }
 
     def _name(self, token_id: int) -> str:

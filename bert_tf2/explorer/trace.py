@@ -182,15 +182,16 @@ def word_steps(model: MaskedLMModel, state: tf.Tensor) -> WordSteps:
     return WordSteps(*map(np.asarray, (state, *steps)))
 
 
-def guesses(model: MaskedLMModel, states: tf.Tensor, count: int) -> list[list[tuple[int, float]]]:
+def guesses(model: MaskedLMModel, states: tf.Tensor, count: int) -> tuple[list[list[tuple[int, float]]], list[float]]:
     """The answers of the head to each of several states [M, D]: ids and probabilities, the best first.
 
-    The head is trained only on the states of the last block; the other states show how an answer develops
-    (nostalgebraist's "logit lens", 2020).
+    Also returns the probability that each state gives to the best word of the last state. The head is trained only on
+    the states of the last block; the other states show how an answer develops (nostalgebraist's "logit lens", 2020).
     """
     probabilities = tf.nn.softmax(model.masked_lm(states, model.get_output_table()))  # [M, V]
     best, ids = tf.math.top_k(probabilities, min(count, probabilities.shape[-1]))
-    return [[*zip(*row, strict=True)] for row in zip(ids.numpy().tolist(), best.numpy().tolist(), strict=True)]
+    rows = [[*zip(*row, strict=True)] for row in zip(ids.numpy().tolist(), best.numpy().tolist(), strict=True)]
+    return rows, tf.gather(probabilities, ids[-1, 0], axis=1).numpy().tolist()
 
 
 def best_words(model: MaskedLMModel, steps: WordSteps, top_k: int, also: int | None = None) -> list[dict]:

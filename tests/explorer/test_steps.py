@@ -95,9 +95,11 @@ def test_the_way_of_a_state_to_the_words():
     assert [word["logit"] for word in words] == pytest.approx(wanted, rel=1e-5)
     cosines = 1 - scipy.spatial.distance.cdist([word["row"] for word in words], [steps.norm], "cosine")[:, 0]
     assert [word["cosine"] for word in words] == pytest.approx(cosines, rel=1e-4)
-    _, found = trace.guesses(made, states, 3)  # of several states at once
+    (first, found), shares = trace.guesses(made, states, 3)  # of several states at once
     assert [token_id for token_id, _ in found] == [word["token_id"] for word in words[:3]]
     np.testing.assert_allclose([share for _, share in found], [word["probability"] for word in words[:3]], rtol=1e-5)
+    of_first = tf.nn.softmax(made.masked_lm(states[:1], made.get_output_table()))[0, found[0][0]]
+    assert shares == pytest.approx([float(of_first), found[0][1]], rel=1e-5) and first[0][1] >= shares[0]
 
 
 def test_where_heads_look_and_how_two_sentences_differ():

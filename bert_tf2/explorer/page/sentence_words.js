@@ -151,8 +151,13 @@ export class Words {
     );
   }
 
-  // The best words after each layer, from the first guess to the answer.
-  layers({ layers }) {
+  // The best words after each layer, from the first guess to the answer, and how probable the answer is there.
+  layers({ layers, answer_by_layer: shares }) {
+    const bar = (share) => {
+      const drawn = element("span", { class: "bar" });
+      drawn.style.width = `${10 * share}rem`;
+      return drawn;
+    };
     return element(
       "div",
       {},
@@ -161,14 +166,17 @@ export class Words {
         "p",
         { class: "explain" },
         "The same head on the state of this token after each layer. The head is trained only for the last layer; " +
-          "the other layers show where the answer appears.",
+          "the other layers show where the answer appears. The bars show how probable each layer makes it.",
       ),
       table({
         label: "The best words for the state of each layer",
-        head: ["state after", "best words"],
+        head: ["state after", "best words", layers.at(-1)[0].token, ""],
+        numeric: [2],
         rows: layers.map((words, index) => [
           index ? `layer ${index - 1}` : "the embeddings",
           words.map((word) => `${word.token} ${percent(word.probability)}`).join(" \u00b7 "),
+          percent(shares[index]),
+          bar(shares[index]),
         ]),
       }),
     );
