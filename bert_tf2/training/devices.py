@@ -257,11 +257,11 @@ def compiles_step(
 
 
 def few_sizes(
-    strategy: tf.distribute.Strategy, num_rows: int, batch_size: int, longest: int, xla: str = "auto"
+    strategy: tf.distribute.Strategy, num_rows: int | None, batch_size: int, longest: int, xla: str = "auto"
 ) -> forward.FewSizes | None:
     """The sizes of the batches of rows without labels if XLA compiles their program, else None; see compiles_step.
 
-    `num_rows`: 0 if it is not known; `longest`: the most tokens of a row.
+    `num_rows`: None or 0 if it is not known, as from a pipe; `longest`: the most tokens of a row.
     """
-    compiles = compiles_step(strategy, xla, math.ceil(num_rows / batch_size), widths=forward.WIDTHS)
+    compiles = compiles_step(strategy, xla, math.ceil((num_rows or 0) / batch_size), widths=forward.WIDTHS)
     return forward.FewSizes(batch_size, longest) if compiles else None
