@@ -31,7 +31,7 @@ from bert_tf2.pretraining import corpus
 from bert_tf2.pretraining.corpus import Corpus, kind_of
 from bert_tf2.pretraining.examples import SAME, Example, ExampleMaker, shuffle
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingDataOptions
-from bert_tf2.support import errors, files, progress
+from bert_tf2.support import errors, files, outputs, progress
 from bert_tf2.support.errors import and_more
 from bert_tf2.weights import text_rules
 
@@ -51,15 +51,20 @@ class DrawnExamples:
       num_masked: the number of masked tokens.
     """
 
-    def __init__(self, made: Iterable[Example], options: PretrainingDataOptions, folder: str | None = None):
-        """Draws the examples. `folder`: the folder of the temporary file, unless it is remote."""
+    def __init__(self, made: Iterable[Example], options: PretrainingDataOptions, output_file: str | None = None):
+        """Draws the examples.
+
+        `output_file`: the temporary file is in its folder, because this disk must have room anyway. Without an output
+        file, or with a remote file or a device such as /dev/null, the temporary file is in the system's folder.
+        """
         self.num_tokens = self.num_masked = self._count = 0
         most = 0 if options.dynamic_masking else options.max_predictions_per_seq
         numbers = {"start_a": "i8", "start_b": "i8", "length_a": "i4", "length_b": "i4", "num_masked": "i4"}
         masks = [(name, "i4", (most,)) for name in ("masked", "replacements")]
         self._row = np.dtype([*numbers.items(), ("random_next", "u1"), *masks])
         pack = struct.Struct(f"=qqiiiB{4 * most}s{4 * most}s").pack  # pads the masks with zeros
-        folder = None if folder is not None and files.is_remote(folder) else folder
+        is_beside = output_file and not (files.is_remote(output_file) or outputs.is_device(output_file))
+        folder = (os.path.dirname(output_file) or ".") if is_beside else None
         with errors.writing(folder or tempfile.gettempdir()), contextlib.ExitStack() as after_an_error:
             self._file = after_an_error.enter_context(tempfile.TemporaryFile(dir=folder))
             for start_a, length_a, start_b, length_b, is_random_next, masked, replacements in made:
@@ -167,8 +172,8 @@ def make_files(
     vocab, rng, name = tokenizer.vocab, random.Random(seed), and_more(texts, 3)
     text = corpus.read(texts, tokenizer, options)
     made = ExampleMaker(text, vocab["[MASK]"], [*vocab.values()], options, rng).make_all()
-    files.make_directory(folder := os.path.dirname(output_files[0]) or ".")
-    drawn = DrawnExamples(made, options, folder)
+    files.make_directory(os.path.dirname(output_files[0]))
+    drawn = DrawnExamples(made, options, output_files[0])
     order = array("i", range(len(drawn)))
     shuffle(rng, order)
     unknown = np.count_nonzero(np.asarray(text.tokens) == vocab.get("[UNK]", -1))

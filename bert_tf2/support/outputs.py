@@ -74,7 +74,7 @@ def check(inputs: Mapping[str, str], outputs: Iterable[Output]) -> None:
                 inside = "" if is_file else f": {os.path.basename(name)} in this folder"
                 raise UserError(f"{what}{inside}: is {found}; give another name")
         taken[identity(output.value)] = "named twice"
-        if not is_file or not _is_device(output.value):
+        if not is_file or not is_device(output.value):
             check_writable(os.path.dirname(output.value) or "." if is_file else output.value, what)
 
 
@@ -92,7 +92,7 @@ def identity(name: str) -> object:
     return found.st_dev, found.st_ino
 
 
-def _is_device(path: str) -> bool:
+def is_device(path: str) -> bool:
     """Whether a path is a device or a pipe, for example /dev/null. /dev/stdout counts even if it is a file."""
     if is_remote(path) or not os.path.exists(path) or os.path.isdir(path):
         return False
@@ -155,7 +155,7 @@ _begun: set[str] = set()  # paths for a signal's handler, which gets no argument
 
 def name_beside(path: str) -> str:
     """Returns the name of a file or folder until it is complete. The name of a device or a pipe is unchanged."""
-    if _is_device(path):
+    if is_device(path):
         return path
     beside = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{_HOST}.{os.getpid()}.partial")
     if not is_remote(beside):

@@ -6,6 +6,7 @@ import collections
 import gzip
 import hashlib
 import itertools
+import os
 import random
 import re
 import types
@@ -290,6 +291,15 @@ def test_the_script_makes_what_the_functions_make(tmp_path, seed):
 
 
 # What is rarely met
+
+
+def test_the_output_is_a_pipe_in_a_folder_that_nobody_can_write(tmp_path, corpus, vocab_file):
+    wanted = run(tmp_path).read_bytes()
+    reader, writer = os.pipe()
+    create_pretraining_data.run(data_options(tmp_path, output_file=f"/proc/self/fd/{writer}"))
+    os.close(writer)
+    with open(reader, "rb") as stream:
+        assert stream.read() == wanted != b""
 
 
 @pytest.mark.parametrize("seed", [146572, 315434, 1])
