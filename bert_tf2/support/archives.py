@@ -36,7 +36,8 @@ def unpacked(path: str) -> str:
     Raises UserError if the file does not exist, is damaged or cannot be fetched, or does not hold one model.
     """
     is_local = not re.match(r"https?://", path)
-    state = key = os.path.abspath(path) if is_local else path
+    name = os.path.abspath(path) if is_local else path
+    state = key = name.encode(errors="backslashreplace").decode()  # a name on Linux need not be valid UTF-8
     if is_local:
         files.check_there(path)
         found = os.stat(path)
@@ -44,7 +45,7 @@ def unpacked(path: str) -> str:
     home = os.path.expanduser("~")
     home = os.path.join(home if os.access(home, os.W_OK) else tempfile.gettempdir(), ".keras")  # Keras' own rule
     home = os.environ.get("KERAS_HOME") or home
-    place = os.path.join(home, "bert_tf2", hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()[:16])
+    place = os.path.join(home, "bert_tf2", hashlib.sha256(key.encode()).hexdigest()[:16])
     content = os.path.join(place, "content")
     if not _is_copy(place, state):
         _make_copy(path, place, state, is_local)

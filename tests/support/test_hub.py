@@ -179,6 +179,13 @@ def test_a_local_archive(cache, tmp_path, log_lines, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_an_archive_whose_name_is_not_utf8(cache, tmp_path):
+    path = os.fsdecode(bytes(tmp_path) + b"/b\xffrt.zip")
+    with open(path, "wb") as stream:
+        stream.write(zipped(""))
+    assert hub.fetched(path) == hub.fetched(path) and len(os.listdir(cache / "bert_tf2")) == 1
+
+
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "encrypted", "other"])
 def test_damaged_archives(cache, tmp_path, damage):
     path, whole, changed = tmp_path / "bert.zip", zipped("tiny/"), bytearray(zipped("tiny/"))
