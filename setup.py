@@ -34,9 +34,9 @@ setuptools.setup(
     install_requires=[
         "tensorflow>=2.20,<2.23",
         "keras>=3.12,<4",
-        # Exports with text inputs do not work without tensorflow-text, as on Windows. Its version
-        # must equal TensorFlow's version, so pip installs an older TensorFlow until there is a matching version.
-        # The wheels of 2.21.0 lack a symbol and cannot be loaded.
+        # Exports with text inputs do not work without tensorflow-text, as on Windows. Its version must equal
+        # TensorFlow's version, so pip installs an older TensorFlow until there is a matching version. The wheels of
+        # 2.21.0 lack a symbol and cannot be loaded.
         "tensorflow-text>=2.20,<2.23,!=2.21.0; platform_system != 'Windows'",
         "numpy",
         "absl-py",

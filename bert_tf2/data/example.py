@@ -73,7 +73,7 @@ def encode(columns: Mapping[str, np.ndarray | Ragged]) -> list[bytes]:
 
 
 def encode_varints(values: np.ndarray, used: np.ndarray | None = None) -> list[bytes]:
-    """Encodes integers [B, L] as protobuf's varints, those of a row one after the other.
+    """Encodes integers [B, L] as protobuf's varints; returns for each row its varints, one after the other.
 
     A byte has 7 bits of the number, the lowest first, and a bit that is 1 if another byte follows. A negative number is
     encoded as the unsigned number of 64 bits with the same bits. `used`, bool [B, L], is false for the integers to
@@ -130,7 +130,10 @@ def messages(table: Mapping[str, str]) -> dict[str, type]:
 
 @functools.cache
 def _example(numbers: str = "") -> type:
-    """A class of `tf.train.Example`. With "bytes", a list of numbers is its bytes, which are equal in a record."""
+    """A class of `tf.train.Example`. With "bytes", the caller gives the encoded numbers of a list as one value.
+
+    Both classes write the same record, because protobuf writes a list of numbers like the bytes of the encoded numbers.
+    """
     return messages(
         {
             "FloatList": f"value 1 {numbers or 'float*'}",

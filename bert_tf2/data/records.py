@@ -153,6 +153,7 @@ def encode(kind: RecordKind, row: Mapping[str, Sequence]) -> bytes:
 def write_records(path: str, kind: RecordKind, rows: Iterable[Mapping[str, Sequence]]) -> int:
     """Writes rows (feature name -> values) to a TFRecord file, complete or absent; returns the number of rows."""
     count, rows = 0, iter(rows)
+    # Rows of different lengths do not make an array.
     at_once = 1 if any(feature.varies for feature in kind.features.values()) else _ROWS_AT_ONCE
     with tfrecords.writing(path) as (append,):
         while some := [*itertools.islice(rows, at_once)]:

@@ -17,6 +17,9 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.weights.text_rules import check_special_tokens
 
 _MASK = "[MASK]"
+# The kinds with these labels, for texts that are cut and for texts that are read in windows.
+_REGRESSION = (records.REGRESSION, records.WHOLE_TEXTS[records.REGRESSION.name])
+_MULTI_LABEL = (records.MULTI_LABEL, records.WHOLE_TEXTS[records.MULTI_LABEL.name])
 
 
 def run(options: InspectRecordsOptions) -> list[str]:
@@ -82,11 +85,11 @@ class Statistics:
             self.most_masked = max(self.most_masked, len(labels))
             self.replacements[None] += int((inputs == labels).sum())
             self.replacements.update(inputs[inputs != labels].tolist())
-        elif records.REGRESSION.name in self.kind.name:
+        elif self.kind in _REGRESSION:
             self.label_sum += float(values["label_ids"][0])
         elif self.kind is records.SQUAD_TRAIN:
             self.labels["no answer" if values["is_impossible"][0] else "answer"] += 1
-        elif records.MULTI_LABEL.name in self.kind.name:
+        elif self.kind in _MULTI_LABEL:
             self.labels.update(np.flatnonzero(values["label_ids"]).tolist())
         elif "label_ids" in values:  # -1 and padding are no labels
             labels = _labels(record)
@@ -140,7 +143,7 @@ def summary(found: Statistics, num_files: int, size: int, words: Sequence[str] |
         rows["masked"] = "no masks: drawn in training"
     if "next_sentence_labels" in found.kind.features:
         rows["next"] = f"{found.random_next / found.records:.1%} of the second texts are random"
-    if records.REGRESSION.name in found.kind.name and found.records:
+    if found.kind in _REGRESSION and found.records:
         rows["labels"] = f"{found.label_sum / found.records:.4f} on average"
     elif found.labels:
         rows["labels"] = ", ".join(f"{label}: {count:,}" for label, count in sorted(found.labels.items()))

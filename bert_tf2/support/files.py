@@ -458,7 +458,8 @@ def complete_or_absent(*paths: str, durable: bool = False) -> Iterator[list[str]
 def folder_beside(path: str) -> Iterator[str]:
     """A context with a new folder for files that are not complete; the folder is removed unless it was renamed.
 
-    It is beside `path`, which is created with its parents; folders of killed processes there are removed.
+    The new folder is beside `path`. The parent folders of `path` are created, and folders of killed processes beside
+    `path` are removed.
     """
     make_directory(os.path.dirname(path))
     outputs.remove_leftovers(os.path.dirname(path))

@@ -26,8 +26,11 @@ from bert_tf2.weights.sources import open_weights
 from bert_tf2.weights.text_rules import TOKENIZATION_FILE
 
 
-def run(options: ConversionOptions) -> list[str]:
-    """Converts weights; returns messages about the files and variables that were read, written, changed and omitted."""
+def run(options: ConversionOptions) -> Iterable[str]:
+    """Converts weights; returns messages about the files and variables that were read, written, changed and omitted.
+
+    With `list`, yields the lines of `listing` instead, while the variables are read.
+    """
     if options.list:
         return listing(options.list)
     _check_files(options)

@@ -261,9 +261,9 @@ def write_folder(
         (theirs[name], value.T if names.is_transposed(name) else value) for name, value in arrays if name in theirs
     )
     # The weights are last, so that a folder with weights is complete.
-    with files.complete_or_absent(*(os.path.join(folder, name) for name in (*texts, WEIGHTS[0]))) as beside:
-        tensor_files.write_safetensors(beside[-1], sizes, chosen)
-        for path, text in zip(beside, texts.values(), strict=False):
+    with files.complete_or_absent(*(os.path.join(folder, name) for name in (*texts, WEIGHTS[0]))) as partial:
+        tensor_files.write_safetensors(partial[-1], sizes, chosen)
+        for path, text in zip(partial, texts.values(), strict=False):
             with files.open_binary(path, "wb") as stream:
                 stream.write(text.encode("utf-8"))
     return [*_report(folder, architecture, rows, shapes)]

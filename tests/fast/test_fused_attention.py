@@ -27,7 +27,7 @@ LENGTHS = np.array([6, 1, 4, 3])
 
 
 def reference(name, operands, configuration, results):
-    """What the documentation of cuDNN's two operations states, in float32."""
+    """The two operations of cuDNN as its documentation defines them, in float32."""
     query, key, value, *others = (tf.cast(operand, tf.float32) for operand in operands)
     scores = tf.matmul(query, key, transpose_b=True) + others[0 if name == fused_attention.FORWARD else 2]
     if name == fused_attention.FORWARD:
