@@ -55,13 +55,12 @@ def read(path: Path) -> list[tuple[str, str, float]]:
 
 def start_folder(options: BenchmarkOptions) -> str:
     """The first layers of the weights, which both sides load; made once."""
-    from bert_tf2.config import BertConfig
-    from bert_tf2.weights import convert, sources
+    from bert_tf2.weights import convert, model_folder, sources
     from bert_tf2.weights.options import ConversionOptions
 
     folder = Path(options.work_dir) / f"start-{options.layers}"
     if not folder.exists():
-        config = sources.open_weights(options.weights).config or BertConfig.from_json_file(options.weights)
+        config = model_folder.find_config(sources.open_weights(options.weights), None)
         path = folder.with_suffix(".json")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(dataclasses.replace(config, num_hidden_layers=options.layers).to_json_string())
