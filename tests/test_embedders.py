@@ -104,8 +104,7 @@ def test_refused(words, message, call, given):
     refuses(message, getattr(words, call), *given)
 
 
-def test_similarity_and_search_in_blocks(words, monkeypatch):
-    monkeypatch.setattr(vectors_module, "_BLOCK", 5)
+def test_similarity_and_search(words):
     first, second = parts(PAIRS)
     wanted = words.embed(first) @ words.embed(second).T
     np.testing.assert_allclose(words.similarity(first, second), wanted, atol=1e-6)
@@ -118,6 +117,14 @@ def test_similarity_and_search_in_blocks(words, monkeypatch):
     alone = words.search(first[0], ["book", *second, "book"], top_k=40)
     assert alone.indexes.shape == (18,) and sorted(alone.indexes) == [*range(18)]
     assert words.search([], second).indexes.shape == (0, 10) and words.search(first, []).scores.shape == (16, 0)
+
+
+def test_search_among_more_vectors_than_are_compared_at_once(words):
+    queries, corpus = (np.random.default_rng(count).normal(size=[count, 4]) for count in (4100, 4200))
+    indexes, scores = words.search(queries, corpus, top_k=3)
+    wanted = words.similarity(queries, corpus)
+    np.testing.assert_allclose(scores, np.sort(wanted, axis=1)[:, :-4:-1], atol=1e-6)
+    np.testing.assert_allclose(np.take_along_axis(wanted, indexes, 1), scores, atol=1e-6)
 
 
 @pytest.mark.parametrize(
