@@ -125,15 +125,17 @@ def test_a_long_run_on_a_gpu_is_compiled(encoder, monkeypatch):
 
 
 def test_the_batches_of_a_program_have_few_widths(short, encoder):
-    """Also of tags and of masked words, whose further places have the weight 0."""
+    """Also of pairs, of tags, and of masked words, whose further places have the weight 0."""
     sentences = [["lives"] * count for count in range(1, 22, 4)]
     tagger = bert_tf2.tagger(encoder, labels=["O", "B"], max_seq_length=24)
     words = bert_tf2.masked_lm(encoder, max_seq_length=24)
+    vectors = bert_tf2.embedder(encoder, max_seq_length=24)
     texts = [" ".join(sentence) for sentence in sentences]
     for model, given in (
         (short, (texts, FEW[:6])),
         (tagger, (sentences, [["O"] * len(words) for words in sentences])),
         (words, (texts,)),
+        (vectors, ([*zip(texts, texts, strict=True)],)),
     ):
         step, shapes = forward.width_step(model.tokenize.max_seq_length), set()
         for batch in model.dataset(*given, batch_size=1):
@@ -141,7 +143,8 @@ def test_the_batches_of_a_program_have_few_widths(short, encoder):
             for before, after in zip(*map(tf.nest.flatten, (batch, found)), strict=True):
                 assert tf.reduce_sum(tf.cast(before, tf.float32)) == tf.reduce_sum(tf.cast(after, tf.float32))
             shapes.add(tuple(tuple(part.shape) for part in tf.nest.flatten(found)))
-            assert found[0]["input_ids"].shape[1] % step == 0 and (model is short or found[1].shape == found[2].shape)
+            assert found[0]["input_ids"].shape[-1] % step == 0
+            assert model in (short, vectors) or found[1].shape == found[2].shape
         assert len(shapes) == len(
             {-(-min(count + 2, model.tokenize.max_seq_length) // step) for count in range(1, 22, 4)}
         )

@@ -49,11 +49,11 @@ class LongRuns(keras.Model):
 
     @tf.autograph.experimental.do_not_convert
     def with_few_widths(self, x: dict[str, tf.Tensor], *others: tf.Tensor) -> tuple[Any, ...]:
-        """A batch of `dataset`, with zeros behind ids, int [B, F], and behind labels and weights if they are of tokens.
+        """A batch of `dataset`, with zeros behind ids, int [..., F], and behind labels and weights if they are of tokens.
 
         F becomes a multiple of forward.width_step, or the most tokens that the model reads.
         """
-        width, longest = tf.shape(x["input_ids"])[1], self.model.config.max_position_embeddings
+        width, longest = tf.shape(x["input_ids"])[-1], self.model.config.max_position_embeddings
         wide = functools.partial(
             widened, more=tf.minimum(-width % forward.width_step(self.tokenize.max_seq_length), longest - width)
         )
@@ -62,5 +62,5 @@ class LongRuns(keras.Model):
 
 
 def widened(values: tf.Tensor, more: tf.Tensor) -> tf.Tensor:
-    """[B, W] -> [B, W + more], zeros at the end."""
-    return tf.pad(values, [[0, 0], [0, more]])
+    """[..., W] -> [..., W + more], zeros at the end."""
+    return tf.pad(values, [*[[0, 0]] * (values.shape.rank - 1), [0, more]])

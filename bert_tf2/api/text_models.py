@@ -112,6 +112,10 @@ class TextModel(TextSteps):
           **kwargs: with `jit_compile=True`, all rows have max_seq_length tokens. By default, XLA compiles only on GPUs,
             and only long runs of `fit`, `evaluate` and `predict`.
         """
+        if kwargs.get("jit_compile") is True and self.model.windows:
+            raise UserError(
+                "jit_compile=True: needs fixed shapes, and texts have different numbers of windows; leave it out"
+            )
         of_one_label = self.model.labeled == "texts" and not (self.regression or self.multi_label)
         if of_one_label and (found := targets.vector_metrics([metrics, kwargs.get("weighted_metrics")])):
             loss = loss or "categorical_crossentropy"
@@ -137,8 +141,6 @@ class TextModel(TextSteps):
         # Not a dict, because Keras would track the metrics in it and keep them when other metrics are compiled.
         self._compiled_with = types.MappingProxyType({"loss": loss, "metrics": metrics, **kwargs})
         super().compile(optimizer, **self._compiled_with)
-        if fixed and self.model.windows:
-            raise UserError("jit_compile=True: needs fixed shapes, and texts have different numbers of windows")
         how = {"recompute": False, "xla": "true" if fixed else "false", "precision": self.model.compute_dtype}
         options = types.SimpleNamespace(unpad="auto", attention="auto", **how)
         accelerate(self.model, plan_for(options, self.distribute_strategy, self.model.config.hidden_size))
@@ -407,7 +409,7 @@ class TextModel(TextSteps):
         size = 32 if batch_size is None else batch_size
         data = self._tokenized(self._batches(x, None, None, size, False, steps).data, may_be_blank=True)
         if data.cardinality() == 0:  # Keras fails without batches
-            return np.zeros([0, self.model.num_labels], np.float32)
+            return np.zeros([0, self.model.num_outputs], np.float32)
         with self.compiled_if_long(steps or int(data.cardinality()), data) as (data,), text_rows.in_one_line():
             return super().predict(data, None, verbose, steps, *args, **kwargs)
 
