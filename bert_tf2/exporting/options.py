@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from bert_tf2.config import BertConfig
+from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import ANSWERS, EXPORT, WrongSetting, kept_setting, options, setting
 from bert_tf2.training.options import (
@@ -89,7 +90,7 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         only = None if self.task == "squad" else ["max_seq_length", "pooling"]
         found = super().from_files() | task_file.taken(self, self.init_checkpoint, only=only)
         known = {"max_seq_length": int, "doc_stride": int, "pooling": str}
-        kept = task_file.settings(task_file.folder_of(self.init_checkpoint), known)
+        kept = task_file.settings(files.folder_of(self.init_checkpoint), known)
         if (self.task, self.format, self.stride) == ("classifier", "saved_model", None):  # ONNX reads no texts
             found["stride"] = kept.get("doc_stride") or None if "pooling" in kept else None
         if self.task == "ner" and self.doc_stride is None:

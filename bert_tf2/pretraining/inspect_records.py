@@ -7,14 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bert_tf2 import tokenization
 from bert_tf2.data import records
 from bert_tf2.data.records import Record, read_all
 from bert_tf2.pretraining import manifest
 from bert_tf2.pretraining.options import InspectRecordsOptions
 from bert_tf2.support import files, outputs, progress
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights.text_rules import check_special_tokens
+from bert_tf2.weights.text_rules import check_special_tokens, entries_of
 
 _MASK = "[MASK]"
 # The kinds with these labels, for texts that are cut and for texts that are read in windows.
@@ -27,7 +26,7 @@ def run(options: InspectRecordsOptions) -> list[str]:
     found = manifest.find(options.input_file)
     words = None
     if options.vocab_file:
-        words = [entry.strip() for entry in tokenization.read_entries(options.vocab_file)]
+        words = entries_of(options.vocab_file)
         check_special_tokens({word: index for index, word in enumerate(words)}, options.vocab_file, ("[CLS]", "[SEP]"))
     statistics, examples = inspect(found.paths, words, options.show)
     found.check({path: statistics.of_files[path] for path in found.paths})

@@ -48,6 +48,11 @@ def is_directory(path: str) -> bool:
     return _gfile("isdir", path) if is_remote(path) else os.path.isdir(path)
 
 
+def folder_of(path: str) -> str:
+    """A path itself if it is a folder, otherwise the folder of the file, or of the files with this prefix."""
+    return path if is_directory(path) else os.path.dirname(path)
+
+
 def companion(folder: str, name: str) -> str | None:
     """The path of a file that may be beside others, in `folder`; None if the file does not exist.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -95,7 +94,7 @@ class Weights:
     @property
     def folder(self) -> str:
         """The folder of the files, which may also contain vocab.txt and label_map.json."""
-        return self.path if files.is_directory(self.path) else os.path.dirname(self.path)
+        return files.folder_of(self.path)
 
     @functools.cached_property
     def text(self) -> Stated | None:

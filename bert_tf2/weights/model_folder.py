@@ -44,7 +44,7 @@ _OF_TRAINING = re.compile(r"model\.ckpt-\d+\.training\.json|measure\.json")  # s
 
 def model_files(path: str) -> dict[str, str]:
     """Returns the configuration and the vocabulary in a folder, or beside weights, by the names of their flags."""
-    folder = path if files.is_directory(path) else os.path.dirname(path)
+    folder = files.folder_of(path)
     configs = huggingface.CONFIGS if huggingface.recognizes(path) else reversed(huggingface.CONFIGS)
     found = {
         "bert_config_file": next(filter(None, (files.companion(folder, name) for name in configs)), None),

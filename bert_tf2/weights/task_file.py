@@ -40,8 +40,6 @@ TAGGING_TASK = "ner"
 """The task name of run_ner.py in label_map.json."""
 UNKNOWN_TASK = "classification"
 """The task name of weights that do not state a task. Their labels decide their use."""
-
-
 ACTIVATIONS = ("sigmoid", "tanh")
 """The functions that may be applied to a score."""
 
@@ -171,11 +169,6 @@ def settings(folder: str, known: Mapping[str, type]) -> dict[str, Any]:
     return found
 
 
-def folder_of(weights: str) -> str:
-    """The folder of the files beside weights."""
-    return weights if files.is_directory(weights) else os.path.dirname(weights)
-
-
 def taken(
     given: Options,
     weights: str | None,
@@ -195,7 +188,7 @@ def taken(
         from bert_tf2.weights import bundle  # late: it needs numpy
 
         used = output_dir if output_dir and bundle.has_checkpoints(output_dir) else weights or ""
-        stated = settings(folder_of(used), kinds)
+        stated = settings(files.folder_of(used), kinds)
     for name, value in kept(given).items():
         usual = settings_of(type(given))[name][0].flag_default
         then = stated.get(name, usual)
