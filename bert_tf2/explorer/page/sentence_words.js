@@ -170,7 +170,7 @@ export class Words {
       ),
       table({
         label: "The best words for the state of each layer",
-        head: ["state after", "best words", layers.at(-1)[0].token, ""],
+        head: ["state after", "best words", layers.at(-1)[0].token, "as a bar"],
         numeric: [2],
         rows: layers.map((words, index) => [
           index ? `layer ${index - 1}` : "the embeddings",
