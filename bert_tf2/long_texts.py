@@ -137,6 +137,8 @@ def chosen(
     if stride is None:
         stride = max(length // 2, 1) if window is not None else kept.get("doc_stride", 0) if is_of_texts else 0
     if not stride:
+        if pooling is not None:
+            raise UserError(f"pooling={pooling!r}: is for windows; give window or stride as well")
         return None
     if length < LEAST:
         raise UserError(

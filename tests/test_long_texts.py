@@ -121,6 +121,7 @@ def test_a_script_learns_and_continues(tmp_path):
     history = model.fit([*texts], [*labels], batch_size=8, epochs=2, verbose=0).history
     assert history["cut_texts"] == [0, 0] and history["loss"][1] < history["loss"][0] * 1.5
     refuses("jit_compile", model.compile, jit_compile=True)
+    refuses("pooling='max' window", bert_tf2.load(tmp_path / "whole").classify, "a", stride=0, pooling="max")
     refuses(
         "--pack_rows", commands.call, "run_classifier", do_train=True, output_dir="x", pack_rows=True, **files, **how
     )

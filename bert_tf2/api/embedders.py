@@ -18,6 +18,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from bert_tf2 import heads
 from bert_tf2.api import targets, text_rows
@@ -204,12 +205,16 @@ class EmbeddingModel(Vectors, TextModel):
     ) -> text_rows.Batches:
         if isinstance(x, tf.data.Dataset):
             x = x.map(_parts_in_graph, tf.data.AUTOTUNE)
-        return super()._batches(x, y, sample_weight, batch_size, shuffle, most)
+        found = super()._batches(x, y, sample_weight, batch_size, shuffle, most)
+        columns, scores = found.data.element_spec[:2]
+        if batch_size == 1 and shuffle and len(columns) == 2 and not scores.dtype.is_floating:
+            logging.warning("batch_size=1: a pair alone has no wrong match, so its loss is 0; give 2 or more")
+        return found
 
     def _arrays(self, x: Any, y: Any = None, sample_weight: Any = None, *, of_batch: bool = False) -> tuple:
         """The columns of texts, strings [N] each, the scores, [N, 1], and the weights of rows."""
-        if y is not None and not _are_numbers(y):  # a batch (anchors, positives) of a generator
-            x, y = (x, y), None
+        if y is not None and not _are_numbers(y) and not _has_rows_of_texts(x):
+            x, y = (x, y), None  # a batch (anchors, positives) of a generator
         columns = _columns(x)
         scores = np.zeros([len(columns[0]), 1], np.int32)
         if y is not None:
@@ -314,6 +319,11 @@ def _are_numbers(given: Any) -> bool:
         return np.asarray(given).dtype.kind in "fiub"
     except ValueError:  # rows of several lengths
         return False
+
+
+def _has_rows_of_texts(x: Any) -> bool:
+    """Whether `x` has pairs or longer rows, and not a column of texts."""
+    return isinstance(next(iter(rows.texts(x, "x", most=_MOST)[0]), None), tuple)
 
 
 def _columns(x: Any) -> tuple[tf.Tensor, ...]:

@@ -166,6 +166,7 @@ class MaskedTextModel(TextModel):
         (training,), (validation,) = text_rows.divide(share, _texts(x))
         return [training, y, sample_weight], validation
 
+    @text_rows.of_argument("validation_data")
     def _validation(self, given: Any, batch_size: int, steps: int | None, cut: CutTexts) -> tf.data.Dataset:
         """The batches of `validation_data`, which has texts like `x`."""
         cut.none_are_cut = True

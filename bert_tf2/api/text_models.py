@@ -333,6 +333,7 @@ class TextModel(TextSteps):
         x, y, *weights = self._arrays(x, self._needed(y), sample_weight)
         return text_rows.divide(share, x, y, next(iter(weights), None))
 
+    @text_rows.of_argument("validation_data")
     def _validation(self, given: Any, batch_size: int, steps: int | None, cut: CutTexts) -> tf.data.Dataset:
         """The batches of `validation_data`: (x, y), (x, y, sample_weight) or a dataset."""
         is_dataset = isinstance(given, tf.data.Dataset) or text_rows.has_batches(given)

@@ -71,6 +71,16 @@ def check_epochs(epochs: Any, callbacks: Any, first_epoch: Any, validation_freq:
             )
 
 
+@contextlib.contextmanager
+def of_argument(name: str) -> Iterator[None]:
+    """Puts `name` in front of an error in its block, which is about the parts x and y of that argument."""
+    try:
+        yield
+    except UserError as error:
+        has_name = str(error).startswith(name.split("_")[0])
+        raise error if has_name else UserError(f"{name}: {error}") from error
+
+
 def words_of(given: Any, name: str = "x") -> list[list[str]]:
     """The words (or tags) of sentences; a sentence may be a text with blanks between the words.
 

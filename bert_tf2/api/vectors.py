@@ -139,6 +139,8 @@ class Vectors:
         if _is_array(given):
             found = np.asarray(given, np.float32)
             alone = found.ndim == 1
+            if not np.isfinite(found).all():
+                raise UserError("vectors: have nan or inf, which cannot be compared; leave these vectors out")
         else:
             texts, alone = rows.texts(given)
             found = self.embed(texts, batch_size=batch_size)
@@ -183,7 +185,7 @@ class Closest:
 
 def _is_array(given: Any) -> bool:
     """Whether vectors are given, and not texts."""
-    return "float" in str(getattr(given, "dtype", ""))
+    return any(kind in str(getattr(given, "dtype", "")) for kind in ("float", "int"))
 
 
 def _blocks(corpus: Any) -> Iterator[Any]:
