@@ -30,7 +30,7 @@ from bert_tf2.support import files, progress
 from bert_tf2.support.errors import UserError, and_more
 
 _LIBRARY = "sentencex"
-_LONG = 10_000_000
+_LONG = 10_000_000  # the characters of a line that get a warning
 _WHITE = re.compile(r"\s")
 _LINE_ENDS = re.compile(r"[\r\n]+")
 _SPACES = re.compile(r"[\t\n\r \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]+")

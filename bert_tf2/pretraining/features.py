@@ -36,7 +36,7 @@ from bert_tf2.support.errors import and_more
 from bert_tf2.weights import text_rules
 
 _VALUES_PER_BATCH = 1 << 17  # they take a few megabytes while they are encoded
-_MANY_SINGLE = 0.9
+_MANY_SINGLE = 0.9  # the share of documents of a single sentence that gets a warning
 FEW_DOCUMENTS = "leave empty lines between documents only, or give --objective=mlm, which has no next sentences"
 
 
