@@ -74,7 +74,7 @@ def test_values_and_gradients_are_those_of_plain_attention(number):
         np.testing.assert_allclose(fused, plain, atol=2e-5)
 
 
-@pytest.mark.parametrize("way", ["padded", "packed"])
+@pytest.mark.parametrize("way", ["padded", pytest.param("packed", marks=pytest.mark.slow)])
 def test_an_encoder_has_the_states_and_gradients_of_plain_attention(way):
     """In a program of XLA; the last block, of which few positions are read, has plain attention."""
     random, mask = np.random.default_rng(5), np.int32(np.arange(6) < LENGTHS[:, None])
