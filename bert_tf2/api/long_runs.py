@@ -49,7 +49,7 @@ class LongRuns(keras.Model):
 
     @tf.autograph.experimental.do_not_convert
     def with_few_widths(self, x: dict[str, tf.Tensor], *others: tf.Tensor) -> tuple[Any, ...]:
-        """A batch of `dataset`, with zeros behind ids, int [..., F], and behind labels and weights if they are of tokens.
+        """A batch of `dataset`, with zeros behind ids, int [..., F], and behind the labels and weights of tokens.
 
         F becomes a multiple of forward.width_step, or the most tokens that the model reads.
         """
