@@ -140,8 +140,8 @@ def chosen(
         if pooling is not None:
             raise UserError(f"pooling={pooling!r}: is for windows; give window or stride as well")
         return None
-    if length < LEAST:
+    if length < LEAST:  # `window` is not: the caller has checked it
         raise UserError(
-            f"window={length}: must be {LEAST} or more, for [CLS], [SEP], a word and another [SEP] of a pair"
+            f"max_seq_length={length}: must be {LEAST} or more in windows, for [CLS], a word and two [SEP] of a pair"
         )
     return Windows(length, stride, pooling or (kept["pooling"] if is_of_texts else POOLINGS[0]))

@@ -263,6 +263,10 @@ WRONG = {
         ("fit", {**alone(iter([("a", "good")])), "steps_per_epoch": 1}, "give batches"),
         ("fit", {"y": None}, "y: is missing"),
         ("fit", {"x": [], "y": []}, "x: has no texts"),
+        *(
+            (name, alone(data(TEXTS, LABELS).filter(lambda *_: False)), "x: has no texts")
+            for name in ("fit", "evaluate")
+        ),
         ("evaluate", alone(data({"id": TEXTS, "text": TEXTS}, LABELS).map(lambda x, y: ({**x, "id": 1}, y))), "'text'"),
         ("evaluate", alone(data(["good", ""], ["good", "bad"])), "text 2"),
         (

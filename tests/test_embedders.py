@@ -154,7 +154,8 @@ def test_one_vector(encoder, tmp_path, pooling, normalize):
     assert again.temperature == 0.1 and again.get_compile_config()["optimizer"] == 5e-3
     for _ in range(2):
         model.save_folder(folder)
-    for each in (bert_tf2.load(folder), bert_tf2.embedder(folder), again):
+    bert_tf2.load(folder).save_folder(tmp_path / "copy")
+    for each in (bert_tf2.load(folder), bert_tf2.load(tmp_path / "copy"), bert_tf2.embedder(folder), again):
         np.testing.assert_allclose(each.embed(TEXTS), wanted, atol=1e-6)
     model.export(tmp_path / "served")
     served = exporting.load(str(tmp_path / "served"))(TEXTS)

@@ -121,7 +121,14 @@ def test_a_script_learns_and_continues(tmp_path):
     history = model.fit([*texts], [*labels], batch_size=8, epochs=2, verbose=0).history
     assert history["cut_texts"] == [0, 0] and history["loss"][1] < history["loss"][0] * 1.5
     refuses("jit_compile", model.compile, jit_compile=True)
-    refuses("pooling='max' window", bert_tf2.load(tmp_path / "whole").classify, "a", stride=0, pooling="max")
+    assert model.jit_compile is False
+    for message, given in (
+        ("window=5000", {"window": 5000}),
+        ("max_seq_length=3", {"max_seq_length": 3}),
+        ("pooling='max'", {"pooling": "max", "stride": 0}),
+    ):
+        refuses(message, bert_tf2.classifier, tmp_path / "whole", **given)
+        refuses(message, bert_tf2.load(tmp_path / "whole").classify, "a film", **given)
     refuses(
         "--pack_rows", commands.call, "run_classifier", do_train=True, output_dir="x", pack_rows=True, **files, **how
     )

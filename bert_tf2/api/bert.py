@@ -190,7 +190,8 @@ class Bert(Vectors):
         given, alone = rows.texts(texts)
         check_type("batch_size", batch_size, int, low=1)
         check_type("window", window, int, low=long_texts.LEAST, optional=True)
-        length = self._checked_length(max_seq_length if window is None else window, kept=True)
+        name, length = ("max_seq_length", max_seq_length) if window is None else ("window", window)
+        length = self._checked_length(length, kept=True, name=name)
         windows = long_texts.chosen(self._kept, length, window, stride, pooling)
         found = self._answerer.classify(given, length, batch_size, windows)
         return found[0] if alone else found
@@ -258,10 +259,15 @@ class Bert(Vectors):
     def save_folder(self, output_dir: str | os.PathLike[str]) -> None:
         """Writes the weights as a checkpoint, with the files that `load` and the scripts need.
 
-        Raises UserError if the folder holds another model, or is not writable.
+        Weights of sentence-transformers become another such folder, from which `embed` makes the same vectors. Raises
+        UserError if the folder holds another model, or is not writable; or as `embed`, if the vectors are not known.
         """
+        folder = path_of("output_dir", output_dir)
+        if task_file.read_sentence_vectors(self._folder):
+            model_folder.save_vectors(folder, self.model, self.tokenizer, self._sentence_vectors, self._prompts)
+            return
         task = task_file.read(self._folder) or None
-        model_folder.save(path_of("output_dir", output_dir), self.model, 0, self.tokenizer, self.labels, task)
+        model_folder.save(folder, self.model, 0, self.tokenizer, self.labels, task)
 
     @functools.cached_property
     def _kept(self) -> dict[str, Any]:
@@ -273,10 +279,10 @@ class Bert(Vectors):
         check_process()
         return answering.Answerer(self.model, self.tokenizer, self.labels, self.path)
 
-    def _checked_length(self, given: int | None, kept: bool = False) -> int:
+    def _checked_length(self, given: int | None, kept: bool = False, name: str = "max_seq_length") -> int:
         """The length of a call; if `kept`, defaults to the length of the training."""
         given = self._kept.get("max_seq_length") if given is None and kept else given
-        return checked_length(given, self.config.max_position_embeddings)
+        return checked_length(given, self.config.max_position_embeddings, name)
 
 
 def _named(name: str, given: Iterable[Text]) -> dict[str, Text]:

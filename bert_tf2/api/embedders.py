@@ -57,6 +57,8 @@ class EmbeddingModel(Vectors, TextModel):
     of cosines and scores. Without `y`, "recall@1" and "recall@10" are the shares of anchors whose positive is the
     closest of all positives and negatives, or one of the ten closest.
 
+    `fit` and `evaluate` put no prompt before texts; `embed` puts the default prompt of the folder, if any.
+
     A call of the model makes a vector of each text, or of each pair as one text: float32 [B, D]. `predict` is `embed`.
 
     Attributes:

@@ -171,9 +171,9 @@ class MaskedTextModel(TextModel):
         """The batches of `validation_data`, which has texts like `x`."""
         cut.none_are_cut = True
         text_rows.check_end(given, steps, "validation_steps")
-        data = self._tokenized(self._batches(given, None, None, batch_size, False, steps).data)
-        text_rows.check_given(data, needs_y=True)
-        return data
+        batches = self._batches(given, None, None, batch_size, False, steps)
+        text_rows.check_given(batches, needs_y=True)
+        return self._tokenized(batches.data)
 
     def train_on_batch(self, *args, **kwargs) -> Any:
         """As in Keras, with texts. Each step draws new masks, and the learning rate is constant."""

@@ -302,7 +302,7 @@ class TextModel(TextSteps):
         most = None if steps is None else steps * max(epochs - first_epoch, 0)
         batches = self._batches(x, y, sample_weight, batch_size, shuffle, most)
         data = self._tokenized(batches.data)
-        text_rows.check_given(data, needs_y=True)
+        text_rows.check_given(batches, needs_y=True)
         if validation_data is not None:
             size, of_validation = kwargs.pop("validation_batch_size", None), kwargs.get("validation_steps")
             size, val_cut = batch_size if size is None else size, CutTexts(0, of_validation, is_logged=False)
@@ -343,9 +343,9 @@ class TextModel(TextSteps):
         if hasattr(given, "__next__") and steps is None:
             raise UserError("validation_data: is a generator, read in each epoch; give validation_steps=N, or a list")
         x, y, sample_weight = (given, None, None) if is_dataset else (*given, None)[:3]
-        data = self._tokenized(self._batches(x, y, sample_weight, batch_size, False, steps).data, cut)
-        text_rows.check_given(data, needs_y=True)
-        return data
+        batches = self._batches(x, y, sample_weight, batch_size, False, steps)
+        text_rows.check_given(batches, needs_y=True)
+        return self._tokenized(batches.data, cut)
 
     def _plan(self, steps: int, epochs: int, callbacks: Any) -> None:
         others = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
@@ -389,8 +389,9 @@ class TextModel(TextSteps):
         if not kwargs.get("_use_cached_eval_dataset"):  # Keras gives this argument when `fit` evaluates
             text_rows.check_end(x, steps, "steps")
             size = 32 if batch_size is None else batch_size
-            x = self._tokenized(self._batches(x, y, sample_weight, size, False, steps).data)
-            text_rows.check_given(x, needs_y=True)
+            batches = self._batches(x, y, sample_weight, size, False, steps)
+            text_rows.check_given(batches, needs_y=True)
+            x = self._tokenized(batches.data)
             with self.compiled_if_long(steps or int(x.cardinality()), x) as (x,), text_rows.in_one_line():
                 return super().evaluate(x, None, None, verbose, None, steps, *args, **kwargs)
         with text_rows.in_one_line():
@@ -408,9 +409,10 @@ class TextModel(TextSteps):
         """As in Keras, with texts: probabilities float32 [N, L]; for a regression, numbers [N, 1]."""
         text_rows.check_end(x, steps, "steps")
         size = 32 if batch_size is None else batch_size
-        data = self._tokenized(self._batches(x, None, None, size, False, steps).data, may_be_blank=True)
-        if data.cardinality() == 0:  # Keras fails without batches
+        batches = self._batches(x, None, None, size, False, steps)
+        if text_rows.is_empty(batches):  # Keras fails without batches
             return np.zeros([0, self.model.num_outputs], np.float32)
+        data = self._tokenized(batches.data, may_be_blank=True)
         with self.compiled_if_long(steps or int(data.cardinality()), data) as (data,), text_rows.in_one_line():
             return super().predict(data, None, verbose, steps, *args, **kwargs)
 

@@ -86,7 +86,7 @@ class Parts:
         check_type("window", window, int, low=long_texts.LEAST, optional=True)
         length = max_seq_length if window is None else window
         length = (kept.get("max_seq_length") or min(usual, longest)) if length is None else length
-        self.max_seq_length = checked_length(length, longest)
+        self.max_seq_length = checked_length(length, longest, "max_seq_length" if window is None else "window")
         self.windows = long_texts.chosen(kept, self.max_seq_length, window, *others) if windows else None
 
     @functools.cached_property

@@ -40,9 +40,17 @@ def check_counts(texts: Any, **others: Any) -> int:
     return count
 
 
-def check_given(data: tf.data.Dataset, needs_y: bool) -> None:
+def is_empty(batches: Batches) -> bool:
+    """Whether there are no batches; reads the first batch if their number is not known."""
+    count = int(batches.data.cardinality())
+    with in_one_line():
+        return not count or (count == tf.data.UNKNOWN_CARDINALITY and not any(True for _ in batches.first))
+
+
+def check_given(batches: Batches, needs_y: bool) -> None:
     """Raises UserError if there are no batches (x, y, ...), or they have no y."""
-    if data.cardinality() == 0:
+    data = batches.data
+    if is_empty(batches):
         raise UserError("x: has no texts")
     if needs_y and not (isinstance(data.element_spec, tuple) and len(data.element_spec) > 1):
         raise UserError("y: is missing; give an answer for each row of x, in a batch as (x, y)")

@@ -38,15 +38,14 @@ from bert_tf2.weights import task_file
 LEAST_LENGTH = 3  # of an example: [CLS], a piece of a word and [SEP]
 
 
-def checked_length(max_seq_length: int | None, longest: int) -> int:
-    """Returns the checked `max_seq_length` of a call from Python; None becomes `longest`, the model's limit."""
-    if max_seq_length is None:
+def checked_length(length: int | None, longest: int, name: str = "max_seq_length") -> int:
+    """Returns the checked length, the argument `name` of a call from Python; None becomes `longest`, the limit."""
+    if length is None:
         return longest
-    check_type("max_seq_length", max_seq_length, int)
-    if not LEAST_LENGTH <= max_seq_length <= longest:
-        what = f"must be from {LEAST_LENGTH} to {longest}, the most that the model can read"
-        raise UserError(f"max_seq_length={max_seq_length}: {what}")
-    return max_seq_length
+    check_type(name, length, int)
+    if not LEAST_LENGTH <= length <= longest:
+        raise UserError(f"{name}={length}: must be from {LEAST_LENGTH} to {longest}, the most that the model can read")
+    return length
 
 
 def _length(help: str, usual: int = 128, low: int = LEAST_LENGTH) -> Any:

@@ -78,6 +78,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             _check_finite("learning_rate", learning_rate)
         _check_finite("weight_decay", weight_decay)
         _check_finite("layer_decay", layer_decay)
+        if layer_decay > 1.0:
+            raise UserError(f"layer_decay={layer_decay}: lower layers would learn faster; give 1 or less")
         if kwargs.get("loss_scale_factor") is not None:  # Keras cannot divide the gradients of lookups
             raise UserError(
                 'loss_scale_factor: not here; under the policy "mixed_float16", Keras scales the loss itself'

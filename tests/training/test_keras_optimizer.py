@@ -54,6 +54,7 @@ def test_fit_trains_as_the_scripts_do(tmp_path):
         (lambda: AdamWeightDecay(-1.0), "learning_rate=-1.0"),
         (lambda: AdamWeightDecay(1.0, weight_decay=float("nan")), "weight_decay=nan"),
         (lambda: AdamWeightDecay(1.0, layer_decay=-0.5), "layer_decay=-0.5"),
+        (lambda: AdamWeightDecay(1.0, layer_decay=1.5), "layer_decay=1.5"),
         (lambda: AdamWeightDecay(1.0, exclude_from_weight_decay="["), "exclude_from_weight_decay regular"),
         (lambda: AdamWeightDecay(1.0, loss_scale_factor=1024.0), "loss_scale_factor mixed_float16"),
         (lambda: AdamWeightDecay(1.0).build([keras.Variable([1.0], dtype="bfloat16")]), "bfloat16 float32"),
