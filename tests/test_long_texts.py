@@ -25,9 +25,8 @@ PAIRS = [("film", WORDS), (WORDS, "bad " * 9), ("good", "a film"), ("film " * 40
 KINDS = [("classifier", "max"), ("multi_label", "mean"), ("regression", "mean")]
 
 
-@pytest.mark.parametrize(
-    ("kind", "pooling"), [KINDS[0], *(pytest.param(*each, marks=pytest.mark.slow) for each in KINDS[1:])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "pooling"), KINDS)
 def test_one_answer(exported, tmp_path, kind, pooling):
     """Of the script, Keras' models, `load` and the export, which take the windows from task.json."""
     text_operations.need()
