@@ -121,6 +121,7 @@ def test_a_script_learns_and_continues(tmp_path):
     assert history["cut_texts"] == [0, 0] and history["loss"][1] < history["loss"][0] * 1.5
     refuses("jit_compile", model.compile, jit_compile=True)
     assert model.jit_compile is False
+    refuses("temperature, alpha teacher", model.fit, [*texts], [*labels], alpha=0.1)
     for message, given in (
         ("window=5000", {"window": 5000}),
         ("max_seq_length=3", {"max_seq_length": 3}),

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from bert_tf2.api.bert import Bert
 from bert_tf2.api.long_runs import LongRuns
+from bert_tf2.api.text_parts import ALPHA, TEMPERATURE
 from bert_tf2.fast.encoder import Plan
 from bert_tf2.finetuning.distillation import Teacher, check_teacher
 from bert_tf2.finetuning.options import TeacherOptions
@@ -43,6 +44,8 @@ class TextSteps(LongRuns):
     def _taught(self, teacher: Bert | None, temperature: float, alpha: float) -> Iterator[None]:
         """In its block, the training also learns the answers of a teacher, if there is one."""
         if teacher is None:
+            if (temperature, alpha) != (TEMPERATURE, ALPHA):
+                raise UserError("temperature, alpha: have no effect without a teacher; give teacher=... as well")
             yield
             return
         if not isinstance(teacher, Bert) or self._label_map is None:

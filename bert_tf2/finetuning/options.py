@@ -20,6 +20,7 @@ from bert_tf2.support.settings import (
     needed,
     options,
     setting,
+    settings_of,
 )
 from bert_tf2.training.options import (
     EvaluationOptions,
@@ -115,6 +116,12 @@ class TeacherOptions(Options):
     alpha: float = of_training(
         "The teacher's share of the loss; the labels have the rest.", 0.5, low=0.0, high=1.0, decides=_OTHER_TEACHER
     )
+
+    def check(self) -> None:
+        super().check()
+        for name in () if self.teacher else ("temperature", "alpha"):
+            if getattr(self, name) != settings_of(TeacherOptions)[name][2]:
+                raise WrongSetting(f"--{name} needs --teacher, because it has no effect alone")
 
 
 @options

@@ -130,7 +130,7 @@ def test_a_change_is_reported_with_its_consequence(change, words):
     ("options", "own"),
     [
         (PretrainingOptions, {"max_predictions_per_seq", "masked_lm_prob"}),
-        (ClassifierOptions, {"class_weights", "teacher", "temperature", "alpha"}),
+        (ClassifierOptions, {"class_weights", "teacher", "temperature", "alpha", "doc_stride", "pooling"}),
     ],
 )
 def test_the_settings_of_a_script_that_decide_its_steps(options, own):
