@@ -238,7 +238,7 @@ def masked_lm(
 
     Args:
       weights, bert_config_file, vocab_file, do_lower_case: see `load`.
-      masked_lm_prob: the share of the tokens to predict. Of these, 80 % become [MASK], 10 % another entry of the
+      masked_lm_prob: the share of the tokens to predict: 80 % of them become [MASK], 10 % another entry of the
         vocabulary, and 10 % stay.
       max_predictions_per_seq: the most masked words of a row; defaults to masked_lm_prob * max_seq_length, rounded up.
       max_seq_length: the most tokens of a row; defaults to the weights' training, else to 128.

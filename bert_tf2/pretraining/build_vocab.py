@@ -1,8 +1,8 @@
 """Learns a WordPiece vocabulary from a text, to pretrain on another language or domain.
 
-The entries are those of tensorflow-text's `wordpiece_tokenizer_learner_lib`, found in a small part of its time: words
-at least as frequent as a threshold, and as frequent ends of words, where an end begins after a piece. The module looks
-for the threshold at which the vocabulary is just full, and orders the entries as in the released vocabularies: `[PAD]`,
+tensorflow-text's `wordpiece_tokenizer_learner_lib` finds the same entries in many times the time: words at least
+as frequent as a threshold, and as frequent ends of words, where an end begins after a piece. The module looks for the
+threshold at which the vocabulary is just full, and orders the entries as in the released vocabularies: `[PAD]`,
 unused entries, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`, characters, then pieces from frequent to rare.
 """
 
