@@ -122,6 +122,17 @@ def in_parts(compute: Callable[[Batch], tf.Tensor], windows: Batch, shape: Seque
     return tf.while_loop(lambda begin, _: begin < count, add, start, invariants, parallel_iterations=1)[1]
 
 
+def length_of(window: int | None, max_seq_length: int | None) -> tuple[str, int | None]:
+    """The name and the value of the argument that states the tokens of a row; the value None if neither is given.
+
+    Raises UserError for a wrong window, or for two lengths that differ.
+    """
+    check_type("window", window, int, low=LEAST, optional=True)
+    if window is not None and max_seq_length not in (None, window):
+        raise UserError(f"window={window} and max_seq_length={max_seq_length}: give one length of a row")
+    return ("max_seq_length", max_seq_length) if window is None else ("window", window)
+
+
 def chosen(
     kept: Mapping[str, Any], length: int, window: int | None, stride: int | None, pooling: str | None
 ) -> Windows | None:
@@ -140,7 +151,7 @@ def chosen(
         if pooling is not None:
             raise UserError(f"pooling={pooling!r}: is for windows; give window or stride as well")
         return None
-    if length < LEAST:  # `window` is not: the caller has checked it
+    if length < LEAST:  # `window` is not: see `length_of`
         raise UserError(
             f"max_seq_length={length}: must be {LEAST} or more in windows, for [CLS], a word and two [SEP] of a pair"
         )

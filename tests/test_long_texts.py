@@ -125,6 +125,7 @@ def test_a_script_learns_and_continues(tmp_path):
     for message, given in (
         ("window=5000", {"window": 5000}),
         ("max_seq_length=3", {"max_seq_length": 3}),
+        ("window=8 and max_seq_length=16", {"window": 8, "max_seq_length": 16}),
         ("pooling='max'", {"pooling": "max", "stride": 0}),
     ):
         refuses(message, bert_tf2.classifier, tmp_path / "whole", **given)

@@ -189,8 +189,7 @@ class Bert(Vectors):
         """
         given, alone = rows.texts(texts)
         check_type("batch_size", batch_size, int, low=1)
-        check_type("window", window, int, low=long_texts.LEAST, optional=True)
-        name, length = ("max_seq_length", max_seq_length) if window is None else ("window", window)
+        name, length = long_texts.length_of(window, max_seq_length)
         length = self._checked_length(length, kept=True, name=name)
         windows = long_texts.chosen(self._kept, length, window, stride, pooling)
         found = self._answerer.classify(given, length, batch_size, windows)

@@ -83,10 +83,9 @@ class Parts:
         longest = self.config.max_position_embeddings
         kept = task_file.settings(self.source.folder, {name: type(usual) for name, usual in CLASSIFIER.items()})
         window, *others = windows or (None,)
-        check_type("window", window, int, low=long_texts.LEAST, optional=True)
-        length = max_seq_length if window is None else window
+        name, length = long_texts.length_of(window, max_seq_length)
         length = (kept.get("max_seq_length") or min(usual, longest)) if length is None else length
-        self.max_seq_length = checked_length(length, longest, "max_seq_length" if window is None else "window")
+        self.max_seq_length = checked_length(length, longest, name)
         self.windows = long_texts.chosen(kept, self.max_seq_length, window, *others) if windows else None
 
     @functools.cached_property
