@@ -13,6 +13,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # a wrong path is not looked for elsewhere
 if "PYTEST_XDIST_WORKER" in os.environ:  # one worker for each core, which needs no more threads than one
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 
+import absl.logging
 import pytest
 from command_lines import CommandLines
 
@@ -135,10 +136,10 @@ class _Messages(logging.Handler):
 @pytest.fixture
 def log_lines():
     """A list of the messages logged through absl during the test, which grows as they are logged."""
-    logger = logging.getLogger("absl")
-    handler, level = _Messages(), logger.level
+    logger, handler, verbosity = logging.getLogger("absl"), _Messages(), absl.logging.get_verbosity()
     logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    # The level of the logger alone does not last: tf.saved_model.save restores the level that absl remembers.
+    absl.logging.set_verbosity(absl.logging.INFO)
     yield handler.lines
     logger.removeHandler(handler)
-    logger.setLevel(level)
+    absl.logging.set_verbosity(verbosity)
