@@ -110,6 +110,8 @@ def on_post_build(config) -> None:
     (MkDocs does not check links to files that are no pages.)
     """
     site, wrong = pathlib.Path(config.site_dir), []
+    for index in (site / "search").iterdir():  # so that people who type W&B find "W&amp;B", the HTML of a heading
+        index.write_text(re.sub(r"\b&amp;(?=[A-Z]\b)", "&", index.read_text(encoding="utf-8")), encoding="utf-8")
     for page in {*site.rglob("*.html")} - {site / "404.html"}:  # a server's, with links from its root
         text = page.read_text(encoding="utf-8")
         for link in re.findall(r'(?:href|src)="(?![a-z]+:|//)([^"#?]+)', text):

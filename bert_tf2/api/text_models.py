@@ -319,7 +319,7 @@ class TextModel(TextSteps):
         runs = self.compiled_if_long((steps or count or -1) * (epochs - first_epoch), data, validation_data)
         taught = self._taught(teacher, temperature, alpha)
         with text_rows.in_one_line(), taught, runs as (data, kwargs["validation_data"]), self._traced_once(data):
-            history = super().fit(data, None, None, epochs, verbose, callbacks, shuffle=False, **kwargs)
+            history = super().fit(data, epochs=epochs, verbose=verbose, callbacks=callbacks or [], shuffle=False, **kwargs)
         found = {"cut_texts": cut.of_epochs(len(history.history.get("loss", ())), steps and (count or sys.maxsize))}
         if validation_data is not None:
             found["val_cut_texts"] = val_cut.of_epochs(len(history.history.get("val_loss", ())))
