@@ -2,7 +2,7 @@
 
     python benchmarks/finetuning.py --weights WEIGHTS_FOLDER --data_dir DATA_FOLDER --work_dir WORK_FOLDER
     python benchmarks/finetuning.py ... --runs mrpc,cola
-    python benchmarks/finetuning.py ... --runs distillation
+    python benchmarks/finetuning.py ... --runs distillation,layers
     python benchmarks/finetuning.py ... --runs speed,step
 
 Every run is one command line of run_classifier.py or run_squad.py, with default settings unless noted otherwise
@@ -18,12 +18,13 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import machine
 import processes
+from processes import spread
 
 from bert_tf2.support import flags
 from bert_tf2.support.settings import DATA, MODEL, TO_DO, TRAINING, Options, options, setting
@@ -37,7 +38,7 @@ class BenchmarkOptions(Options):
     data_dir: str = setting("Folder with MRPC/, CoLA/, SST-2/ (GLUE layout) and squad/dev-v1.1.json.", group=DATA)
     work_dir: str = setting("Folder for the outputs of the runs, and for results.jsonl.", group=DATA)
     runs: str = setting(
-        "The runs, separated by commas; also distillation, and speed and step, which time commands.",
+        "The runs, separated by commas; also distillation and layers, and speed and step, which time commands.",
         "mrpc,cola,sst-2,squad",
         group=TO_DO,
     )
@@ -98,6 +99,11 @@ class Runs:
         }
         seconds = processes.run(processes.script(script, **{**model, **flags}), Path(f"{output_dir}.log"))
         result = {"seconds": round(seconds, 1)}
+        # Before its second event, the training also compiles programs.
+        ends = [*processes.ends_of_steps(output_dir).items()][1:]
+        if len(ends) > 1:
+            (first, began), (last, ended) = ends[0], ends[-1]
+            result["examples/s"] = round((last - first) * flags.get("train_batch_size", 32) / (ended - began), 1)
         if (measures := output_dir / "eval_metrics.json").exists():
             result["measures"] = json.loads(measures.read_text())
         if (results := output_dir / "eval_results.txt").exists():
@@ -106,11 +112,6 @@ class Runs:
 
 
 # Scores.
-
-
-def spread(values: Iterable[float]) -> str:
-    values = [*values]
-    return f"{statistics.mean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 
 def mrpc(runs: Runs) -> Iterator[str]:
@@ -152,18 +153,42 @@ def squad(runs: Runs) -> Iterator[str]:
     )
 
 
+def few_rows(runs: Runs, count: int) -> dict[str, Any]:
+    """Arguments of `Runs.classify` to train on the first rows of SST-2."""
+    few = runs.work / f"sst-2-{count}"
+    few.mkdir(exist_ok=True)
+    shutil.copy(f"{runs.options.data_dir}/SST-2/dev.tsv", few)
+    rows = Path(f"{runs.options.data_dir}/SST-2/train.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
+    (few / "train.tsv").write_text("".join(rows[: 1 + count]), encoding="utf-8")
+    return {"task": "sst-2", "folder": str(few.absolute()), "max_seq_length": 64, "learning_rate": 1e-4}
+
+
+LAYERS: dict[str, dict[str, Any]] = {
+    "one rate": {},
+    "layer_decay 0.9": {"layer_decay": 0.9},
+    "layer_decay 0.8": {"layer_decay": 0.8},
+    "frozen": {"freeze": "embeddings,0-2"},  # half of the six blocks
+}
+
+
+def layers(runs: Runs, rows: int = 1500) -> Iterator[str]:
+    """One rate for all layers, lower rates for lower layers, and frozen lower layers."""
+    how = few_rows(runs, rows)
+    for name, given in LAYERS.items():
+        key = f"layers-{name.replace(' ', '-')}"
+        found = [runs.classify(f"{key}-{seed}", **how, **given, random_seed=seed) for seed in SEEDS]
+        accuracy = spread(result["measures"]["accuracy"] for result in found)
+        speed = statistics.median(result["examples/s"] for result in found)
+        yield f"SST-2, {rows} rows, {name}: accuracy {accuracy}, {speed:.0f} examples/s"
+
+
 FEW_ROWS = 3000  # of SST-2's training table
 STUDENT = "0,2,4"  # of the six blocks of the teacher
 
 
 def distillation(runs: Runs) -> Iterator[str]:
     """A teacher on the first rows of SST-2, and students that begin with half of its blocks, without and with it."""
-    few = runs.work / "sst-2-few"
-    few.mkdir(exist_ok=True)
-    shutil.copy(f"{runs.options.data_dir}/SST-2/dev.tsv", few)
-    rows = Path(f"{runs.options.data_dir}/SST-2/train.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
-    (few / "train.tsv").write_text("".join(rows[: 1 + FEW_ROWS]), encoding="utf-8")
-    how = {"task": "sst-2", "folder": str(few.absolute()), "max_seq_length": 64, "learning_rate": 1e-4}
+    how = few_rows(runs, FEW_ROWS)
     found = {"teacher": [runs.classify("teacher", **how)]}
     start = {"init_checkpoint": runs.work / "teacher", "init_from_layers": STUDENT, "bert_config_file": None}
     for name, teacher in {"student": None, "student, taught": runs.work / "teacher"}.items():
@@ -246,8 +271,8 @@ def step(runs: Runs) -> Iterator[str]:
         )
 
 
-RUNS = {"mrpc": mrpc, "cola": cola, "sst-2": sst2, "squad": squad, "distillation": distillation}
-RUNS |= {"speed": speed, "step": step}
+RUNS = {"mrpc": mrpc, "cola": cola, "sst-2": sst2, "squad": squad, "layers": layers}
+RUNS |= {"distillation": distillation, "speed": speed, "step": step}
 
 
 def main(options: BenchmarkOptions) -> None:

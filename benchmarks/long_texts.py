@@ -22,13 +22,13 @@ import time
 from pathlib import Path
 
 import machine
+from workload import sentences
 
 from bert_tf2.support import flags
 from bert_tf2.support.settings import DATA, MODEL, TO_DO, TRAINING, Options, options, setting
 
 LABELS = ("novel", "review")
 TOKENS = 512  # a text has more
-LEAST_WORDS = 8  # of a sentence with a label
 WAYS = {
     "head": {},
     "head and tail": {},
@@ -56,13 +56,6 @@ class BenchmarkOptions(Options):
     seeds: int = setting("The number of trainings of each way.", 1, group=TRAINING, low=1)
     short: int = setting("The number of single sentences.", 320, group=DATA, low=2)
     ways: str = setting("The ways, separated by semicolons.", ";".join(WAYS), group=TO_DO)
-
-
-def lines_of(path: Path, part: slice = slice(None)) -> list[str]:
-    """The sentences of a file or of a table of SST-2, without short sentences: of a share, in hundredths."""
-    found = [line.partition("\t")[0] for line in path.read_text("utf-8").splitlines()]
-    found = [line for line in found if len(line.split()) >= LEAST_WORDS]
-    return found[slice(*(share and len(found) * share // 100 for share in (part.start, part.stop)))]
 
 
 def make_texts(
@@ -107,9 +100,9 @@ def main(given: BenchmarkOptions) -> None:
     tokenizer = bert_tf2.load(given.weights).tokenizer
     parts, single = [], {}
     for count, name, part in ((given.texts, "train.tsv", slice(80)), (given.test_texts, "dev.tsv", slice(80, None))):
-        sources = (lines_of(corpus / "war_and_peace.txt", part), lines_of(Path(given.data_dir, "SST-2", name)))
+        sources = (sentences(corpus / "war_and_peace.txt", part), sentences(Path(given.data_dir, "SST-2", name)))
         marked = dict(zip(LABELS, sources, strict=True))
-        parts.append(make_texts(count, marked, lines_of(corpus / "wiki.txt", part), given.sentences, tokenizer, draw))
+        parts.append(make_texts(count, marked, sentences(corpus / "wiki.txt", part), given.sentences, tokenizer, draw))
         single = single or marked  # of the training
     train, test = parts
     lengths = [len(tokenizer.tokenize(text)) for text in train[0]]

@@ -7,10 +7,11 @@ import hashlib
 import itertools
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -213,6 +214,12 @@ def seconds_to_first_step(folder: str | Path, began: float) -> float:
 def _last_line(text: str, status: int) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1].strip()[:300] if lines else f"status {status}"
+
+
+def spread(values: Iterable[float]) -> str:
+    """The mean, the minimum and the maximum, as text."""
+    values = [*values]
+    return f"{statistics.mean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 
 def render(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -15,7 +15,6 @@ import dataclasses
 import functools
 import itertools
 import os
-import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -153,9 +152,9 @@ def main(options: BenchmarkOptions) -> None:
             results.get(f"{how}-{seed}", functools.partial(measure, options, side, kind, seed))
             for seed in map(int, options.seeds.split(",")[: 1 if kind == "start" else None])
         ]
-        spread = {name: [result[name] for result in found] for name in ("spearman", "recall@1", "seconds")}
-        said = (f"{name} {statistics.mean(of):.3f} ({min(of):.3f} to {max(of):.3f})" for name, of in spread.items())
-        print(f"{how}: {', '.join(said)}", flush=True)
+        names = ("spearman", "recall@1", "seconds")
+        spreads = (f"{name} {processes.spread(result[name] for result in found)}" for name in names)
+        print(f"{how}: {', '.join(spreads)}", flush=True)
 
 
 if __name__ == "__main__":

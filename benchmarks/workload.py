@@ -1,4 +1,4 @@
-"""The work that the training benchmarks time, ours and the peers': sizes, batches, the clock, the result.
+"""The work of the training benchmarks, ours and the peers': texts, sizes, batches, the clock, the result.
 
 Only numpy and the standard library, so that a peer's program can import it in an environment without this project.
 """
@@ -10,6 +10,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import machine
@@ -36,6 +37,14 @@ WARM_UP = 2
 # The share of the rows of Wikipedia that fill their maximum; the others are uniform between the shortest row and the
 # length that gives the mean.
 _FULL_ROWS, _SHORTEST = 0.25, 5
+_LEAST_WORDS = 8  # of a sentence
+
+
+def sentences(path: Path, part: slice = slice(None)) -> list[str]:
+    """The sentences of a file or of a table of SST-2, without short sentences: of a share, in hundredths."""
+    found = [line.partition("\t")[0] for line in path.read_text("utf-8").splitlines()]
+    found = [line for line in found if len(line.split()) >= _LEAST_WORDS]
+    return found[slice(*(share and len(found) * share // 100 for share in (part.start, part.stop)))]
 
 
 def load_config(path: str | None) -> dict[str, Any]:
