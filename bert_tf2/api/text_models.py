@@ -290,7 +290,7 @@ class TextModel(TextSteps):
         texts of `x` with more than max_seq_length tokens, by epoch; `val_cut_texts` is the same for `validation_data`.
         Raises UserError if a text or label is wrong, or the recipe cannot know the steps of an epoch.
         """
-        batch_size = 32 if batch_size is None else batch_size
+        batch_size, callbacks = 32 if batch_size is None else batch_size, callbacks or []  # MLflow appends its own
         steps, first_epoch = kwargs.get("steps_per_epoch"), kwargs.get("initial_epoch", 0)
         text_rows.check_epochs(epochs, callbacks, first_epoch, kwargs.get("validation_freq", 1))
         is_balanced = isinstance(class_weight, str) and class_weight == "balanced"
@@ -319,7 +319,7 @@ class TextModel(TextSteps):
         runs = self.compiled_if_long((steps or count or -1) * (epochs - first_epoch), data, validation_data)
         taught = self._taught(teacher, temperature, alpha)
         with text_rows.in_one_line(), taught, runs as (data, kwargs["validation_data"]), self._traced_once(data):
-            history = super().fit(data, epochs=epochs, verbose=verbose, callbacks=callbacks or [], shuffle=False, **kwargs)
+            history = super().fit(data, epochs=epochs, verbose=verbose, callbacks=callbacks, shuffle=False, **kwargs)
         found = {"cut_texts": cut.of_epochs(len(history.history.get("loss", ())), steps and (count or sys.maxsize))}
         if validation_data is not None:
             found["val_cut_texts"] = val_cut.of_epochs(len(history.history.get("val_loss", ())))
