@@ -11,7 +11,8 @@ peer has several variants (with XLA or without, with torch.compile or without), 
 later rounds run the fastest. keras-hub has no loss of next sentences, so it computes masked words only.
 
 In the case "wiki" the rows of 512 have 256 tokens on average (see pretraining_step.py); the peers compute the padding,
-and ours runs with padding and without.
+and ours runs with padding and without. On a GPU, ours is compiled by XLA (which needs the padding), and GB are the peak
+of the GPU's memory.
 
 Numbers are examples/s. The table shows each round, the median, the ratio of our median to the peer's median, and the
 peak memory of the process. Results are kept in WORK_DIR/peers.jsonl and are not measured again with the same revision
@@ -30,7 +31,7 @@ from typing import NamedTuple
 import machine
 import processes
 
-from bert_tf2.support import flags
+from bert_tf2.support import flags, xla_flags
 from bert_tf2.support.settings import DATA, MODEL, TO_DO, TRAINING, Options, options, setting
 
 
@@ -53,7 +54,10 @@ PEERS = {
     "torch_transformers": Peer(("transformers==5.23.0", "torch==2.13.0"), ("plain", "compile")),
 }
 # Batch, length, predictions, mean length.
-CASES = {"8x128": (8, 128, 20, 0), "2x512": (2, 512, 76, 0), "wiki": (8, 512, 76, 256)}
+CASES = {
+    "8x128": (8, 128, 20, 0), "32x128": (32, 128, 20, 0), "128x128": (128, 128, 20, 0), "2x512": (2, 512, 76, 0),
+    "32x512": (32, 512, 76, 0), "wiki": (8, 512, 76, 256),
+}  # fmt: skip
 PRECISIONS = ("float32", "bfloat16")
 
 
@@ -84,7 +88,7 @@ class Side(NamedTuple):
       name: the name in the table.
       peer: the name of the peer, or "" for this project.
       python: the interpreter.
-      variant: a variant of the peer's program, a flag of our program, or "".
+      variant: a variant of the peer's program, flags of our program with blanks between them, or "".
     """
 
     name: str
@@ -118,7 +122,7 @@ def install(name: str, folder: Path) -> str:
 
 def sides(options: BenchmarkOptions) -> list[Side]:
     """Our side, and all variants of the peers that can be installed; prints the peers that cannot be installed."""
-    found = [Side("ours", "", sys.executable, "")]
+    found = [Side("ours", "", sys.executable, "--unpad=none --xla" if xla_flags.has_gpu() else "")]
     for name in options.peers.split(","):
         try:
             python = install(name, Path(options.environments).resolve())
@@ -131,7 +135,7 @@ def sides(options: BenchmarkOptions) -> list[Side]:
 
 def command(side: Side, options: BenchmarkOptions, case: str, precision: str, **other: object) -> list[str]:
     program = f"peers/{side.peer}_step.py" if side.peer else "pretraining_step.py"
-    own = [f"--variant={side.variant}"] if side.peer else ["--json", *([side.variant] if side.variant else [])]
+    own = [f"--variant={side.variant}"] if side.peer else ["--json", *side.variant.split()]
     sizes = ("batch_size", "max_seq_length", "max_predictions_per_seq", "mean_length")
     given = {**dict(zip(sizes, CASES[case], strict=True)), "precision": precision, "steps": options.steps, **other}
     config = options.bert_config_file and Path(options.bert_config_file).resolve()
@@ -171,7 +175,7 @@ def compare(options: BenchmarkOptions, results, case: str, precision: str, all_s
         return True
 
     taking_part = list(all_sides)
-    if CASES[case][3]:
+    if CASES[case][3] and "--xla" not in taking_part[0].variant:
         taking_part.insert(1, taking_part[0]._replace(name="ours, padded", variant="--unpad=none"))
     for number in range(1, options.rounds + 1):
         by_peer: dict[str, list[Side]] = {}

@@ -28,7 +28,7 @@ import workload
 MODELS = {"pretraining": "PretrainingModel", "classifier": "ClassifierModel", "span": "SpanModel"}
 _SLOTS = ("/adam_m", "/adam_v")
 _PROJECTIONS = 4
-_WORK = ("model", "batch_size", "max_seq_length", "precision", "for_tpu")
+_WORK = ("model", "batch_size", "max_seq_length", "mean_length", "precision", "for_tpu")
 
 
 def initial_value(name: str, shape: Sequence[int]) -> np.ndarray:
@@ -76,7 +76,8 @@ def write(flags: argparse.Namespace) -> None:
     model = make(BertConfig.from_dict(config), dtype=PRECISIONS[flags.precision].policy, **sizes)
     accelerate(model, Plan("none", attention=fused_attention.attend if flags.attention == "fused" else None))
     rates = {"learning_rate": 1e-4, "num_train_steps": 1000, "num_warmup_steps": 10}
-    options = TrainOptions(output_dir="", train_batch_size=flags.batch_size, precision=flags.precision, **rates)
+    how = {"train_batch_size": flags.batch_size, "precision": flags.precision, "pack_rows": bool(flags.mean_length)}
+    options = TrainOptions(output_dir="", **how, **rates)
     trainer = Trainer(model, tf.distribute.get_strategy(), options)
     variables = {**tf1_variables(model), **trainer.step.state}
     for name, variable in variables.items():
@@ -88,7 +89,7 @@ def write(flags: argparse.Namespace) -> None:
 
 def write_peer(flags: argparse.Namespace, config: dict[str, Any], name: str, function, arguments) -> None:
     """Writes a peer's training step, a tf.function with jit_compile; `arguments` makes its arguments from a batch."""
-    named = {**vars(flags), "model": name, "for_tpu": None}
+    named = {**vars(flags), "model": name, "mean_length": 0, "for_tpu": None}
     _write(argparse.Namespace(**named), config, function, arguments)
 
 
@@ -101,8 +102,11 @@ def _write(
     """
     import tensorflow as tf
 
+    from bert_tf2.data.record_order import packed
+
     work = {"config": config, **{name: getattr(flags, name) for name in _WORK}}
-    arguments = arguments({name: tf.constant(values) for name, values in one_batch(work).items()})
+    batch = {name: tf.constant(values) for name, values in one_batch(work).items()}
+    arguments = arguments(packed(batch) if flags.mean_length else batch)
     concrete, module = function.get_concrete_function(*arguments), hlo_of(function, *arguments)
     names = {id(variable.handle): name for name, variable in (own or {}).items()}
     captured = [(names.get(id(value), ""), value) for value in concrete.captured_inputs]
@@ -156,10 +160,10 @@ def hlo_of(function, *arguments):
 
 
 def one_batch(work: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The batch of both sides: full rows, 15 % of the words masked; other models have other labels."""
+    """The batch of both sides: rows of mean_length, 15 % of the words masked; other models have other labels."""
     length = work["max_seq_length"]
     predictions = max(1, round(workload.MASKED_SHARE * length))
-    batch = workload.random_batches(work["config"], 1, work["batch_size"], length, predictions)[0]
+    batch = workload.random_batches(work["config"], 1, work["batch_size"], length, predictions, work["mean_length"])[0]
     labels = {"classifier": ["label_ids"], "span": ["start_positions", "end_positions"]}.get(work["model"])
     if not labels:
         return batch
@@ -266,10 +270,9 @@ def _run_step(flags: argparse.Namespace, work: Mapping[str, Any], device, rate: 
     parts = _differences(work, step(), step.wanted)
     step.seconds(workload.WARM_UP)
     seconds, kernels = step.seconds(flags.steps), step.kernel_seconds()
-    lengths = [work["max_seq_length"]] * work["batch_size"]
-    config = types.SimpleNamespace(**work["config"])
-    words = int(one_batch(work).get("masked_lm_weights", np.zeros(1)).sum())
-    flops = steps.step_flops(config, lengths, words)
+    config, batch = types.SimpleNamespace(**work["config"]), one_batch(work)
+    words = int(batch.get("masked_lm_weights", np.zeros(1)).sum())
+    flops = steps.step_flops(config, batch["input_mask"].sum(axis=1), words)
     memory = (device.memory_stats() or {}).get("peak_bytes_in_use")
     return (
         f"{1000 * seconds:.2f} ms, {work['batch_size'] / seconds:.4g} examples/s,"
@@ -304,6 +307,8 @@ def main() -> None:
     parser.add_argument("--model", choices=MODELS, default="pretraining")
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--max_seq_length", type=int, default=128)
+    told = "with --write: the mean length of rows, several of which share a row of --max_seq_length; 0: all are full"
+    parser.add_argument("--mean_length", type=int, default=0, help=told)
     parser.add_argument("--precision", choices=("float32", "bfloat16", "float16"), default="float32")
     told = "with --write: without dropout in attention, which is plain or one kernel of a GPU (needs --no_answers)"
     parser.add_argument("--attention", choices=("plain", "fused"), help=told)

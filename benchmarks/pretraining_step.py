@@ -61,6 +61,7 @@ def main(options: BenchmarkOptions) -> None:
 
     from bert_tf2 import heads
     from bert_tf2.config import BertConfig
+    from bert_tf2.training.devices import configured
     from bert_tf2.training.options import TrainOptions
 
     sizes = workload.load_config(options.bert_config_file)
@@ -71,12 +72,12 @@ def main(options: BenchmarkOptions) -> None:
     shape = (options.batch_size, options.max_seq_length, options.max_predictions_per_seq, options.mean_length)
     batches = workload.random_batches(sizes, options.steps + workload.WARM_UP, *shape)
     shared = settings.shared(options, TrainOptions)
-    if options.in_turn:
-        show_in_turn(options, steps.in_turn(config, heads.PretrainingModel, batches, options, **shared))
-        return
-    seconds, measured = steps.measure(
-        config, heads.PretrainingModel, batches, options, bool(options.mean_length), **shared
-    )
+    given = (config, heads.PretrainingModel, batches, options)
+    with configured(options):  # as in a script, float32 is not rounded to TF32
+        if options.in_turn:
+            show_in_turn(options, steps.in_turn(*given, **shared))
+            return
+        seconds, measured = steps.measure(*given, bool(options.mean_length), **shared)
     if options.json:
         print(workload.result(options.batch_size, seconds, options.mean_length, **measured))
         return

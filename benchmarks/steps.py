@@ -34,14 +34,17 @@ def step_flops(config, lengths: Sequence[int], predictions: int = 0) -> float:
 _GPU_SIDE = 8192
 
 
-def product_rate(config, rows: int, precision: str) -> float:
-    """Operations per second of [rows, hidden] x [hidden, intermediate] (a larger product on a GPU); the best try."""
+def product_rate(config, rows: int, policy: str) -> float:
+    """Operations per second of [rows, hidden] x [hidden, intermediate] (a larger product on a GPU); the best try.
+
+    `policy`: the Keras dtype policy of the model, whose products have its compute dtype.
+    """
     import tensorflow as tf
 
     sides = (rows, config.hidden_size, config.intermediate_size)
     if tf.config.list_logical_devices("GPU"):
         sides = (_GPU_SIDE,) * 3
-    left, right = (tf.cast(tf.random.normal(shape), precision) for shape in (sides[:2], sides[1:]))
+    left, right = (tf.cast(tf.random.normal(shape), policy.removeprefix("mixed_")) for shape in (sides[:2], sides[1:]))
     product = tf.function(lambda a, b: tf.matmul(a, b))
 
     def timed(count: int = 20) -> float:
@@ -85,8 +88,8 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
 
     from bert_tf2.training.options import PRECISIONS
 
-    precision, (rows, length) = PRECISIONS[options.precision], batches[0]["input_mask"].shape
-    rate, profile_dir = product_rate(config, rows * length, precision.exported), getattr(options, "profile_dir", None)
+    policy, (rows, length) = PRECISIONS[options.precision].policy, batches[0]["input_mask"].shape
+    rate, profile_dir = product_rate(config, rows * length, policy), getattr(options, "profile_dir", None)
     training_step, compiled = _step_of(config, make_model, rows, options, options.unpad, **settings)
     number, losses, took = iter(range(len(batches))), [], []
 
@@ -105,7 +108,7 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
     seconds = workload.time_steps(step, tensors)
     if profile_dir:
         tf.profiler.experimental.stop()
-    rate = max(rate, product_rate(config, rows * length, precision.exported))
+    rate = max(rate, product_rate(config, rows * length, policy))
     flops = statistics.mean(
         step_flops(config, batch["input_mask"].sum(axis=1), batch.get("masked_lm_weights", np.zeros(1)).sum())
         for batch in batches[workload.WARM_UP :]
@@ -167,7 +170,8 @@ def in_turn(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
         specs = {name: tf.TensorSpec(values.shape, values.dtype) for name, values in tensors[0].items()}
         if way == "packed":  # a graph for all numbers of rows, as in a training
             specs[PACKED[0]] = tf.TensorSpec([None, *specs[PACKED[0]].shape[1:]], tf.int32)
-        run = tf.function(step, input_signature=[specs, tf.TensorSpec([], tf.int64)], autograph=False)
+        signature = None if options.attention == "fused" else [specs, tf.TensorSpec([], tf.int64)]
+        run = tf.function(step, input_signature=signature, autograph=False)
         runs[way] = run, tensors, counts
     for run, tensors, _ in runs.values():  # XLA compiles for each number of tokens or rows, once
         for batch in tensors:

@@ -13,6 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import hlo_on_gpu
 import keras
 import keras_hub
+import steps
 import tensorflow as tf
 import workload
 
@@ -57,4 +58,6 @@ if flags.write:
     raise SystemExit
 seconds = workload.time_steps(step, batches)
 versions = f"keras-hub {keras_hub.__version__}, Keras {keras.__version__}, TensorFlow {tf.__version__}"
-print(workload.result(flags.batch_size, seconds, flags.mean_length, versions=versions))
+print(
+    workload.result(flags.batch_size, seconds, flags.mean_length, versions=versions, memory_gb=steps.peak_memory_gb())
+)

@@ -10,6 +10,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import importlib.metadata
 
 import hlo_on_gpu
+import steps
 import tensorflow as tf
 import tf_keras
 import workload
@@ -72,4 +73,6 @@ if flags.write:
     raise SystemExit
 seconds = workload.time_steps(step, batches)
 versions = f"tf-models-official {importlib.metadata.version('tf-models-official')}, TensorFlow {tf.__version__}"
-print(workload.result(flags.batch_size, seconds, flags.mean_length, versions=versions))
+print(
+    workload.result(flags.batch_size, seconds, flags.mean_length, versions=versions, memory_gb=steps.peak_memory_gb())
+)

@@ -47,5 +47,5 @@ def step(batch):
 
 seconds = workload.time_steps(step, [as_torch(batch) for batch in batches])
 versions = f"transformers {transformers.__version__}, torch {torch.__version__}"
-more = {"gpu_memory_gb": torch.cuda.max_memory_allocated() / 1e9} if device == "cuda" else {}
+more = {"memory_gb": torch.cuda.max_memory_allocated() / 1e9} if device == "cuda" else {}
 print(workload.result(flags.batch_size, seconds, flags.mean_length, versions=versions, **more))
