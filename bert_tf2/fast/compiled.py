@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import tensorflow as tf
+from tensorflow.python.framework import ops
 
 from bert_tf2 import layers
 
@@ -28,6 +29,26 @@ def compiled_with_xla(function: Callable) -> Callable:
     @functools.wraps(function)
     def call(*arguments):
         return kernel(*arguments) if _pays(arguments) else function(*arguments)
+
+    return call
+
+
+_NAMES = 1 << 20
+
+
+def program(function: Callable) -> Callable:
+    """Makes XLA compile a function as one program, which is called in a graph.
+
+    TensorFlow's cache of programs finds a program by the name of its function, and this name has the number of tensors
+    and functions that the process has made before. This number is raised to the next multiple of _NAMES, so that a
+    process that continues a training run, for example, finds the programs of the process before.
+    """
+    compiled = tf.function(function, jit_compile=True, autograph=False)
+
+    def call(*arguments):
+        while ops.uid() % _NAMES:
+            pass
+        return compiled(*arguments)
 
     return call
 
@@ -56,12 +77,31 @@ def _pays(arguments: tuple) -> bool:
 
 @functools.cache
 def can_compile() -> bool:
-    """Whether XLA can compile for the devices outside a TPU: for a CPU always, for a GPU if CUDA is complete."""
+    """Whether XLA can compile for the devices outside a TPU: for a CPU always, for a GPU if CUDA is complete and knows
+    the GPU.
+    """
     if not tf.config.list_logical_devices("GPU"):
         return True
+    if _is_newer_than_cuda():
+        return False
     try:
         with tf.init_scope(), tf.device("GPU:0"):
             float(tf.function(lambda x: x * x + 1.0, jit_compile=True)(tf.constant(2.0)))
         return True
     except tf.errors.OpError:
         return False
+
+
+_BLACKWELL = (10, 0)  # the compute capability of the first GPUs that need _CUDA_OF_BLACKWELL
+_CUDA_OF_BLACKWELL = (12, 8)
+
+
+def _is_newer_than_cuda() -> bool:
+    """Whether a GPU is newer than TensorFlow's CUDA; then LLVM would end the process, which no code here can prevent.
+
+    See https://github.com/tensorflow/tensorflow/issues/111958.
+    """
+    details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
+    newest = max((gpu.get("compute_capability", (0, 0)) for gpu in details), default=(0, 0))
+    cuda = tf.sysconfig.get_build_info().get("cuda_version", "0.0")
+    return newest >= _BLACKWELL and tuple(map(int, cuda.split(".")[:2])) < _CUDA_OF_BLACKWELL
