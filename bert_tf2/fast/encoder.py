@@ -58,11 +58,12 @@ def accelerated(model: Model) -> Iterator[Model]:
 
 
 class FastEncoder:
-    """Computes the same as a BertModel and is called like it; `computes_padding` has the same meaning there."""
+    """Computes the same as a BertModel and is called like it; its two attributes have the same meaning there."""
 
     def __init__(self, bert: modeling.BertModel, plan: Plan):
         self.plan = plan
         self.computes_padding = plan.unpad == "none"
+        self.needs_fixed_shapes = plan.attention is not None
         self._bert = bert
         self._blocks = [Block(block, plan.attention) for block in bert.blocks]
         self._norm = kernels.norm(bert.embeddings.layer_norm)

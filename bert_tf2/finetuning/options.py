@@ -71,8 +71,8 @@ class FineTuneOptions(VocabularyOptions, TrainingOptions):
 
     def check(self) -> None:
         super().check()
-        if self.attention == "fused" and not self.pads_batches:
-            raise WrongSetting("--attention=fused needs rows of one length: add --pad_to_max_length")
+        if self.attention == "fused" and not (self.pads_batches or self.pack_rows):
+            raise WrongSetting("--attention=fused needs rows of one length: add --pad_to_max_length or --pack_rows")
         if self.pack_rows and self.pad_to_max_length:
             raise WrongSetting("--pack_rows computes no padding, so it needs --nopad_to_max_length")
 

@@ -298,10 +298,11 @@ class PartRecords:
         # XLA would compile for each width, and for each number of rows of the batches of like length.
         multiple = forward.width_step(options.max_seq_length) if compiles else 1
         are_divided = not options.pads_batches and not compiles
-        data = self.read(part, batch_size, like_lengths=are_divided, width_multiple=multiple)
-        batches = task.runner.run(
-            data, explain=lambda: self.find_fault(part), compiled_size=batch_size if compiles else None
-        )
+        packs = options.pack_rows and compiles
+        how = {"width_multiple": multiple, "pad_to_max_length": options.pads_batches or packs}
+        data = self.read(part, batch_size, like_lengths=are_divided, **how)
+        size = batch_size if compiles else None
+        batches = task.runner.run(data, explain=lambda: self.find_fault(part), compiled_size=size, packs=packs)
         what = "Evaluating" if evaluating else "Predicting"
         batches = progress.track(batches, what, count, "records", size=lambda batch: len(batch["input_ids"]))
         if are_divided:

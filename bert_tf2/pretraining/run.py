@@ -17,7 +17,7 @@ from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.pretraining.record_source import Source
 from bert_tf2.support import progress
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import driver
+from bert_tf2.training import driver, forward
 from bert_tf2.training.devices import compiles_step
 from bert_tf2.training.driver import Export, Outcome, TrainingData
 from bert_tf2.training.loop import Trainer
@@ -128,9 +128,12 @@ class PretrainingTask(driver.Task):
         options, (data, count) = self.options, self._evaluation_data
         is_repeated = options.do_train and options.eval_steps
         num_batches = count * (options.num_train_steps // options.eval_steps + 1 if is_repeated else 1)
-        compiles = compiles_step(self.strategy, options.xla, num_batches, self.model.encoder.computes_padding)
+        is_fixed = self.model.encoder.computes_padding
+        packs = options.pack_rows and is_fixed
+        widths = forward.WIDTHS if packs else 1
+        compiles = compiles_step(self.strategy, options.xla, num_batches, is_fixed, widths)
         size = options.eval_batch_size if compiles else None
-        batches = self.runner.run(data, explain=self._evaluation.find_fault, compiled_size=size)
+        batches = self.runner.run(data, explain=self._evaluation.find_fault, compiled_size=size, packs=packs)
         results = evaluation_results(progress.track(itertools.islice(batches, count), "Evaluating", count, "batches"))
         if self._is_held_out:
             results["masked_lm_perplexity"] = np.float32(np.exp(results["masked_lm_loss"]))

@@ -102,8 +102,8 @@ def plan_for(
     """Returns the accelerations of a model; `padded`: whether padding is computed regardless of the options.
 
     On a GPU, many small operations and sizes that the host must know first can cost more than the padding. Raises
-    UserError if --unpad needs shapes that are not fixed, and the device or --xla needs fixed shapes; and if
-    --attention=fused needs a GPU that is missing.
+    UserError if --unpad needs shapes that are not fixed, and the device or --xla needs fixed shapes; if
+    --attention=fused needs a GPU that is missing; and if it would need a graph for each pair of row counts of two GPUs.
     """
     kind, unpad, compiles = computes_on(strategy), options.unpad, options.xla == "true"
     on_cpu = kind == "CPU" and not compiles
@@ -115,6 +115,10 @@ def plan_for(
     elif unpad != "none" and (kind == "TPU" or compiles):
         raise UserError(f"--unpad={unpad}: a TPU and --xla compute fixed shapes, padding included; use --unpad=none")
     fused = fused_attention.attend if fuses_attention(options, strategy) else None
+    if fused and options.pack_rows and strategy.num_replicas_in_sync > 1:
+        if options.attention == "fused":
+            raise UserError("--attention=fused with --pack_rows: uses one GPU; set CUDA_VISIBLE_DEVICES=0")
+        fused = None
     return Plan(unpad, recompute=options.recompute, share_graph=on_cpu, attention=fused)
 
 
@@ -225,7 +229,10 @@ def can_compile(strategy: tf.distribute.Strategy) -> bool:
     """Whether parts of a step can be compiled by XLA. A TPU's program is compiled as a whole."""
     kind = computes_on(strategy)
     if kind == "GPU" and not compiled.can_compile():
-        logging.warning("XLA cannot compile for this GPU, so steps take longer; tensorflow[and-cuda] has the compiler")
+        logging.warning(
+            "XLA cannot compile for this GPU, so steps take longer: TensorFlow's CUDA is older than the GPU, or it is"
+            " incomplete (tensorflow[and-cuda] has all of it)"
+        )
     return kind != "TPU" and compiled.can_compile()
 
 
@@ -249,8 +256,8 @@ def compiles_step(
     if xla == "true" and not able:
         logging.log_first_n(
             logging.WARNING,
-            "--xla has no effect on a TPU, which always compiles, and where CUDA is incomplete"
-            " (tensorflow[and-cuda] has it)",
+            "--xla has no effect on a TPU, which always compiles, and where TensorFlow's CUDA is older than the GPU or"
+            " incomplete (tensorflow[and-cuda] has all of it)",
             1,
         )
     return xla == "true" and able

@@ -22,6 +22,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf2.data.record_order import with_packed_rows
+from bert_tf2.data.records import PACKED
+from bert_tf2.fast import compiled
 from bert_tf2.support.errors import UserError
 
 Row = TypeVar("Row")
@@ -64,12 +67,13 @@ class Runner:
         # Only the chief of several workers evaluates. Each of its devices computes the whole batch, without the others.
         self._is_chief = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
-        @tf.function(reduce_retracing=True, autograph=False)
+        @tf.function(reduce_retracing=not model.encoder.needs_fixed_shapes, autograph=False)
         def step(batch, is_compiled: bool):
             outputs = model.outputs
             if is_compiled:  # each replica has a program of its own, which refers to the replica's variables
-                outputs = tf.function(outputs, jit_compile=True, autograph=False)
-            return strategy.run(lambda part: {**part, **outputs(part)}, args=(batch,))
+                outputs = compiled.program(outputs)
+            found = strategy.run(lambda part: {**part, **outputs(part)}, args=(batch,))
+            return {name: values for name, values in found.items() if name not in PACKED}
 
         self._step = step
 
@@ -79,6 +83,7 @@ class Runner:
         *,
         explain: Callable[[], UserError | None] = lambda: None,
         compiled_size: int | None = None,
+        packs: bool = False,
     ) -> Iterator[dict[str, np.ndarray]]:
         """Yields for every batch its features and the model's `outputs`, as arrays with a row per example, in order.
 
@@ -87,9 +92,13 @@ class Runner:
           explain: finds the invalid record if the data cannot be read.
           compiled_size: the rows of a batch if XLA compiles the model, None otherwise. Batches with fewer rows are
             filled up, because XLA would compile the model again for another shape.
+          packs: whether examples share rows, see record_order.packed; then all batches need the same width. Several
+            devices divide a batch by its examples, so their examples do not share rows.
         """
         if compiled_size:
             dataset = dataset.map(functools.partial(_filled, size=compiled_size))
+        if packs and (self._is_chief or self._strategy.num_replicas_in_sync == 1):
+            dataset = with_packed_rows(dataset)
         iterator = iter(dataset if self._is_chief else self._strategy.experimental_distribute_dataset(dataset))
         while True:
             with explained(explain):
@@ -231,7 +240,7 @@ def on_replicas(
 ) -> Any:
     """Runs a function on every replica, inside a graph: a batch for each replica -> tensors with the rows of all."""
     if is_compiled:  # each replica has a program of its own, which refers to the replica's variables
-        function = tf.function(function, jit_compile=True, autograph=False)
+        function = compiled.program(function)
     if len(parts) == 1:
         batch = parts[0]
     else:

@@ -255,8 +255,6 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
 
     def check(self) -> None:
         super().check()
-        if self.pack_rows and self.attention == "fused":
-            raise WrongSetting("--attention=fused needs a fixed number of rows, which --pack_rows does not have")
         if self.pack_rows and self.unpad == "groups":
             raise WrongSetting("--pack_rows and --unpad=groups both leave out padding: give one of them")
         layerwise.blocks_in(self.init_from_layers)

@@ -69,7 +69,7 @@ class TrainingStep:
         return tf.function(self._replica_step, jit_compile=jit_compile, autograph=False)
 
     def several(self):
-        """Returns a graph function that runs several steps: (iterator, the first step, the number of steps).
+        """Returns a function that runs several steps: (iterator, the first step, the number of steps).
 
         The function returns the sums of the steps' measures, and the first step with a measure that is not finite, -1
         if all are finite.
@@ -78,32 +78,46 @@ class TrainingStep:
         replica_step = self._replica_step
         if self.is_compiled:
             is_alone = strategy.num_replicas_in_sync == 1
-            replica_step = self.compiled(jit_compile=True) if is_alone else self._step_of_programs
+            replica_step = compiled.program(replica_step) if is_alone else self._step_of_programs
+
+        of_scale, of_rows = self._loss_scale is not None, self._options.pack_rows
+        names = (*_MEASURES, *of_scale * _OF_LOSS_SCALE, *of_rows * _OF_PACKED_ROWS, *self._model.loss_names)
+
+        def measure(batch, step):
+            measured = replica_step(batch, step)
+            return tf.stack([measured[name] for name in names])
+
+        def one(batch, step, sums, bad):
+            measured = strategy.run(measure, args=(batch, step))
+            # One sum for all measures, because each sum between workers waits for the network.
+            measured = strategy.reduce("SUM", measured, axis=None)
+            values = dict(zip(names, tf.unstack(measured), strict=True))
+            good = tf.math.is_finite(values["loss"]) & tf.math.is_finite(values["gradient_norm"])
+            return {name: value + values[name] for name, value in sums.items()}, tf.where(good | (bad >= 0), bad, step)
+
+        def none():
+            return dict.fromkeys(names, tf.constant(0.0)), tf.constant(-1, tf.int64)
 
         # Without AutoGraph, which would take a second to convert a loop.
         @tf.function(reduce_retracing=True, autograph=False)
         def steps(iterator, first: tf.Tensor, count: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-            def measure(batch, step):
-                measured = replica_step(batch, step)
-                return tf.stack([measured[name] for name in names])
+            def body(offset, *so_far):
+                return offset + 1, *one(next(iterator), first + tf.cast(offset, tf.int64), *so_far)
 
-            def one(offset, sums, bad):
-                step = first + tf.cast(offset, tf.int64)
-                measured = strategy.run(measure, args=(next(iterator), step))
-                # One sum for all measures, because each sum between workers waits for the network.
-                measured = strategy.reduce("SUM", measured, axis=None)
-                values = dict(zip(names, tf.unstack(measured), strict=True))
-                good = tf.math.is_finite(values["loss"]) & tf.math.is_finite(values["gradient_norm"])
-                sums = {name: value + values[name] for name, value in sums.items()}
-                return offset + 1, sums, tf.where(good | (bad >= 0), bad, step)
-
-            of_scale, of_rows = self._loss_scale is not None, self._options.pack_rows
-            names = (*_MEASURES, *of_scale * _OF_LOSS_SCALE, *of_rows * _OF_PACKED_ROWS, *self._model.loss_names)
-            none = (tf.constant(0), dict.fromkeys(names, tf.constant(0.0)), tf.constant(-1, tf.int64))
-            _, *found = tf.while_loop(lambda offset, *_: offset < count, one, none)
+            _, *found = tf.while_loop(lambda offset, *_: offset < count, body, (tf.constant(0), *none()))
             return tuple(found)
 
-        return steps
+        one_of_fixed_shapes = tf.function(one, autograph=False)
+
+        def steps_of_fixed_shapes(iterator, first: tf.Tensor, count: tf.Tensor):
+            """The same with a graph for each number of rows; in a loop of a graph, the number would be unknown."""
+            found = none()
+            for number in range(int(first), int(first) + int(count)):
+                found = one_of_fixed_shapes(next(iterator), tf.constant(number, tf.int64), *found)
+            return found
+
+        needs_fixed_shapes = self.is_compiled and of_rows and self._model.encoder.needs_fixed_shapes
+        return steps_of_fixed_shapes if needs_fixed_shapes else steps
 
     @tf.autograph.experimental.do_not_convert  # it has no loops over tensors, and the conversion takes seconds
     def _replica_step(self, batch: Batch, step: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -119,11 +133,10 @@ class TrainingStep:
         XLA's programs cannot sum over the replicas. Each replica makes programs of its own, because they refer to the
         replica's variables.
         """
-        program = functools.partial(tf.function, jit_compile=True, autograph=False)
         weights = weights_of(self._model.loss_terms(batch, dropout_seed=tf.constant([0, 0])))
-        values, gradients = program(self._gradients)(batch, step, _replica(), weights)
+        values, gradients = compiled.program(self._gradients)(batch, step, _replica(), weights)
         reduced = reduce_gradients(gradients, self._all_reduce_dtype)
-        return values | self._rows(batch) | program(self._update)(*reduced, step, _replica())
+        return values | self._rows(batch) | compiled.program(self._update)(*reduced, step, _replica())
 
     def _rows(self, batch: Batch) -> dict[str, tf.Tensor]:
         if not self._options.pack_rows:

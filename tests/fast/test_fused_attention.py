@@ -1,6 +1,5 @@
 """Attention in one kernel of cuDNN: the calls for XLA, and the gradients around them; tests/test_gpu.py runs them."""
 
-import functools
 import json
 import pathlib
 import re
@@ -11,6 +10,7 @@ import tensorflow as tf
 import toy_data
 from pretraining_text import VOCABULARY
 from small_models import randomize, small_config, tiny_config
+from substitute_kernels import attend_on_cpu
 from unmasked_data import LENGTH, PREDICTIONS, make
 
 from bert_tf2 import heads, modeling
@@ -24,28 +24,6 @@ from bert_tf2.modeling import attention_scores, average_values
 
 SHAPE = (4, 3, 6, 8)  # rows, heads, tokens, numbers of a head
 LENGTHS = np.array([6, 1, 4, 3])
-
-
-def reference(name, operands, configuration, results):
-    """The two operations of cuDNN as its documentation defines them, in float32."""
-    query, key, value, *others = (tf.cast(operand, tf.float32) for operand in operands)
-    scores = tf.matmul(query, key, transpose_b=True) + others[0 if name == fused_attention.FORWARD else 2]
-    if name == fused_attention.FORWARD:
-        sums = tf.reduce_logsumexp(scores, axis=-1)
-        found = [tf.matmul(tf.exp(scores - sums[..., tf.newaxis]), value), sums]
-    else:
-        sums, upstream, _, context = others
-        weights = tf.exp(scores - sums[..., tf.newaxis])
-        of_weights = tf.matmul(upstream, value, transpose_b=True)
-        of_scores = weights * (of_weights - tf.reduce_sum(upstream * context, -1, keepdims=True))
-        found = [tf.matmul(of_scores, key), tf.matmul(of_scores, query, transpose_a=True)]
-        found.append(tf.matmul(weights, upstream, transpose_a=True))
-    found.append(tf.zeros([0], tf.uint8))
-    assert [tuple(one.shape) for one in found] == [tuple(one.shape) for one in results]
-    return [tf.cast(one, result.dtype) for one, result in zip(found, results, strict=True)]
-
-
-BY_REFERENCE = functools.partial(fused_attention.attend, call=reference)
 
 
 def masks():
@@ -65,7 +43,7 @@ def test_values_and_gradients_are_those_of_plain_attention(number):
     upstream = tf.constant(random.normal(size=SHAPE) * reads, tf.float32)
     found = []
     for attend in (lambda *qkv: average_values(attention_scores(*qkv[:2], mask), qkv[2], 0.0),
-                   lambda *qkv: BY_REFERENCE(*qkv[:2], mask, qkv[2])):  # fmt: skip
+                   lambda *qkv: attend_on_cpu(*qkv[:2], mask, qkv[2])):  # fmt: skip
         with tf.GradientTape() as tape:
             tape.watch(inputs)
             context = attend(*inputs)
@@ -84,7 +62,7 @@ def test_an_encoder_has_the_states_and_gradients_of_plain_attention(way):
     packing = tuple(batch[name] for name in PACKED) if way == "packed" else None
     randomize(model := modeling.BertModel(small_config(num_hidden_layers=3, num_attention_heads=1)))
     found, calls = [], []
-    for attention in (None, lambda *inputs: calls.append(inputs) or BY_REFERENCE(*inputs)):
+    for attention in (None, lambda *inputs: calls.append(inputs) or attend_on_cpu(*inputs)):
         encoder = FastEncoder(model, Plan(recompute=True, attention=attention))
 
         def step(packing, encoder=encoder):
@@ -137,8 +115,8 @@ def test_the_program_has_two_calls_with_the_shapes_and_the_configuration_that_xl
 
 @pytest.mark.compiled
 @pytest.mark.slow
-@pytest.mark.parametrize("switch", ["do_train", "do_eval"])
-def test_the_programs_of_a_script_have_the_calls(monkeypatch, tmp_path, switch):
+@pytest.mark.parametrize("switches", [["do_train"], ["do_train", "pack_rows"], ["do_eval"], ["do_eval", "pack_rows"]])
+def test_the_programs_of_a_script_have_the_calls(monkeypatch, tmp_path, switches):
     """Which XLA's compiler for this CPU does not know; the GPU is a name."""
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: ["one"] * (kind == "GPU"))
     monkeypatch.setattr("bert_tf2.fast.compiled.can_compile", lambda: True)
@@ -148,5 +126,6 @@ def test_the_programs_of_a_script_have_the_calls(monkeypatch, tmp_path, switch):
     how = {"input_file": make(tmp_path, "records", dynamic_masking=False), "init_checkpoint": str(weights)}
     how |= {"bert_config_file": str(tmp_path / "start" / "bert_config.json"), "output_dir": str(tmp_path / "out")}
     how |= {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, "num_train_steps": 1}
+    how |= {"attention": "fused", "precision": "bfloat16", "xla": True, **dict.fromkeys(switches, True)}
     with pytest.raises(tf.errors.OpError, match=r"fmhaScaleBiasSoftmax"):
-        call("run_pretraining", **how, attention="fused", precision="bfloat16", xla=True, **{switch: True})
+        call("run_pretraining", **how)

@@ -5,12 +5,14 @@ import re
 import subprocess
 import sys
 
+import absl.flags
 import pytest
 from command_lines import ROOT, SCRIPTS, described
 from small_models import REFERENCE
 
 import bert_tf2
 from bert_tf2.commands import COMMANDS, find
+from bert_tf2.support import flags
 
 _TYPES = {"string": "string", "int": "integer", "float": "float", "bool": "bool"}
 FLAGS = json.loads((REFERENCE / "flags.json").read_text())
@@ -73,6 +75,15 @@ def test_flags_have_the_reference_s_names_types_and_defaults(script, refused):
 )
 def test_a_wrong_command_line_is_answered_in_one_line(argument, words, refused):
     assert words in refused("run_pretraining.py", "--input_file=a", "--bert_config_file=b", "--output_dir=c", argument)
+
+
+@pytest.mark.parametrize(
+    ("word", "value"), [("--xla", "true"), ("--noxla", "false"), ("--xla=False", "false"), ("--xla=auto", "auto")]
+)
+def test_a_switch_with_a_third_value_has_the_forms_of_a_switch(word, value):
+    flags.define(find(COMMANDS["run_pretraining"].options))
+    absl.flags.FLAGS(["run_pretraining.py", word])
+    assert absl.flags.FLAGS.xla == value
 
 
 def test_scripts_start_in_a_process_of_their_own(tmp_path):

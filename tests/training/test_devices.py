@@ -5,6 +5,7 @@ A TPU as far as it can be tried without one: its resolver is a fake, and its str
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import types
 
@@ -83,8 +84,7 @@ FUSED = {"attention": "fused", "precision": "bfloat16", "xla": "true"}
     [
         ("--attention=fused bfloat16 float32", {"precision": "float32"}, {}),
         ("--attention=fused --xla", {"xla": "auto"}, {}),
-        ("--attention=fused --pack_rows", {"pack_rows": True}, {}),
-        ("--attention=fused --pad_to_max_length", {"pad_to_max_length": False}, {}),
+        ("--attention=fused --pad_to_max_length --pack_rows", {"pad_to_max_length": False}, {}),
         ("--attention=fused attention_probs_dropout_prob config.json", {}, {"attention_probs_dropout_prob": 0.1}),
         ("--attention=fused multiple config.json", {}, {"num_attention_heads": 2}),
         ("--attention=plain GPU", {}, {}),
@@ -117,6 +117,7 @@ def test_attention_in_one_kernel_is_refused_where_it_is_impossible(tmp_path, wor
         ("GPU", 128, {"unpad": "groups"}, Plan("groups", share_graph=False)),
         ("GPU", 128, {"precision": "bfloat16", "xla": "true"}, Plan()),
         ("GPU", 128, FUSED, Plan(attention=fused_attention.attend)),
+        ("GPU", 128, {**FUSED, "pack_rows": True}, Plan(attention=fused_attention.attend)),
         ("GPU", 128, {**FUSED, "attention": "plain"}, Plan()),
         ("TPU", 128, {}, Plan("none", share_graph=False)),
         ("TPU", 128, {"unpad": "groups"}, None),
@@ -135,12 +136,35 @@ def test_a_model_is_accelerated_as_the_devices_gain_by_it(monkeypatch, calls, ki
     assert devices.plan_for(given, strategy, hidden_size, padded=True).unpad == "none"
 
 
+def test_attention_in_one_kernel_and_packed_rows_are_refused_on_several_gpus(monkeypatch, two):
+    monkeypatch.setattr(devices, "computes_on", lambda strategy: "GPU")
+    given = TrainingOptions(bert_config_file="x", output_dir="x", pack_rows=True, **FUSED)
+    refuses("--attention=fused --pack_rows one GPU", devices.plan_for, given, two, 128)
+
+
 @pytest.mark.compiled
 def test_the_step_is_compiled_if_the_user_wants_it_or_a_gpu_gains_by_it(calls, log_lines):
     assert devices.compiles_step(ONE, "true", 1) and not devices.compiles_step(ONE, "false", 10**6)
     assert not devices.compiles_step(ONE, "auto", 10**6)  # a CPU
     assert not devices.compiles_step(OnCpu(None), "true", 1)
     assert any("--xla" in line and "TPU" in line for line in log_lines)
+
+
+@pytest.mark.parametrize(
+    ("capability", "cuda", "expected"), [((9, 0), "12.5.1", True), ((12, 0), "12.5.1", False), ((12, 0), "12.9", True)]
+)
+def test_xla_does_not_compile_for_a_gpu_that_its_cuda_does_not_know(
+    monkeypatch, without_xla, capability, cuda, expected
+):
+    """LLVM would end the process."""
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: ["a GPU"])
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a GPU"])
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda gpu: {"compute_capability": capability})
+    monkeypatch.setattr(tf.sysconfig, "get_build_info", lambda: {"cuda_version": cuda})
+    monkeypatch.setattr(tf, "device", lambda name: contextlib.nullcontext())
+    without_xla.cache_clear()
+    assert without_xla() == expected
+    without_xla.cache_clear()
 
 
 def test_the_flags_of_a_tpu_reach_its_resolver(calls, log_lines):

@@ -7,8 +7,10 @@ import toy_data
 from executed_graphs import executed
 from small_models import MAKERS, batch_for, randomize, tiny_config
 from small_trainings import ONE
+from substitute_kernels import attend_on_cpu
 
 from bert_tf2 import modeling
+from bert_tf2.fast.encoder import Plan, accelerate
 from bert_tf2.inference import extract_features
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
@@ -105,3 +107,26 @@ def test_compiled_batches_have_the_answers_of_plain_ones(kind, replicas, two):
     assert plain.keys() == compiled.keys() and {len(values) for values in compiled.values()} == {5}
     for name, values in plain.items():
         np.testing.assert_allclose(values, compiled[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.compiled
+@pytest.mark.parametrize("kind", ["pretraining", "span"])
+def test_packed_batches_have_the_answers_of_padded_ones(kind):
+    """Also a last, smaller batch; in programs of XLA with a substitute for the kernel of attention."""
+    model, shapes = MAKERS[kind](tiny_config(num_hidden_layers=2, num_attention_heads=1)), []
+    randomize(model)
+    rows = {name: values[[0, 5, 1, 4, 2, 3]] for name, values in batch_for(kind, 6).items()}  # a long one, a short one
+    data, found = tf.data.Dataset.from_tensor_slices(rows).batch(4), []
+    for attention, how in (
+        (None, {}),
+        (lambda query, *others: shapes.append(query.shape) or attend_on_cpu(query, *others),
+         {"compiled_size": 4, "packs": True}),
+    ):  # fmt: skip
+        answers = [*forward.Runner(accelerate(model, Plan(attention=attention)), ONE).run(data, **how)]
+        found.append({name: np.concatenate([batch[name] for batch in answers]) for name in answers[0]})
+    padded, packed = found
+    assert padded.keys() == packed.keys() and {shape[0] for shape in shapes} == {3}
+    for name, values in padded.items():
+        at = padded["input_mask"] > 0 if values.shape == padded["input_mask"].shape else ...
+        np.testing.assert_allclose(packed[name][at], values[at], rtol=1e-4, atol=1e-5, err_msg=name)

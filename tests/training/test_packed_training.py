@@ -8,6 +8,7 @@ import toy_data
 from refused import refuses
 from small_models import LENGTH, PREDICTIONS, VOCAB, batch_for, randomize
 from small_trainings import ONE, make_trainer, saved
+from substitute_kernels import attend_on_cpu
 
 from bert_tf2.commands import call
 from bert_tf2.data import record_index, record_order, records
@@ -25,7 +26,7 @@ def moments(folder):
     return np.concatenate([state[name].ravel() for name in sorted(state) if name.endswith("/adam_m")])
 
 
-def train(folder, strategy=ONE, pack_rows=True, **settings):
+def train(folder, strategy=ONE, pack_rows=True, plan=Plan(), **settings):  # noqa: B008
     """Three steps with examples of all lengths; returns `moments`."""
     rows = batch_for("pretraining", 30)
     rows["next_sentence_labels"] = rows["next_sentence_labels"][:, None]
@@ -38,7 +39,7 @@ def train(folder, strategy=ONE, pack_rows=True, **settings):
         ({name: values[number] for name, values in rows.items()} for number in range(30)),
     )
     settings = {"train_batch_size": 8, "num_train_steps": 3, "pack_rows": pack_rows, **settings}
-    trainer = make_trainer(folder, strategy=strategy, plan=Plan(), **settings)
+    trainer = make_trainer(folder, strategy=strategy, plan=plan, **settings)
     randomize(trainer.model)
     batches = record_order.read_records(
         [path], records.PRETRAINING, SIZES, settings["train_batch_size"], shuffle_seed=1, repeat=True,
@@ -69,6 +70,18 @@ def test_the_updates_are_those_of_padded_rows(replicas, settings, tolerance, two
     wanted = train(tmp_path / "padded", pack_rows=False, **size)
     found = train(tmp_path / "packed", two if replicas == 2 else ONE, **settings)
     assert np.linalg.norm(found - wanted) < tolerance * np.linalg.norm(wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.compiled
+def test_attention_in_one_kernel_has_a_program_for_each_number_of_rows(tmp_path):
+    """With a substitute for the kernel, which needs the number of rows when a graph is built."""
+    config, calls = {"num_hidden_layers": 2, "num_attention_heads": 1}, []
+    wanted = train(tmp_path / "padded", pack_rows=False, config=config)
+    plan = Plan(attention=lambda query, *others: calls.append(query.shape[0]) or attend_on_cpu(query, *others))
+    found = train(tmp_path / "packed", plan=plan, config=config, xla="true")
+    assert len(calls) == len({*calls}) > 1  # the first of two blocks; the last has plain attention
+    assert np.linalg.norm(found - wanted) < 1e-4 * np.linalg.norm(wanted)
 
 
 # The scripts; test_kills.py continues a pretraining
