@@ -129,6 +129,7 @@ def test_two_replicas_make_the_update_of_one(kind, two, tmp_path):
 
 
 # --deterministic concerns a whole process.
+HIDDEN = {"CUDA_VISIBLE_DEVICES": "-1"}
 TWICE = """
 import pathlib, sys
 from pretraining_text import VOCABULARY
@@ -149,11 +150,39 @@ print(computes_on(create_strategy()))
 """
 
 
+def whole_runs(folder, kind: str, *arguments: str) -> dict[str, np.ndarray]:
+    """The numbers of whole_runs.py on a device."""
+    folder.mkdir()
+    env = environment(ROOT, ROOT / "tests", TF_CPP_MIN_LOG_LEVEL="2", **(HIDDEN if kind == "CPU" else {}))
+    call = [sys.executable, str(ROOT / "tests" / "whole_runs.py"), str(folder), *arguments]
+    done = subprocess.run(call, env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == kind
+    with np.load(folder / "numbers.npz") as file:
+        return dict(file)
+
+
+@pytest.fixture(scope="module")
+def runs_on_the_cpu(tmp_path_factory) -> dict[str, np.ndarray]:
+    return whole_runs(tmp_path_factory.mktemp("runs") / "cpu", "CPU")
+
+
+@pytest.mark.parametrize("kind", [pytest.param("CPU", marks=[pytest.mark.slow, pytest.mark.soak]), "GPU"])
+@pytest.mark.parametrize("arguments", [(), ("xla",)])
+def test_the_scripts_and_fit_have_the_numbers_of_the_cpu(kind, arguments, request, tmp_path):
+    """The weights and moments of the trainings, evaluations, vectors, scores and probabilities."""
+    need(kind)
+    wanted = request.getfixturevalue("runs_on_the_cpu")
+    found = whole_runs(tmp_path / "runs", kind, *arguments)
+    assert found.keys() == wanted.keys()
+    wrong = {name: np.linalg.norm(found[name] - wanted[name]) / np.linalg.norm(wanted[name]) for name in wanted}
+    assert {name: by for name, by in wrong.items() if not by < 1e-3} == {}
+
+
 @pytest.mark.parametrize("kind", [pytest.param("CPU", marks=[pytest.mark.slow, pytest.mark.soak]), "GPU"])
 def test_deterministic_trainings_write_the_same_bytes(kind, tmp_path):
     need(kind)
-    hidden = {"CUDA_VISIBLE_DEVICES": "-1"} if kind == "CPU" else {}
-    env = environment(ROOT, ROOT / "tests", TF_CPP_MIN_LOG_LEVEL="2", **hidden)
+    env = environment(ROOT, ROOT / "tests", TF_CPP_MIN_LOG_LEVEL="2", **(HIDDEN if kind == "CPU" else {}))
     call = [sys.executable, "-c", TWICE, str(tmp_path)]
     done = subprocess.run(call, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -164,17 +193,20 @@ def test_deterministic_trainings_write_the_same_bytes(kind, tmp_path):
     assert first == second and len(first) >= 4
 
 
+@pytest.mark.parametrize("has_texts", [False, True])
 @pytest.mark.parametrize("kind", SLOW_ON_CPU)
-def test_an_export_answers_ids_and_texts_as_on_the_cpu(kind, tmp_path):
+def test_an_export_answers_ids_and_texts_as_on_the_cpu(kind, has_texts, tmp_path):
     need(kind)
-    text_operations.need()
-    made = export_cases.export(tmp_path, "features")
+    if has_texts:
+        text_operations.need()
+    made = export_cases.export(tmp_path, "features", text_signatures=has_texts)
     texts, found = ["the film was good", "ann lives in paris now"], []
     for device in ("CPU", kind):
         with tf.device(f"/{device}:0"):
             loaded = dataclasses.replace(made)  # which has loaded nothing yet
             ids = loaded.ask("serving_default", **export_cases.rows())["pooled_output"]
-            found.append([ids, *(answer["pooled_output"] for answer in exports.load(made.folder)(texts))])
+            answers = exports.load(made.folder)(texts) if has_texts else ()
+            found.append([ids, *(answer["pooled_output"] for answer in answers)])
     for there, on_cpu in zip(found[1], found[0], strict=True):
         np.testing.assert_allclose(there, on_cpu, atol=1e-4)
 

@@ -92,13 +92,12 @@ def test_batches_of_a_program_have_few_sizes_and_begin_with_their_rows():
 @pytest.mark.compiled
 @pytest.mark.parametrize(("kind", "replicas"), [pytest.param("pretraining", 2, marks=pytest.mark.slow), ("span", 1)])
 def test_compiled_batches_have_the_answers_of_plain_ones(kind, replicas, two):
-    """Also a last, smaller batch."""
-    strategy = ONE if replicas == 1 else two
-    model = build_model(strategy, lambda: MAKERS[kind](tiny_config()), 1)
-    randomize(model)
+    """On one device, without XLA; also a last, smaller batch."""
     rows = {name: np.concatenate([values, values[:1]]) for name, values in batch_for(kind).items()}
     data, found = tf.data.Dataset.from_tensor_slices(rows).batch(2), []
-    for compiled_size in (None, 2):
+    for strategy, compiled_size in ((ONE, None), (ONE if replicas == 1 else two, 2)):
+        model = build_model(strategy, lambda: MAKERS[kind](tiny_config()), 1)
+        randomize(model)
         runner, answers = forward.Runner(model, strategy), []
         nodes = executed(lambda: answers.extend(runner.run(data, compiled_size=compiled_size)))  # noqa: B023
         assert any(node.attr["_XlaMustCompile"].b for node in nodes) == bool(compiled_size)
