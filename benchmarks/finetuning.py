@@ -165,6 +165,7 @@ def few_rows(runs: Runs, count: int) -> dict[str, Any]:
 
 LAYERS: dict[str, dict[str, Any]] = {
     "one rate": {},
+    "one rate 5e-5": {"learning_rate": 5e-5},  # a decay also lowers the rates
     "layer_decay 0.9": {"layer_decay": 0.9},
     "layer_decay 0.8": {"layer_decay": 0.8},
     "frozen": {"freeze": "embeddings,0-2"},  # half of the six blocks
@@ -176,7 +177,7 @@ def layers(runs: Runs, rows: int = 1500) -> Iterator[str]:
     how = few_rows(runs, rows)
     for name, given in LAYERS.items():
         key = f"layers-{name.replace(' ', '-')}"
-        found = [runs.classify(f"{key}-{seed}", **how, **given, random_seed=seed) for seed in SEEDS]
+        found = [runs.classify(f"{key}-{seed}", **{**how, **given}, random_seed=seed) for seed in SEEDS]
         accuracy = spread(result["measures"]["accuracy"] for result in found)
         speed = statistics.median(result["examples/s"] for result in found)
         yield f"SST-2, {rows} rows, {name}: accuracy {accuracy}, {speed:.0f} examples/s"

@@ -148,10 +148,12 @@ def main(given: BenchmarkOptions) -> None:
         one = functools.partial(measure, given, side, start, texts, held_out)
         seeds = map(int, given.seeds.split(","))
         found[side] = [results.get(f"{side}-{seed}", functools.partial(one, seed)) for seed in seeds]
-    for name, measured in found.items():
-        for key in measured[0]:
-            if key != "name":
-                print(f"{name}: {key} {processes.spread(result[key] for result in measured)}", flush=True)
+    names = [*[name for name in found["before"][0] if name != "name"], "seconds"]
+    rows = [
+        [side, *(processes.spread(result[name] for result in measured if name in result) for name in names)]
+        for side, measured in found.items()
+    ]
+    print(processes.render(["", *names], rows))
 
 
 if __name__ == "__main__":

@@ -217,9 +217,10 @@ def _last_line(text: str, status: int) -> str:
 
 
 def spread(values: Iterable[float]) -> str:
-    """The mean, the minimum and the maximum, as text."""
+    """The mean of values, and their range if there are several."""
     values = [*values]
-    return f"{statistics.mean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+    text = f"{statistics.mean(values):.3f}" if values else ""
+    return f"{text} ({min(values):.3f} to {max(values):.3f})" if len(values) > 1 else text
 
 
 def render(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
