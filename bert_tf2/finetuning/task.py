@@ -298,7 +298,7 @@ class PartRecords:
         # XLA would compile for each width, and for each number of rows of the batches of like length.
         multiple = forward.width_step(options.max_seq_length) if compiles else 1
         are_divided = not options.pads_batches and not compiles
-        packs = options.pack_rows and compiles
+        packs = options.pack_rows and compiles and task.strategy.num_replicas_in_sync == 1
         how = {"width_multiple": multiple, "pad_to_max_length": options.pads_batches or packs}
         data = self.read(part, batch_size, like_lengths=are_divided, **how)
         size = batch_size if compiles else None

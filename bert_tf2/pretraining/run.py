@@ -129,7 +129,7 @@ class PretrainingTask(driver.Task):
         is_repeated = options.do_train and options.eval_steps
         num_batches = count * (options.num_train_steps // options.eval_steps + 1 if is_repeated else 1)
         is_fixed = self.model.encoder.computes_padding
-        packs = options.pack_rows and is_fixed
+        packs = options.pack_rows and is_fixed and self.strategy.num_replicas_in_sync == 1
         widths = forward.WIDTHS if packs else 1
         compiles = compiles_step(self.strategy, options.xla, num_batches, is_fixed, widths)
         size = options.eval_batch_size if compiles else None

@@ -92,12 +92,12 @@ class Runner:
           explain: finds the invalid record if the data cannot be read.
           compiled_size: the rows of a batch if XLA compiles the model, None otherwise. Batches with fewer rows are
             filled up, because XLA would compile the model again for another shape.
-          packs: whether examples share rows, see record_order.packed; then all batches need the same width. Several
-            devices divide a batch by its examples, so their examples do not share rows.
+          packs: whether examples share rows, see record_order.packed; needs batches of the same width, and one device,
+            because several devices divide a batch by its examples.
         """
         if compiled_size:
             dataset = dataset.map(functools.partial(_filled, size=compiled_size))
-        if packs and (self._is_chief or self._strategy.num_replicas_in_sync == 1):
+        if packs:
             dataset = with_packed_rows(dataset)
         iterator = iter(dataset if self._is_chief else self._strategy.experimental_distribute_dataset(dataset))
         while True:
