@@ -1,5 +1,7 @@
 """Layers that are not trained, or learn more slowly than the layers above."""
 
+import dataclasses
+
 import pytest
 import tensorflow as tf
 from executed_graphs import executed
@@ -11,6 +13,7 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.training import layerwise
 from bert_tf2.training.loop import Trainer
 from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.saver import TrainingState
 from bert_tf2.weights import checkpoint
 
 BIAS, POSITIONS = "cls/predictions/output_bias", "bert/embeddings/position_embeddings"
@@ -83,3 +86,7 @@ def test_frozen_layers_and_shares_continue_exactly_and_a_thawed_layer_begins(tmp
     assert any("freeze: embeddings,0 before, embeddings now" in line for line in log_lines)
     thawed = [name for name, value in saved(tmp_path / "parts").items() if (value != whole.get(name, 0)).any()]
     assert {layerwise.layer_of(name) for name in thawed} == {0, 1, None}
+    latest = str(tmp_path / "whole" / "model.ckpt-4")  # whose block 0 has no moving averages
+    state = TrainingState.read(latest)
+    dataclasses.replace(state, settings={**state.settings, "freeze": "embeddings"}).write(latest)
+    refuses("layer_0 adam_m", make_trainer(tmp_path / "whole", **how).start)

@@ -41,6 +41,15 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
           --bert_config_file=$BERT_BASE_DIR/bert_config.json --vocab_file=$BERT_BASE_DIR/vocab.txt
     """
 
+    only_with = (
+        *((name, "format=onnx") for name in ("quantize", "onnx_names")),
+        ("pooling", "stride"),
+        ("top_k", "task=masked_lm"),
+        ("doc_stride", "task=squad,ner"),
+        *((name, "task=squad") for name in ("max_query_length", "max_answer_length", "n_best_size")),
+        ("null_score_diff_threshold", "task=squad"),
+    )
+
     task: str = of_to_do("Task of the exported model.", choices=TASKS)
     init_checkpoint: str = of_model("Trained weights: a checkpoint or its folder.", reads="weights")
     export_dir: str = of_export("Folder for the versions 1, 2, ...; the export becomes the next version.", writes=())
@@ -132,9 +141,5 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         super().check()
         if self.stride and (self.task, self.format) != ("classifier", "saved_model"):
             raise WrongSetting(f"--stride={self.stride}: needs --task=classifier, without --format=onnx")
-        if self.quantize != "none" and self.format != "onnx":
-            raise WrongSetting(f"--quantize={self.quantize}: needs --format=onnx")
-        if self.onnx_names != "reference" and self.format != "onnx":
-            raise WrongSetting(f"--onnx_names={self.onnx_names}: needs --format=onnx")
         if self.precision != "float32" and self.format == "onnx":
             raise WrongSetting(f"--precision={self.precision}: --format=onnx has only float32 and --quantize=int8")

@@ -20,7 +20,6 @@ from bert_tf2.support.settings import (
     needed,
     options,
     setting,
-    settings_of,
 )
 from bert_tf2.training.options import (
     EvaluationOptions,
@@ -104,6 +103,7 @@ class TeacherOptions(Options):
     """A trained model from whose answers the model learns."""
 
     needs = (("teacher", "do_train"),)
+    only_with = (("temperature", "teacher"), ("alpha", "teacher"))
 
     teacher: str | None = of_training(
         "Folder of a model with the same labels, fine-tuned; training also learns its answers.", None,
@@ -111,17 +111,11 @@ class TeacherOptions(Options):
     )  # fmt: skip
     temperature: float = of_training(
         "Divides the logits of model and teacher: the higher, the more the unlikely labels count.", 2.0,
-        low=0.1, decides=_OTHER_TEACHER,
+        low=0.1, high=1000.0, decides=_OTHER_TEACHER,
     )  # fmt: skip
     alpha: float = of_training(
         "The teacher's share of the loss; the labels have the rest.", 0.5, low=0.0, high=1.0, decides=_OTHER_TEACHER
     )
-
-    def check(self) -> None:
-        super().check()
-        for name in () if self.teacher else ("temperature", "alpha"):
-            if getattr(self, name) != settings_of(TeacherOptions)[name][2]:
-                raise WrongSetting(f"--{name} needs --teacher, because it has no effect alone")
 
 
 @options
@@ -137,6 +131,12 @@ class ClassifierOptions(TeacherOptions, EvaluationOptions, FineTuneOptions):
     any_of = ("do_train", "do_eval", "do_predict", "do_export")
     needs = (("class_weights", "do_train"),)
     not_both = (("multi_label", "regression"),)
+    only_with = (
+        ("pooling", "doc_stride"),
+        *((name, "task_name=tsv") for name in ("multi_label", "regression", "header")),
+        *((f"{name}_column", "task_name=tsv") for name in ("text_a", "text_b", "label", "id")),
+        ("label_separator", "multi_label"),
+    )
 
     data_dir: str = of_data("Folder of the tables: train.tsv, dev.tsv, test.tsv, or the task's names.")
     task_name: str = of_data("cola, mnli, mrpc, xnli, sst-2, qqp, qnli, rte, wnli, sts-b, or tsv for your own tables.")
@@ -176,10 +176,8 @@ class ClassifierOptions(TeacherOptions, EvaluationOptions, FineTuneOptions):
             raise WrongSetting(f"--label_column={self.label_column}: is --{flag} as well")
         if self.class_weights and task.regression:
             raise WrongSetting(f"--class_weights: {self.task_name} has no classes")
-        if self.multi_label and not (own_tables and self.label_separator):
-            raise WrongSetting("--multi_label needs --task_name=tsv, and a --label_separator")
-        if self.regression and not own_tables:
-            raise WrongSetting("--regression needs --task_name=tsv")
+        if self.multi_label and not self.label_separator:
+            raise WrongSetting("--multi_label needs a --label_separator")
         fixed = {"pack_rows": True, "pad_to_max_length": True, "use_tpu": True, "xla": "true"}
         if self.doc_stride and (wrong := [name for name, value in fixed.items() if getattr(self, name) == value]):
             raise WrongSetting(f"--doc_stride: texts have different numbers of windows, so leave out --{wrong[0]}")

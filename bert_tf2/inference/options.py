@@ -97,6 +97,7 @@ class MaskedLMOptions(VocabularyOptions, ProgramOptions, ModelOptions):
     """
 
     not_both = (("input_file", "sentence"),)
+    only_with = (("top_k", "score=false"),)
 
     init_checkpoint: str = setting("The weights of a pretrained BERT, of any kind.", group=MODEL, reads="weights")
     input_file: str | None = setting(

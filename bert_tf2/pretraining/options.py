@@ -36,6 +36,8 @@ _LONGEST = 1_000_000  # limits the memory, because every example is padded to th
 class CorpusOptions(Options):
     """How text is read; the defaults are the reference's behavior."""
 
+    only_with = (("language", "input_format=text,jsonl"), ("text_field", "input_format=jsonl"))
+
     input_format: str = setting(
         "lines: a sentence a line; text: a paragraph a line; in both, a blank line between documents. jsonl: a document"
         " a line, a JSON object. text and jsonl need the extra `sentences`.",
@@ -57,6 +59,7 @@ class PretrainingDataOptions(CorpusOptions):
     """How text is read and made into examples; the defaults are the reference's behavior."""
 
     not_both = (("dynamic_masking", "do_whole_word_mask"),)
+    only_with = (("word_boundaries", "do_whole_word_mask"), ("whole_word_draw", "do_whole_word_mask"))
 
     max_seq_length: int = setting(
         "Tokens per example, including padding.", 128, group=EXAMPLES, low=NUM_DELIMITERS + 2, high=_LONGEST
@@ -95,13 +98,6 @@ class PretrainingDataOptions(CorpusOptions):
     def num_delimiters(self) -> int:
         """The number of [CLS] and [SEP] in an example."""
         return NUM_DELIMITERS if self.objective == "mlm_nsp" else 2
-
-    def check(self) -> None:
-        super().check()
-        if self.word_boundaries == "spaces" and not self.do_whole_word_mask:
-            raise WrongSetting(f"--word_boundaries={self.word_boundaries} needs --do_whole_word_mask")
-        if self.whole_word_draw == "word" and not self.do_whole_word_mask:
-            raise WrongSetting(f"--whole_word_draw={self.whole_word_draw} needs --do_whole_word_mask")
 
 
 @options

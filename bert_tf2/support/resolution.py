@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from bert_tf2.support import hub
-from bert_tf2.support.settings import Options, WrongSetting, needed, settings_of
+from bert_tf2.support.settings import Options, WrongSetting, needed, settings_of, without_effect
 
 
 def resolve(given: Options) -> Any:
@@ -19,7 +19,9 @@ def resolve(given: Options) -> Any:
     cls, known = type(given), settings_of(type(given))
     weights = {name: getattr(given, name) for name, (stated, _, _) in known.items() if stated.reads == "weights"}
     given = dataclasses.replace(given, **{name: hub.fetched(path) for name, path in weights.items() if path})
-    given = dataclasses.replace(given, **given.from_files())
+    stated, given = given, dataclasses.replace(given, **given.from_files())
+    if problem := next(without_effect(stated, given), None):
+        raise WrongSetting(problem)
     beside = {name: stated.beside_weights for name, (stated, _, _) in known.items() if stated.beside_weights}
     if missing := [name for name in beside if getattr(given, name) is None]:
         sought = " and no ".join(beside[name] for name in missing)

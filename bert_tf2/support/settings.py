@@ -92,6 +92,8 @@ class Options:
     any_of: ClassVar[Sequence[str]] = ()  # switches, at least one of which must be on
     needs: ClassVar[Sequence[tuple[str, str]]] = ()  # (setting, the setting that it requires)
     not_both: ClassVar[Sequence[tuple[str, str]]] = ()  # pairs of settings that exclude each other
+    # (setting, the setting without which it has no effect); the second may be "name=value", also of several values
+    only_with: ClassVar[Sequence[tuple[str, str]]] = ()
     words: ClassVar[str | None] = None  # the setting, a sequence of texts, that also gets the words that are not flags
 
     def __post_init__(self) -> None:
@@ -163,6 +165,25 @@ def needed(cls: type[Options]) -> Iterator[tuple[str, str]]:
     return _of_all_bases(cls, "needs")
 
 
+def without_effect(given: Options, others: Options | None = None) -> Iterator[str]:
+    """Yields a phrase for each given setting of `only_with` whose partner is not given.
+
+    Files beside the weights may have the partner of a setting that `task.json` keeps. Such settings are only compared
+    with `others`, the settings after `resolve` has read the files.
+    """
+    known = settings_of(type(given))
+    for name, partner in _of_all_bases(type(given), "only_with"):
+        stated, _, default = known[name]
+        value, (other, _, wanted) = getattr(given, name), partner.partition("=")
+        if stated.kept != (others is not None) or value in (None, default, stated.flag_default):
+            continue
+        found = getattr(others or given, other)
+        if str(found).lower() not in wanted.lower().split(",") if wanted else not found:
+            needs = partner.replace(",", " or ")
+            shown = f"--{name}" if value is True else f"--{name}={value}"
+            yield f"{shown} needs --{needs}, because --{name} has no effect otherwise"
+
+
 def shared(source: Options, target: type[Options]) -> dict[str, Any]:
     """The settings that an object shares with another class, to create an object of the other class."""
     return {
@@ -201,6 +222,7 @@ def _problems(given: Options) -> Iterator[str]:
     for one, other in _of_all_bases(cls, "not_both"):
         if getattr(given, one) and getattr(given, other):
             yield f"--{one} and --{other} exclude each other: give one of them"
+    yield from without_effect(given)
 
 
 def _value_problem(stated: Setting, value: Any, name: str) -> str | None:

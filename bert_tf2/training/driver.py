@@ -207,7 +207,8 @@ def _train(task: Task, team: Team) -> int:
     done = trainer.is_done(options.eval_steps, best.last_step if best else 0) or (best and best.ends_training())
     data = None if done else task.training_data(trainer, team)  # may fail, so output_dir is written only afterwards
     if team.is_chief:
-        beside = model_folder.ModelFiles.of(task.config, task.tokenizer, task.label_map, task.content())
+        content = task.content() if data is not None else _content_of_finished(task)
+        beside = model_folder.ModelFiles.of(task.config, task.tokenizer, task.label_map, content)
         for folder in [options.output_dir, *([best.folder] if best else [])]:
             beside.write(folder)
     if data is not None:
@@ -224,6 +225,17 @@ def _train(task: Task, team: Team) -> int:
     if task.uses_best_weights and best and best.found and team.is_chief:
         return start_from(model, best.folder, None)
     return trainer.global_step
+
+
+def _content_of_finished(task: Task) -> dict[str, Any]:
+    """The content of task.json after a call that trains nothing: as the training wrote it, with a warning."""
+    now = task.content()
+    found = task_file.read(task.options.output_dir) or now
+    then, asked = (content.get(task_file.SETTINGS, {}) for content in (found, now))
+    if other := [f"{name} {then[name]}" for name in then if then[name] != asked.get(name, then[name])]:
+        path = os.path.join(task.options.output_dir, task_file.NAME)
+        logging.warning("%s: keeps %s, because this call trains nothing", path, ", ".join(other))
+    return found
 
 
 def _export(task: Task, export: Export) -> str:

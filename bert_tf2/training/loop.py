@@ -27,6 +27,7 @@ from absl import logging
 from bert_tf2.data.record_order import Share
 from bert_tf2.support import outputs, process
 from bert_tf2.support.errors import UserError
+from bert_tf2.training import layerwise
 from bert_tf2.training.devices import check_batch
 from bert_tf2.training.forward import explained
 from bert_tf2.training.monitor import TrainingMonitor
@@ -88,10 +89,10 @@ class Trainer:
         if latest:
             source = opened if opened is not None and opened.path == latest else latest
             self._before = TrainingState.read(latest)
-            frozen = self._before.settings.get("freeze") if self._before else None
+            frozen = layerwise.layers_in(self._before.settings.get("freeze") if self._before else None)
             # A layer that is trained from here on has no moving averages yet.
-            missing = self.step.state if frozen and frozen != self._options.freeze else LOSS_SCALE_NAMES
-            self.global_step = checkpoint.restore(source, self._state, self.model.config, missing)
+            missing = [name for name in self.step.state if layerwise.layer_of(name) in frozen]
+            self.global_step = checkpoint.restore(source, self._state, self.model.config, [*missing, *LOSS_SCALE_NAMES])
             self.examples = self._before.examples if self._before else self.global_step * self._options.train_batch_size
             if init_checkpoint:
                 logging.info("--init_checkpoint=%s is not used, because there is %s", init_checkpoint, latest)

@@ -238,6 +238,7 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
         ("patience", "eval_steps"),  # each subclass has eval_steps
         *(("init_from_layers", name) for name in ("init_checkpoint", "do_train")),
     )
+    only_with = (("export_dir", "do_export"),)
 
     output_dir: str = output_folder()
     init_from_layers: str | None = of_model(

@@ -23,6 +23,10 @@ class ConversionOptions(Options):
     any_of = ("input", "list")
     needs = (("input", "output"), ("input", "to"))
     not_both = (("input", "list"),)
+    only_with = tuple(
+        (name, "input")
+        for name in ("hidden_act", "extend_vocab", "never_split", "extend_positions", "output", "to", "weights_only")
+    )
 
     input: str | None = setting(
         "Weights: a TensorFlow 1 checkpoint, a Hugging Face folder, its name at the hub, a checkpoint or SavedModel of"

@@ -127,6 +127,8 @@ def test_a_tagger_of_fit_has_the_loss_of_the_script(tmp_path):
         ({"init_from_layers": "0-2"}, "--init_from_layers=0-2 0,2,4"),
         ({"alpha": 1.5}, "--alpha=1.5 <= 1"),
         ({"temperature": 0.0}, "--temperature=0.0"),
+        ({"temperature": 1e30}, "--temperature=1e+30 <= 1000"),
+        ({"pooling": "max"}, "--pooling=max needs --doc_stride"),
         ({"teacher": None}, "--temperature needs --teacher"),
         ({"teacher": "other"}, "other teacher labels good no"),
         ({"teacher": "cased"}, "cased vocabulary"),

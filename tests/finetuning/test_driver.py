@@ -26,6 +26,7 @@ from bert_tf2.weights import checkpoint
 from bert_tf2.weights.task_file import LabelMap
 
 TAGS = LabelMap("ner", ("O", "B-LOC", "B-PER"), regression=False)
+NO_COLUMNS = dict.fromkeys(toy_data.TSV_COLUMNS)  # of own tables
 ANSWERS = LabelMap("tsv", ("no", "yes"), regression=False)
 
 
@@ -80,7 +81,13 @@ def test_a_fork_of_the_guide_evaluates_and_predicts(settings, tmp_path, monkeypa
             opened[os.path.basename(arguments[0])] += 1
 
     sys.addaudithook(count)  # for good
-    settings |= {"task_name": "Reviews", "init_checkpoint": start, "eval_batch_size": 20, "predict_batch_size": 3}
+    settings |= {
+        **NO_COLUMNS,
+        "task_name": "Reviews",
+        "init_checkpoint": start,
+        "eval_batch_size": 20,
+        "predict_batch_size": 3,
+    }
     to_do = {"do_eval": True, "do_predict": True}
     monkeypatch.setattr(bert_tf2.commands, "run", lambda name: results.append(call(name, **settings, **to_do)))
     monkeypatch.setattr(sys, "argv", [str(script)])
@@ -198,7 +205,7 @@ def test_the_weights_of_another_task_are_refused(settings, tmp_path):
         ("init_checkpoint", "sts-b", "--init_checkpoint mrpc 0, 1"),
     ):
         for switch in ["do_eval", "do_predict", *["do_train"] * (flag == "output_dir")]:
-            refuses(words, classify, settings, **{flag: folder, "task_name": task, switch: True})
+            refuses(words, classify, settings, **NO_COLUMNS, **{flag: folder, "task_name": task, switch: True})
     assert {path.name for path in (tmp_path / "mrpc").iterdir()} == before
 
 

@@ -28,6 +28,7 @@ class Task(Part):
     any_of = ("train", "predict")
     needs = (("train", "path"),)
     not_both = (("path", "word"),)
+    only_with = (("size", "kind=b,c"), ("texts", "predict"))
 
     output: str = setting("A folder.", group=DATA)
     train: bool = setting("Train.", False, group=DATA)
@@ -55,11 +56,13 @@ GOOD = {"output": "out", "train": True, "path": "text.txt"}
         ({"path": None}, "--train needs --path"),
         ({"patience": 3}, "--patience needs --eval_steps"),
         ({"word": "x"}, "--path and --word"),
+        ({"size": 3}, "--size=3 needs --kind=b or c"),
+        ({"texts": "a"}, "--texts=.* needs --predict"),
         ({"rate": 1.5}, "--rate=1.5: must be >= 0 and <= 1"),
         ({"rate": float("nan")}, "--rate=nan"),
         ({"eval_steps": -1}, "--eval_steps=-1: must be >= 0"),
         ({"kind": "c"}, "--kind=c: must be one of a, b"),
-        ({"size": 2**31}, "--size=2147483648: .* 2147483647"),
+        ({"size": 2**31, "kind": "b"}, "--size=2147483648: .* 2147483647"),
         ({"train": False, "predict": True, "path": None, "word": "bad"}, "--word=bad: another"),
         ({"train": "False"}, "train='False': .*True"),
         ({"train": None}, "train=None: .*True"),
@@ -77,11 +80,13 @@ def test_refused_values(given, words):
 
 
 def test_allowed_values_and_the_settings_of_a_class(monkeypatch):
-    made = Task(**GOOD, patience=2, eval_steps=1, texts="abc")
+    made = Task(**GOOD, patience=2, eval_steps=1, predict=True, texts="abc")
     assert (made.rate, made.kind, made.size, made.texts) == (0.1, "a", None, ["abc"])
-    for edge in ({"rate": 0}, {"rate": 1.0}, {"eval_steps": 0}, {"size": 2**31 - 1}):
+    for edge in ({"rate": 0}, {"rate": 1.0}, {"eval_steps": 0}, {"size": 2**31 - 1, "kind": "b"}):
         assert Task(**GOOD, **edge)
-    made = Task(output=pathlib.Path("out"), train=np.bool_(True), path="a", size=np.int64(8), rate=np.float32(0.5))
+    made = Task(
+        output=pathlib.Path("out"), train=np.bool_(True), path="a", kind="b", size=np.int64(8), rate=np.float32(0.5)
+    )
     assert (made.output, made.size, made.rate) == ("out", 8, 0.5) and type(made.size) is int
     assert settings.shared(made, Part) == {"rate": 0.5, "eval_steps": 0, "patience": 0}
     monkeypatch.setenv("HOME", "/home/ann")

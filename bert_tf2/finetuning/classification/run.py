@@ -87,7 +87,8 @@ class ClassifierTask(Task):
         return record_order.padded_texts if self.windows else None
 
     def export_settings(self) -> dict[str, Any]:
-        return {**super().export_settings(), "stride": self.options.doc_stride, "pooling": self.options.pooling}
+        pooling = self.options.pooling if self.windows else None
+        return {**super().export_settings(), "stride": self.options.doc_stride, "pooling": pooling}
 
     def kind(self, part: str) -> records.RecordKind:
         kind = classification.record_kind(self.label_map.labels, self.label_map.multi_label)
