@@ -26,7 +26,7 @@ from bert_tf2.inference import scoring
 from bert_tf2.inference.blanks import MASK, check_blanks, check_fits, fill, split_segments, tokenize
 from bert_tf2.inference.options import MaskedLMOptions
 from bert_tf2.support import files, rows
-from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.support.errors import UserError, and_more, naming_arguments
 from bert_tf2.support.settings import check_type
 from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy, few_sizes, fuses_attention
@@ -158,6 +158,7 @@ def _nonblank(lines: Iterable[str], name: str) -> Iterator[tuple[str, str]]:
         raise UserError(f"{name}: holds no sentence; give at least one, with {MASK} where a word is to be found")
 
 
+@naming_arguments()
 def fill_mask(
     model: heads.MaskedLMModel,
     tokenizer: tokenization.FullTokenizer,

@@ -48,6 +48,23 @@ def and_more(items: Sequence[object], most: int = 20, separator: str = ", ") -> 
     return f"{shown}{separator.rstrip(' ,')} and {len(items) - most} more" if len(items) > most else shown
 
 
+_FLAG = re.compile(r"(?<![\w-])--(?=[a-z])")
+
+
+@contextlib.contextmanager
+def naming_arguments() -> Iterator[None]:
+    """A context, or decorator, for a call from Python: its UserErrors name `alpha`, as it was given, not `--alpha`.
+
+    The flags of a script that a message names, such as convert_checkpoint.py, keep their dashes.
+    """
+    try:
+        yield
+    except UserError as error:
+        before, script, after = str(error).partition(".py ")
+        error.args = (_FLAG.sub("", before) + script + after,)
+        raise
+
+
 # Errors of the operating system
 
 ADVICE = {

@@ -246,8 +246,8 @@ def _check_case(vocab: Mapping[str, int], vocab_file: str, do_lower_case: bool |
         )  # fmt: skip
     elif do_lower_case is False and all(entry == entry.lower() or _SPECIAL.fullmatch(entry) for entry in vocab):
         logging.warning(
-            "%s: no entry has a capital letter, so with --do_lower_case=False every word that has one becomes [UNK]."
-            " If the model is uncased, leave the flag out",
+            "%s: no entry has a capital letter, so with do_lower_case=False every word that has one becomes [UNK]."
+            " If the model is uncased, leave do_lower_case out",
             vocab_file,
         )
 
@@ -317,7 +317,7 @@ def load_tokenizer(
                 " --do_lower_case=False (or --do_lower_case=True, to lower-case text all the same)"
             )
         said = str(stated.do_lower_case).lower()
-        logging.warning("%s: says do_lower_case %s; --do_lower_case=%s counts", stated.path, said, lower)
+        logging.warning("%s: says do_lower_case %s; do_lower_case=%s counts", stated.path, said, lower)
     if stated.remark:
         logging.warning("%s", stated.remark)
     check_never_split(stated.rules.get("never_split", ()), vocab_file)
