@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf2.data import records
+from bert_tf2.pretraining.corpus import CONTINUES, kind_of
 from bert_tf2.pretraining.examples import KEPT, MASKED, num_to_predict
 from bert_tf2.pretraining.options import PretrainingDataOptions, PretrainingOptions
 
@@ -47,6 +48,10 @@ class Masker:
         wanted = [num_to_predict(count, options) for count in range(self._length + 1)]
         self._wanted = np.array(wanted, np.int32)
         self._seeds = tuple(seeds)
+        self._continues = None  # whether an id continues a word, bool [V]; None if each token is a word
+        if getattr(options, "do_whole_word_mask", False):
+            self._continues = np.zeros(max(vocabulary.values()) + 1, bool)
+            self._continues[[number for token, number in vocabulary.items() if kind_of(token) == CONTINUES]] = True
 
     def __call__(self, batch: Mapping, origin: Mapping) -> dict:
         """Draws the masks of a batch. Lengths that do not match stop the iteration with a TensorFlow error.
@@ -67,10 +72,19 @@ class Masker:
             first = tf.identity(batch["segment_lengths"].to_tensor()[:, 0])
         keys = self._keys(origin)
         maskable = tokens - 1 - segments  # without [CLS] and the [SEP] of each segment
-        places, used = self._choose(keys, maskable, tf.gather(self._wanted, tokens))
-        # [CLS] is before the maskable tokens; the first [SEP] is before the maskable tokens of the second segment.
-        positions = tf.where(used, places + 1 + tf.cast(places + 2 >= first[:, None], tf.int32), 0)
         whole = batch["input_ids"].to_tensor(shape=[None, self._length])
+
+        def position(number: tf.Tensor) -> tf.Tensor:
+            # [CLS] is before the maskable tokens; the first [SEP] is before the maskable tokens of the second segment.
+            return number + 1 + tf.cast(number + 2 >= first[:, None], tf.int32)
+
+        wanted = tf.gather(self._wanted, tokens)
+        if self._continues is None:
+            places, used = self._choose(keys, maskable, wanted)
+        else:
+            ids = tf.gather(whole, tf.minimum(position(tf.range(self._length)), self._length - 1), batch_dims=1)
+            places, used = self._choose_words(keys, ~tf.gather(self._continues, ids), maskable, wanted)
+        positions = tf.where(used, position(places), 0)
         labels = tf.where(used, tf.gather(whole, positions, batch_dims=1), 0)
         column = tf.range(self._length)
         is_token = column < tokens[:, None]
@@ -95,9 +109,33 @@ class Masker:
         drawn = tf.cast(_shift(_draw(keys, _ORDER, column[None]), 1), tf.int64)
         order = tf.math.top_k(tf.where(column < maskable[:, None], drawn, -1), most).indices
         used = tf.range(most) < tf.minimum(wanted, maskable)[:, None]
-        places = tf.sort(tf.where(used, order, self._length), axis=1)  # unused places come last
-        more = [[0, 0], [0, self._most - most]]
-        return tf.pad(places, more), tf.pad(used, more)
+        return self._sorted(tf.where(used, order, self._length))
+
+    def _choose_words(self, keys, begins, maskable, wanted) -> tuple:
+        """Draws whole words, see `_choose`; `begins`: whether a token begins a word, bool [B, max_seq_length]."""
+        column = tf.range(self._length)
+        word = tf.cumsum(tf.cast(begins | (column == 0), tf.int32), axis=1) - 1  # of each token
+        is_there = column < maskable[:, None]
+        sizes = {"minlength": self._length, "maxlength": self._length}
+        sizes = tf.math.bincount(tf.where(is_there, word, self._length), axis=-1, **sizes)  # of each word
+        drawn = tf.cast(_shift(_draw(keys, _ORDER, column[None]), 1), tf.int64)
+        order = tf.argsort(drawn, axis=1, direction="DESCENDING")
+
+        def take(before: tuple, size: tf.Tensor) -> tuple:
+            fits = size <= before[0]
+            return before[0] - tf.where(fits, size, 0), fits
+
+        in_order = tf.transpose(tf.gather(sizes, order, batch_dims=1))
+        _, fits = tf.scan(take, in_order, (wanted, wanted < 0))
+        taken = tf.gather(tf.transpose(fits), tf.argsort(order, axis=1), batch_dims=1)  # of each word
+        chosen = is_there & tf.gather(taken, word, batch_dims=1)
+        return self._sorted(tf.where(chosen, column, self._length))
+
+    def _sorted(self, places) -> tuple:
+        """The result of `_choose`, of places in any order, of which those that are not used are max_seq_length."""
+        places = tf.pad(tf.sort(places, axis=1), [[0, 0], [0, self._most]], constant_values=self._length)
+        places = places[:, : self._most]
+        return places, places < self._length
 
     def _replace(self, ids, positions, labels, used, keys):
         """Replaces the chosen tokens: 80 % by [MASK], 10 % by any entry of the vocabulary; 10 % stay."""

@@ -43,7 +43,7 @@ def drawn(key, purpose, place):
     return mix((key + (place + 1 + (purpose << 32)) * 0x9E3779B97F4A7C15) & WORD)
 
 
-def by_hand(row, seeds, epoch, file, number, probability) -> dict[str, list]:
+def by_hand(row, seeds, epoch, file, number, probability, whole_words) -> dict[str, list]:
     """The features of a row after masking."""
     key, ids, length = 0, [*row["input_ids"]], len(row["input_ids"])
     for part in (*seeds, epoch, file, number):
@@ -51,8 +51,13 @@ def by_hand(row, seeds, epoch, file, number, probability) -> dict[str, list]:
     ends = np.cumsum(row["segment_lengths"]) - 1
     maskable = [place for place in range(1, length) if place not in ends]
     wanted = min(PREDICTIONS, max(1, round(length * probability)))
-    order = sorted(range(len(maskable)), key=lambda number: drawn(key, 0, number), reverse=True)
-    places = sorted(maskable[number] for number in order[:wanted])
+    words, places = [], []
+    for place in maskable:
+        continues = words and whole_words and VOCABULARY[ids[place]].startswith("##")
+        words[-1].append(place) if continues else words.append([place])
+    for word in sorted(range(len(words)), key=lambda number: drawn(key, 0, number), reverse=True):
+        places += words[word] if len(places) + len(words[word]) <= wanted else []
+    places.sort()
     for place in places:
         how = drawn(key, 1, place) / 2**64
         ids[place] = MASK if how < 0.8 else ids[place] if how < 0.9 else drawn(key, 2, place) % len(VOCABULARY)
@@ -69,19 +74,24 @@ def by_hand(row, seeds, epoch, file, number, probability) -> dict[str, list]:
     }
 
 
-@pytest.mark.parametrize(("probability", "order"), [(1.0, {}), (0.15, {"shuffle_seed": 3})], ids=str)
-def test_masks_number_by_number(tmp_path, probability, order):
+@pytest.mark.parametrize(
+    ("probability", "order", "whole_words"),
+    [(1.0, {}, False), (0.15, {"shuffle_seed": 3}, False), (0.15, {}, True)],
+    ids=str,
+)
+def test_masks_number_by_number(tmp_path, probability, order, whole_words):
     """They depend on seeds, epoch, file and record alone; an evaluation, which does not shuffle, repeats them."""
     paths = [make(tmp_path, name, 12, seed) for seed, name in enumerate("ba")]
     rows = [(file, number, row) for file, path in enumerate(sorted(paths)) for number, row in enumerate(rows_of(path))]
     count, seeds = len(rows), (12345, 70)
     order = {"repeat": True, "drop_remainder": True, **order}
-    found = masked(paths, seeds=seeds, take=2 * count, masked_lm_prob=probability, order=order)
+    how = {"masked_lm_prob": probability, "do_whole_word_mask": whole_words}
+    found = masked(paths, seeds=seeds, take=2 * count, order=order, **how)
     for epoch in range(2):
         of_epoch = zip(*(values[epoch * count :][:count].tolist() for values in found.values()), strict=True)
         of_epoch = Counter(repr(dict(zip(found, values, strict=True))) for values in of_epoch)
         key = epoch if "shuffle_seed" in order else 0
-        expected = [by_hand(row, seeds, key, file, number, probability) for file, number, row in rows]
+        expected = [by_hand(row, seeds, key, file, number, probability, whole_words) for file, number, row in rows]
         assert of_epoch == Counter(repr({name: row[name] for name in found}) for row in expected)
     features = records.PRETRAINING.features
     kinds = {name: "int32" if feature.dtype == "int64" else "float32" for name, feature in features.items()}
