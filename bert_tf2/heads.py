@@ -29,7 +29,7 @@ from bert_tf2 import modeling, shapes
 from bert_tf2.config import BertConfig
 from bert_tf2.data import records
 from bert_tf2.layers import DropoutSeeds, OutputLayer, dropout, dropout_from, fold_in
-from bert_tf2.long_texts import Windows, in_parts
+from bert_tf2.long_texts import Windows, few_at_a_time
 from bert_tf2.losses import (
     NO_PREDICTIONS,
     LossTerm,
@@ -312,7 +312,7 @@ class ClassifierModel(_Model):
         if training:  # the gradients need the states of all windows at once
             logits = self._of_rows(divided, training, dropout_seed)
         else:
-            logits = in_parts(lambda part: self._of_rows(part, False, None), divided, [self.num_outputs])
+            logits = few_at_a_time(lambda part: self._of_rows(part, False, None), divided, [self.num_outputs])
         return windows.pool(logits, counts, self.kind)
 
     def probabilities(self, logits: tf.Tensor, windows: Windows | None) -> tf.Tensor:

@@ -108,7 +108,7 @@ class Windows:
         return log_mean(tf.math.log_sigmoid(logits)) - log_mean(tf.math.log_sigmoid(-logits))
 
 
-def in_parts(compute: Callable[[Batch], tf.Tensor], windows: Batch, shape: Sequence[int | tf.Tensor]) -> tf.Tensor:
+def few_at_a_time(compute: Callable[[Batch], tf.Tensor], windows: Batch, shape: Sequence[int | tf.Tensor]) -> tf.Tensor:
     """Computes float32 [N, *shape] of the windows, a few at a time, so that a long text takes little memory."""
 
     def add(begin: tf.Tensor, found: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

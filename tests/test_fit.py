@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import sys
@@ -96,6 +97,31 @@ def test_keras_around_it(encoder, tmp_path):
     how = {"validation_data": (TEXTS, LABELS), "callbacks": [best], "sample_weight": [1.0] * len(TEXTS)}
     model.fit(TEXTS, LABELS, 16, 2, **how, **QUIET)
     assert isinstance(keras.models.load_model(tmp_path / "best.keras").optimizer, keras.optimizers.Adam)
+
+
+@pytest.mark.slow
+def test_a_killed_fit_goes_on(encoder, tmp_path):
+    """With Keras' BackupAndRestore: the weights become those of a training that was not killed."""
+
+    def train(folder, killed_at=None):
+        model = bert_tf2.classifier(encoder, **NAMED, max_seq_length=8)
+        model.model.head_dropout = 0.0
+        model.compile(3e-3)
+
+        def kill(epoch, logs):
+            if epoch == killed_at:
+                raise KeyboardInterrupt
+
+        callbacks = [keras.callbacks.BackupAndRestore(folder), keras.callbacks.LambdaCallback(on_epoch_begin=kill)]
+        with contextlib.nullcontext() if killed_at is None else pytest.raises(KeyboardInterrupt):
+            model.fit(LONG, FEW, 4, 3, callbacks=callbacks, shuffle=False, **QUIET)
+        return model
+
+    train(tmp_path / "killed", killed_at=2)
+    models = [train(tmp_path / name) for name in ("whole", "killed")]
+    assert [int(model.optimizer.iterations) for model in models] == [9, 9] and not (tmp_path / "killed").exists()
+    for one, other in zip(*(model.get_weights() for model in models), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 class SixSteps(keras.callbacks.Callback):

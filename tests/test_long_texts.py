@@ -12,7 +12,7 @@ import tensorflow as tf
 import text_operations
 import toy_data
 from export_cases import CLOSE, CONFIG
-from refused import refuses
+from refused import message_of, refuses
 from small_models import randomize
 from small_trainings import saved
 
@@ -91,8 +91,8 @@ def test_the_loss_of_a_text(pooling):
             np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def test_a_script_learns_and_continues(tmp_path):
-    """Exactly, where it stopped; Keras' `fit` learns from the same windows."""
+def test_a_script_learns_and_continues(tmp_path, log_lines):
+    """Exactly, where it stopped; a finished training keeps its settings; Keras' `fit` learns from the same windows."""
     toy_data.write_tsv_task(tmp_path, examples=32)
     files = {**toy_data.write_model(tmp_path, num_hidden_layers=1), **toy_data.TSV_COLUMNS, "data_dir": str(tmp_path)}
     how = {
@@ -103,10 +103,9 @@ def test_a_script_learns_and_continues(tmp_path):
         "save_checkpoints_steps": 2,
         "task_name": "tsv",
     }
+    how |= {"do_train": True, "num_train_epochs": 1.0, **files}
     for name in ("whole", "parts"):
-        commands.call(
-            "run_classifier", do_train=True, num_train_epochs=1.0, **files, **how, output_dir=str(tmp_path / name)
-        )
+        commands.call("run_classifier", **how, output_dir=str(tmp_path / name))
         if name == "whole":  # as if the second half were lost
             lost = shutil.ignore_patterns("checkpoint", "model.ckpt-4*", "*.tf_record")
             shutil.copytree(tmp_path / "whole", tmp_path / "parts", ignore=lost)
@@ -114,14 +113,23 @@ def test_a_script_learns_and_continues(tmp_path):
     for name, values in (once := saved(tmp_path / "whole")).items():
         np.testing.assert_array_equal(values, saved(tmp_path / "parts")[name])
     assert len(once) > 20
+    task = (tmp_path / "whole" / "task.json").read_bytes()
+    commands.call("run_classifier", **{**how, "doc_stride": 2}, output_dir=str(tmp_path / "whole"))
+    assert (tmp_path / "whole" / "task.json").read_bytes() == task
+    assert any("whole/task.json: keeps doc_stride 4" in line for line in log_lines)
     model = bert_tf2.classifier(tmp_path / "whole")
     assert model.model.windows == Windows(8, 4, "mean")
     texts, labels = zip(*toy_data.sentences(24, 3), strict=True)
-    history = model.fit([*texts], [*labels], batch_size=8, epochs=2, verbose=0).history
-    assert history["cut_texts"] == [0, 0] and history["loss"][1] < history["loss"][0] * 1.5
+    model.compile(5e-3)
+    history = model.fit([*texts], [*labels], batch_size=8, epochs=10, verbose=0).history
+    assert history["cut_texts"] == [0] * 10 and history["loss"][-1] < history["loss"][0] / 2
     refuses("jit_compile", model.compile, jit_compile=True)
     assert model.jit_compile is False
     refuses("temperature, alpha teacher", model.fit, [*texts], [*labels], alpha=0.1)
+    teacher = bert_tf2.load(tmp_path / "whole")
+    for name, value in (("alpha", 2), ("temperature", 1e30), ("temperature", float("nan"))):
+        message = message_of(model.fit, [*texts], [*labels], teacher=teacher, **{name: value})
+        assert message.startswith(f"{name}={value}: ")
     for message, given in (
         ("window=5000", {"window": 5000}),
         ("max_seq_length=3", {"max_seq_length": 3}),
@@ -130,6 +138,4 @@ def test_a_script_learns_and_continues(tmp_path):
     ):
         refuses(message, bert_tf2.classifier, tmp_path / "whole", **given)
         refuses(message, bert_tf2.load(tmp_path / "whole").classify, "a film", **given)
-    refuses(
-        "--pack_rows", commands.call, "run_classifier", do_train=True, output_dir="x", pack_rows=True, **files, **how
-    )
+    refuses("--pack_rows", commands.call, "run_classifier", output_dir="x", pack_rows=True, **how)

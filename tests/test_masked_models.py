@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -41,11 +43,17 @@ def test_rows_and_masks(words):
     assert x["segment_ids"].max() == 0 and x["masked_lm_positions"].shape[1] == weights.sum(1).max()
     for data in (tf.data.Dataset.from_tensor_slices((given, [1, 2, 3])).batch(2), iter([given[:2], given[2]])):
         np.testing.assert_array_equal(read(words.dataset(data))[0][3], whole)
+    endless = words.dataset(itertools.cycle([given[:2], given[2:]]), batch_size=len(rows)).take(2)
+    for _, _, _, part in read(endless):
+        np.testing.assert_array_equal(part, whole)
 
     passes, fit = [], keras.Model.fit
 
     def seen(self, data, *given, **more):
-        passes.extend(map(read, (data, data, more["validation_data"])))
+        for step in range(2):
+            self.optimizer.iterations.assign(step)
+            passes.append(read(data))
+        passes.append(read(more["validation_data"]))
         return fit(self, data, *given, **more)
 
     words.compile(1e-9, run_eagerly=True)
@@ -111,16 +119,15 @@ def numbers_of(answers) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_several_devices(encoder, two, monkeypatch):
-    """The losses of two replicas are those of one with the same masks."""
-    same = tf.data.Dataset.from_tensors(tf.constant(7, tf.int64)).repeat()
-    monkeypatch.setattr(tf.data.Dataset, "random", lambda *_, **__: same)
+def test_several_devices(encoder, two):
+    """Two replicas have the masks and the losses of one, also where their parts of a batch are not equal."""
     with two.scope():
         shared = bert_tf2.masked_lm(encoder, max_seq_length=16)
     losses = []
     for model in (bert_tf2.masked_lm(encoder, max_seq_length=16), shared):
         model.compile(3e-3)
-        losses.append(model.fit(TEXTS, batch_size=8, epochs=2, shuffle=False, **QUIET).history["masked_lm_loss"])
+        history = model.fit(TEXTS, batch_size=7, epochs=2, shuffle=False, **QUIET).history
+        losses.append([history["loss"], history["masked_lm_loss"]])
     np.testing.assert_allclose(*losses, rtol=1e-4)
     assert shared.fill_mask("the [MASK]").masks
 
@@ -130,4 +137,6 @@ def test_wrong_calls(words):
     refuses("sample_weight: is not read", words.evaluate, TEXTS, sample_weight=[1])
     refuses("use `fill_mask` for texts", words, TEXTS)
     refuses("x: has no texts", words.fit, [" "])
+    refuses("steps_per_epoch", words.fit, itertools.cycle([TEXTS]))
+    refuses("validation_split: cannot divide", words.fit, iter([TEXTS]), validation_split=0.5)
     refuses("masked_lm_prob=2.0: is a share", bert_tf2.masked_lm, "x", masked_lm_prob=2.0)

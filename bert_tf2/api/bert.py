@@ -11,23 +11,21 @@ import keras
 import numpy as np
 from absl import logging
 
-from bert_tf2 import long_texts, modeling, tokenization
+from bert_tf2 import long_texts, modeling
 from bert_tf2.api import targets, text_rows
-from bert_tf2.api.text_parts import path_of, path_of_weights, span_settings
+from bert_tf2.api.text_parts import Parts, kept_settings, path_of, span_settings
 from bert_tf2.api.vectors import Vectors
-from bert_tf2.config import BertConfig
 from bert_tf2.data.rows import padded
 from bert_tf2.finetuning.options import checked_length
 from bert_tf2.inference import answering, predict_masked, scoring
-from bert_tf2.support import rows
-from bert_tf2.support.errors import UserError
+from bert_tf2.support import hub, rows
+from bert_tf2.support.errors import UserError, naming_arguments
 from bert_tf2.support.rows import Text
 from bert_tf2.support.settings import check_type
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.forward import check_process
 from bert_tf2.training.options import PRECISIONS, DeviceOptions
-from bert_tf2.weights import checkpoint, model_folder, names, sources, task_file, text_rules
-from bert_tf2.weights.base import Weights
+from bert_tf2.weights import checkpoint, model_folder, names, sources, task_file
 from bert_tf2.weights.task_file import LabelMap, SentenceVectors
 
 
@@ -42,21 +40,13 @@ class Bert(Vectors):
       labels: the labels of a classifier or a tagger; None for other models, or if no file has the labels.
     """
 
-    def __init__(
-        self,
-        source: Weights,
-        config: BertConfig,
-        tokenizer: tokenization.FullTokenizer,
-        model: keras.Model,
-        labels: LabelMap | None,
-    ):
-        self.path = source.path
-        self.config = config
-        self.tokenizer = tokenizer
+    def __init__(self, parts: Parts, model: keras.Model, labels: LabelMap | None):
+        self.path = parts.source.path
+        self.config, self.tokenizer = parts.config, parts.tokenizer
         self.model = model
         self.labels = labels
-        self._variables = frozenset(source.shapes)
-        self._folder = source.folder
+        self._variables = frozenset(parts.source.shapes)
+        self._folder = parts.source.folder
 
     def __repr__(self) -> str:
         config = self.config
@@ -104,6 +94,7 @@ class Bert(Vectors):
         how = {"max_seq_length": max_seq_length, "batch_size": batch_size}
         return predict_masked.fill_mask(self.model, self.tokenizer, texts, top_k, **how)
 
+    @naming_arguments()
     def score(
         self, texts: Text | Iterable[Text], *, batch_size: int = 32, max_seq_length: int | None = None
     ) -> scoring.Score | list[scoring.Score]:
@@ -130,6 +121,7 @@ class Bert(Vectors):
         found = list(scoring.score(self.model, self.tokenizer, _named("text", given), length, batch_size))
         return found[0] if alone else found
 
+    @naming_arguments()
     def next_sentence(
         self, pairs: Text | Iterable[Text], *, batch_size: int = 32, max_seq_length: int | None = None
     ) -> float | list[float]:
@@ -218,6 +210,7 @@ class Bert(Vectors):
         found = self._answerer.tag(given, kept | {"doc_stride": stride}, batch_size)
         return found[0] if alone else found
 
+    @naming_arguments()
     def answer(
         self,
         question: str | Sequence[str],
@@ -270,8 +263,7 @@ class Bert(Vectors):
 
     @functools.cached_property
     def _kept(self) -> dict[str, Any]:
-        """The settings of the training that decide the answers, from task.json beside the weights."""
-        return task_file.settings(self._folder, {name: type(usual) for name, usual in answering.KEPT.items()})
+        return kept_settings(self._folder)
 
     @functools.cached_property
     def _answerer(self) -> answering.Answerer:
@@ -302,6 +294,7 @@ def _sentences(given: Any) -> tuple[list[list[str]], bool]:
     return text_rows.words_of(given, "sentences"), isinstance(given, str)
 
 
+@naming_arguments()
 def load(
     path: str | os.PathLike[str],
     *,
@@ -330,7 +323,7 @@ def load(
       UserError: the weights do not exist; the configuration or the vocabulary is missing or does not fit the weights;
         a file is damaged; an argument has another type; or this process is a fork of one that has used TensorFlow.
     """
-    path = path_of_weights("path", path, bert_config_file, vocab_file, do_lower_case)
+    path = hub.fetched(path_of("path", path))
     if precision is None:
         policy = keras.config.dtype_policy().name
         precision = next((name for name, kind in PRECISIONS.items() if kind.policy == policy), policy)
@@ -338,17 +331,14 @@ def load(
         raise UserError(f"precision={precision!r}: must be one of {', '.join(PRECISIONS)}")
 
     def read() -> Bert:
-        source = checkpoint.open_weights(path)
-        config = model_folder.find_config(source, bert_config_file)
-        tokenizer = text_rules.find_tokenizer(source, config, vocab_file, do_lower_case)
-        labels = task_file.label_map_of(source)
-        dtype = PRECISIONS[precision].policy
+        found = Parts(path, (bert_config_file, vocab_file, do_lower_case), name="path")
+        labels, dtype = task_file.label_map_of(found.source), PRECISIONS[precision].policy
         model = build_model(
             create_strategy(DeviceOptions(precision=precision), several=False),
-            lambda: checkpoint.make_model(source, config, labels, dtype=dtype),
+            lambda: checkpoint.make_model(found.source, found.config, labels, dtype=dtype),
             random_seed=0,  # for variables that the weights lack, such as a pooler
         )
-        logging.info(checkpoint.initialize(model, source))
-        return Bert(source, config, tokenizer, model, labels)
+        logging.info(checkpoint.initialize(model, found.source))
+        return Bert(found, model, labels)
 
     return sources.despite_saving(path, read)

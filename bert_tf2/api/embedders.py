@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -24,6 +24,7 @@ from bert_tf2 import heads
 from bert_tf2.api import targets, text_rows
 from bert_tf2.api.text_models import TextModel
 from bert_tf2.api.text_parts import Parts, path_of
+from bert_tf2.api.text_steps import Answers
 from bert_tf2.api.vectors import Vectors, unit
 from bert_tf2.config import BertConfig
 from bert_tf2.exporting.tokenize_layer import Tokenize
@@ -39,12 +40,12 @@ from bert_tf2.weights.task_file import Prompts, SentenceVectors
 
 _MOST = 16  # texts in a row
 _RECALL_AT = (1, 10)
-_BLOCK = 1024  # rows whose positives are compared with all candidates at once
+_ANCHORS_AT_ONCE = 1024  # rows whose positives are compared with all candidates at once
 _POOLINGS = ("mean", "max", "cls")
 
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
-class EmbeddingModel(Vectors, TextModel):
+class EmbeddingModel(Vectors, Answers, TextModel):
     """A model that makes a vector of each text, made by `bert_tf2.embedder`; see `embed`, `similarity` and `search`.
 
     `x` of `fit` and `evaluate` has rows (anchor, positive) or (anchor, positive, negative, ...), all of one length: a
@@ -68,6 +69,7 @@ class EmbeddingModel(Vectors, TextModel):
     """
 
     export_as = "features"
+    needs_y = False  # rows without scores have negatives
 
     def __init__(
         self,
@@ -123,8 +125,8 @@ class EmbeddingModel(Vectors, TextModel):
           **kwargs: see TextModel.compile.
         """
         check_type("temperature", temperature, float)
-        if temperature <= 0:
-            raise UserError(f"temperature={temperature}: must be above 0")
+        if not 1e-3 <= temperature <= 1e3:
+            raise UserError(f"temperature={temperature}: must be from 0.001 to 1000")
         self.temperature = float(temperature)
         self._negatives = _InBatchNegatives(self.temperature)
         super().compile(optimizer, loss or "mean_squared_error", [] if metrics is None else metrics, **kwargs)
@@ -179,28 +181,11 @@ class EmbeddingModel(Vectors, TextModel):
             found = {**found, **self._judge.measures()}
         return found if return_dict else [*found.values()]
 
-    def predict(
-        self,
-        x: Any,
-        batch_size: int | None = None,
-        verbose: Any = "auto",
-        steps: int | None = None,
-        callbacks: Any = None,
-    ) -> np.ndarray:
-        """The same as `embed`; `steps`: the number of batches to read from a dataset."""
-        text_rows.check_end(x, steps, "steps")
-        x = x.take(steps) if steps is not None and isinstance(x, tf.data.Dataset) else x
-        return self.embed(x, batch_size=32 if batch_size is None else batch_size)
-
-    def predict_on_batch(self, x: Any) -> np.ndarray:
-        """The same as `embed`."""
-        return self.embed(x)
+    def _answers(self, x: Any, batch_size: int) -> np.ndarray:
+        is_iterator = hasattr(x, "__next__")
+        return self.embed(text_rows.texts(x) if is_iterator else x, batch_size=batch_size)
 
     # Reading rows
-
-    @staticmethod
-    def _needed(y: Any) -> Any:
-        return y  # rows without scores have negatives
 
     def _batches(
         self, x: Any, y: Any, sample_weight: Any, batch_size: int, shuffle: bool, most: int | None = None
@@ -224,33 +209,28 @@ class EmbeddingModel(Vectors, TextModel):
             if (wrong := np.abs(scores) > 1).any():
                 row = int(np.argmax(wrong))
                 raise UserError(f"y: row {row + 1} is {scores[row, 0]:g}; {_OF_SCORES}")
-        others = {} if sample_weight is None else {"sample_weight": targets.weights_of_rows(sample_weight)}
-        text_rows.check_counts(columns, y=scores, **others)
         if y is not None:
             _check_are_pairs(columns)
-        return (columns, scores, *others.values())
+        return text_rows.counted(columns, scores, targets.weights_of_rows(sample_weight))
 
-    def _element(self, x: Any, *others: tf.Tensor, count: Callable | None = None, may_be_blank: bool = False) -> tuple:
+    def _element(self, x: Any, *others: tf.Tensor, may_be_blank: bool = False) -> tuple[tuple, tf.Tensor]:
         """Converts a batch of columns to the input of the model, arrays [B, C, F]."""
         texts = tf.stack([text_rows.refuse_blank_in_graph((column,), may_be_blank)[0] for column in x], axis=1)
         features, are_cut = self.tokenize.with_cut(tf.reshape(texts, [-1]))
-        if count:
-            count(are_cut)
         scores, *weights = others
         shape = [-1, len(x), tf.shape(features["input_ids"])[1]]
         features = {name: tf.reshape(part, shape) for name, part in features.items()}
-        return (features, scores, *map(targets.weights_in_graph, weights))
+        return (features, scores, *map(targets.weights_in_graph, weights)), are_cut
 
     def _divided(self, share: float, x: Any, y: Any, sample_weight: Any) -> tuple[list, tuple]:
         parts = super()._divided(share, x, y, sample_weight)
         first, last = ((x, y if y.dtype.kind == "f" else None, *weights) for x, y, *weights in parts)
         return first, last
 
-    def _validation(self, given: Any, batch_size: int, steps: int | None, cut: Any) -> tf.data.Dataset:
+    def _x_y(self, given: Any) -> tuple[Any, Any, Any]:
         """As in TextModel, and `given` may have rows alone; a tuple (x, y, ...) has scores or None after the rows."""
         is_x_y = isinstance(given, tuple) and len(given) in (2, 3) and (given[1] is None or _are_numbers(given[1]))
-        has_batches = isinstance(given, tf.data.Dataset) or text_rows.has_batches(given)
-        return super()._validation(given if is_x_y or has_batches else (given, None), batch_size, steps, cut)
+        return super()._x_y(given if is_x_y or text_rows.has_batches(given) else (given, None))
 
     # Folders
 
@@ -302,11 +282,11 @@ class _Judge:
         if scores.dtype.kind == "f":
             return {"spearman": correlations(scores[:, 0], own)["spearman"]}
         candidates = vectors[:, 1:].reshape(-1, vectors.shape[-1])
-        closer = [
-            # 1e-6, because a text that occurs twice is no closer than itself
-            np.sum(vectors[start : start + _BLOCK, 0] @ candidates.T > own[start : start + _BLOCK, None] + 1e-6, axis=1)
-            for start in range(0, len(own), _BLOCK)
-        ]
+        closer = []
+        for start in range(0, len(own), _ANCHORS_AT_ONCE):
+            part = slice(start, start + _ANCHORS_AT_ONCE)
+            found = vectors[part, 0] @ candidates.T
+            closer.append(np.sum(found > own[part, None] + 1e-6, axis=1))  # a text that occurs twice is no closer
         return {f"recall@{k}": float(np.mean(np.concatenate(closer) < k)) for k in _RECALL_AT}
 
 
@@ -402,14 +382,15 @@ def embedder(
     check_type("normalize", normalize, bool, optional=True)
     if pooling not in (None, *_POOLINGS):
         raise UserError(f"pooling={pooling!r}: must be one of {', '.join(_POOLINGS)}")
-    found = Parts(weights, bert_config_file, vocab_file, do_lower_case, max_seq_length)
+    found = Parts(weights, (bert_config_file, vocab_file, do_lower_case))
     stated = None
     if None in (pooling, normalize, max_seq_length):
         stated = task_file.read_sentence_vectors(found.source.folder)
     stated = stated or SentenceVectors(normalize=True)
     if max_seq_length is None and stated.max_seq_length:
-        found.max_seq_length = min(stated.max_seq_length, found.config.max_position_embeddings)
+        max_seq_length = min(stated.max_seq_length, found.config.max_position_embeddings)
     how = (stated.pooling if pooling is None else pooling, stated.normalize if normalize is None else normalize)
     has_pooler = all(row.reference in found.source.shapes for row in names.POOLER)
     model = found.model(heads.VectorModel, *how, has_pooler, seed=0)
-    return EmbeddingModel(model, found.tokenize, task_file.read_prompts(found.source.folder))
+    tokenize = Tokenize(found.tokenizer, found.length(max_seq_length))
+    return EmbeddingModel(model, tokenize, task_file.read_prompts(found.source.folder))

@@ -11,7 +11,6 @@ A text is divided into rows of max_seq_length tokens. Masks follow the rule of `
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import os
 from collections.abc import Mapping
@@ -23,15 +22,14 @@ from absl import logging
 
 from bert_tf2 import heads, shapes
 from bert_tf2.api import text_rows
-from bert_tf2.api.long_runs import widened
 from bert_tf2.api.text_models import TextModel
 from bert_tf2.api.text_parts import RANDOM_SEED, CutTexts, Parts
+from bert_tf2.api.text_steps import Answers, widened
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
 from bert_tf2.inference import predict_masked
 from bert_tf2.losses import NO_PREDICTIONS
 from bert_tf2.pretraining.dynamic_masking import EVALUATION, TRAINING, Masker
 from bert_tf2.pretraining.options import PretrainingDataOptions
-from bert_tf2.support import rows
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.settings import check_type
 from bert_tf2.weights import names
@@ -43,6 +41,7 @@ _TEXTS_AT_ONCE = 256  # are tokenized together before the training
 class MaskedWordsLoss(keras.losses.Loss):
     """The loss that run_pretraining.py minimizes: the mean over the masked words of a batch, on all replicas together.
 
+    Each replica gets the loss of the whole batch, which Keras shows, and the gradient of its own part of the sum.
     `y_true`: ids int [B, P]; `y_pred`: logits [B, P, V]; `sample_weight`: [B, P], 1 for a masked word, 0 for padding.
     """
 
@@ -50,34 +49,42 @@ class MaskedWordsLoss(keras.losses.Loss):
         weights = tf.cast(sample_weight, tf.float32)
         ids = shapes.whole_numbers("y", y_true)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(ids, tf.cast(y_pred, tf.float32))
-        count = tf.reduce_sum(weights)
-        if context := tf.distribute.get_replica_context():  # the sum of the replicas' parts is the mean
-            count = context.all_reduce(tf.distribute.ReduceOp.SUM, count)
-        return tf.reduce_sum(weights * losses) / (count + NO_PREDICTIONS)
+        total, count = tf.reduce_sum(weights * losses), tf.reduce_sum(weights)
+        replicas = tf.distribute.get_replica_context()
+        if replicas is None or replicas.num_replicas_in_sync == 1:
+            return total / (count + NO_PREDICTIONS)
+        whole, count = replicas.all_reduce(tf.distribute.ReduceOp.SUM, [tf.stop_gradient(total), count])
+        # Keras multiplies a loss by the number of replicas before it shows their mean.
+        shown = whole / replicas.num_replicas_in_sync
+        return (total + tf.stop_gradient(shown - total)) / (count + NO_PREDICTIONS)
 
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
-class MaskedTextModel(TextModel):
+class MaskedTextModel(Answers, TextModel):
     """A model of masked words, made by `bert_tf2.masked_lm`.
 
     `x` of `fit` and `evaluate` has texts in a list, an array, a column or table of pandas, polars or pyarrow; or
     batches in a `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator, whose labels are not read. There is no
-    `y`. All texts are read before the first step, and divided into rows of max_seq_length tokens, [CLS] and [SEP]
-    included: a row has tokens of one text, and the last row of a text is shorter. A text without tokens gives no row.
-    `batch_size` is a number of rows.
+    `y`. Texts are divided into rows of max_seq_length tokens, [CLS] and [SEP] included: a row has tokens of one text,
+    and the last row of a text is shorter. A text without tokens gives no row. `batch_size` is a number of rows. All
+    texts are read before the first step, with steps_per_epoch as many batches as the epochs read; a generator without
+    a number of steps, or a PyDataset without an end, is read on the way.
 
-    In `fit`, each epoch draws new masks. `evaluate` and `validation_data` have the same masks in each epoch and call.
-    The History has the mean `loss` of the batches, and the measures of run_pretraining.py: `masked_lm_loss`, the mean
-    over all masked words, and `masked_lm_accuracy`, the share of masked words that the model predicts.
+    In `fit`, each epoch draws new masks, a function of random_seed, the step before the epoch, and the row. `evaluate`
+    and `validation_data` have the same masks in each epoch and call. The History has the mean `loss` of the batches,
+    and the measures of run_pretraining.py: `masked_lm_loss`, the mean over all masked words, and `masked_lm_accuracy`,
+    the share of masked words that the model predicts.
     """
 
     export_as = "masked_lm"
+    needs_y = False
+    reads_no_texts = "rows of `dataset`; use `fill_mask`"
+    answered_at_once = 8
 
     def __init__(self, model: heads.MaskedLMModel, tokenize: Tokenize, settings: Mapping[str, Any], **kwargs):
-        """`settings`: `masked_lm_prob`, `max_predictions_per_seq` and `random_seed`."""
+        """`settings`: the arguments of `masked_lm` that determine the masks."""
         super().__init__(model, tokenize, None, **kwargs)
         self.settings = dict(settings)
-        self._epoch = 0  # of the masks outside of `fit`
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "settings": dict(self.settings)}
@@ -93,23 +100,10 @@ class MaskedTextModel(TextModel):
         """The features of `dataset` -> logits of the words at `masked_lm_positions`, float32 [B, P, V]."""
         return self.model(inputs, training=training)
 
-    @staticmethod
-    def _inputs(x: Any) -> Any:
-        if not text_rows.has_ids(x):
-            raise UserError("this model can only be called with the rows of `dataset`; use `fill_mask` for texts")
-        return x
-
-    @staticmethod
-    def _needed(y: Any) -> Any:
-        return y
-
     def _arrays(self, x: Any, y: Any = None, sample_weight: Any = None, most: int | None = None) -> tuple:
         """The numbers of the rows, int64 [R], and their ids with [CLS] and [SEP], int32 [R, None]."""
-        texts = _texts(x, most)
-        for name, given in (("y", y), ("sample_weight", sample_weight)):
-            if given is not None:
-                raise UserError(f"{name}: is not read here, because the words to predict are drawn; leave it out")
-        data = tf.data.Dataset.from_tensor_slices(columns(texts)[0]).batch(_TEXTS_AT_ONCE)
+        _refuse(y=y, sample_weight=sample_weight)
+        data = tf.data.Dataset.from_tensor_slices(_column(x, most)).batch(_TEXTS_AT_ONCE)
         found = [*data.map(self.tokenize.in_rows, tf.data.AUTOTUNE)]
         ids = tf.concat(found, axis=0) if found else tf.RaggedTensor.from_row_lengths(tf.zeros([0], tf.int32), [])
         return tf.range(ids.nrows(tf.int64)), ids
@@ -118,33 +112,50 @@ class MaskedTextModel(TextModel):
         self, x: Any, y: Any, sample_weight: Any, batch_size: int, shuffle: bool, most: int | None = None
     ) -> text_rows.Batches:
         check_type("batch_size", batch_size, int, low=1)
+        if most is None and (hasattr(x, "__next__") or getattr(x, "num_batches", 0) is None):  # may have no end
+            _refuse(y=y, sample_weight=sample_weight)
+            texts = text_rows.read_batches(x, lambda texts, *_: (_column(texts),), shuffle, None)
+            return text_rows.Batches(*(self._in_rows(part, batch_size) for part in texts))
         numbers, ids = self._arrays(x, y, sample_weight, most)
         data = tf.data.Dataset.from_tensor_slices(numbers)
         data = data.shuffle(len(numbers)) if shuffle and len(numbers) else data
         data = data.batch(batch_size).map(lambda chosen: (chosen, tf.gather(ids, chosen)))
         return text_rows.Batches(data, data.take(1))
 
+    def _in_rows(self, texts: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+        """Batches of strings [B] -> batches of the numbers of rows and of their ids, as `_arrays` has them."""
+        return texts.map(self.tokenize.in_rows, tf.data.AUTOTUNE).unbatch().enumerate().ragged_batch(batch_size)
+
     @tf.autograph.experimental.do_not_convert
     def _tokenized(
-        self, data: tf.data.Dataset, cut: CutTexts | None = None, may_be_blank: bool = False
+        self,
+        data: tf.data.Dataset,
+        cut: CutTexts | None = None,
+        may_be_blank: bool = False,
+        trains: bool = False,
     ) -> tf.data.Dataset:
-        """Draws the masks: with `cut`, of the training, new masks in each pass over the data."""
+        """Draws the masks, for a training new masks in each pass over the data."""
         if cut:
             cut.none_are_cut = True  # all rows are read
-            epochs = tf.data.Dataset.random(self.settings["random_seed"], rerandomize_each_iteration=True)
-        else:
-            epochs = tf.data.Dataset.from_tensors(tf.constant(self._epoch, tf.int64)).repeat()
-        seeds = (self.settings["random_seed"], TRAINING if cut or self._epoch else EVALUATION)
-        options = {name: self.settings[name] for name in ("masked_lm_prob", "max_predictions_per_seq")}
+        steps = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64)).repeat()
+        if trains:
+            # Not tf.data's random numbers, which differ between one device and several.
+            step = tf.data.Dataset.from_generator(
+                lambda: [int(self.optimizer.iterations)], output_signature=tf.TensorSpec([], tf.int64)
+            )
+            steps = step.flat_map(lambda step: tf.data.Dataset.from_tensors(step).repeat())
+            steps = steps.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+        seeds = (self.settings["random_seed"], TRAINING if trains else EVALUATION)
+        options = {name: value for name, value in self.settings.items() if name != "random_seed"}
         options = PretrainingDataOptions(max_seq_length=self.tokenize.max_seq_length, **options)
         masked = functools.partial(self._masked, Masker(self.tokenize.tokenizer.vocab, options, seeds))
-        return tf.data.Dataset.zip(epochs, data).map(masked, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+        return tf.data.Dataset.zip(steps, data).map(masked, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
-    def _masked(self, masker: Masker, epoch: tf.Tensor, batch: tuple[tf.Tensor, tf.RaggedTensor]) -> tuple:
+    def _masked(self, masker: Masker, step: tf.Tensor, batch: tuple[tf.Tensor, tf.RaggedTensor]) -> tuple:
         """A batch with masks: the input of the model, the ids of the masked words, and their weights."""
         numbers, ids = batch
         lengths = ids.row_lengths()
-        origin = {"epoch": tf.zeros_like(numbers) + epoch, "file": tf.zeros_like(numbers), "record": numbers}
+        origin = {"epoch": tf.zeros_like(numbers) + step, "file": tf.zeros_like(numbers), "record": numbers}
         segments = tf.RaggedTensor.from_tensor(tf.cast(lengths[:, None], tf.int32))
         found = masker({"input_ids": ids, "segment_lengths": segments}, origin)
         if not self.tokenize.pad_to_max_length:
@@ -155,7 +166,7 @@ class MaskedTextModel(TextModel):
 
     @tf.autograph.experimental.do_not_convert
     def with_few_widths(self, x: dict[str, tf.Tensor], *others: tf.Tensor) -> tuple[Any, ...]:
-        """See LongRuns; each row gets max_predictions_per_seq places for masked words."""
+        """See TextSteps; each row gets max_predictions_per_seq places for masked words."""
         tokens, positions = dict(x), "masked_lm_positions"
         others = [tokens.pop(positions), *others]
         more = self.settings["max_predictions_per_seq"] - tf.shape(others[0])[1]
@@ -163,41 +174,16 @@ class MaskedTextModel(TextModel):
         return found | {positions: others[0]}, *others[1:]
 
     def _divided(self, share: float, x: Any, y: Any, sample_weight: Any) -> tuple[list, list]:
-        (training,), (validation,) = text_rows.divide(share, _texts(x))
+        (training,), (validation,) = text_rows.divide(share, text_rows.texts(x, pairs=False))
         return [training, y, sample_weight], validation
 
-    @text_rows.of_argument("validation_data")
-    def _validation(self, given: Any, batch_size: int, steps: int | None, cut: CutTexts) -> tf.data.Dataset:
-        """The batches of `validation_data`, which has texts like `x`."""
-        cut.none_are_cut = True
-        text_rows.check_end(given, steps, "validation_steps")
-        batches = self._batches(given, None, None, batch_size, False, steps)
-        text_rows.check_given(batches, needs_y=True)
-        return self._tokenized(batches.data)
+    def _x_y(self, given: Any) -> tuple[Any, Any, Any]:
+        """`validation_data` has texts like `x`."""
+        return given, None, None
 
-    def train_on_batch(self, *args, **kwargs) -> Any:
-        """As in Keras, with texts. Each step draws new masks, and the learning rate is constant."""
-        self._epoch = int(self.optimizer.iterations) + 1
-        try:
-            return super().train_on_batch(*args, **kwargs)
-        finally:
-            self._epoch = 0
-
-    def predict_on_batch(self, x: Any) -> list[predict_masked.Answer]:
-        """The same as `predict`."""
-        return self.predict(x)
-
-    def predict(
-        self,
-        x: Any,
-        batch_size: int | None = None,
-        verbose: Any = "auto",
-        steps: int | None = None,
-        callbacks: Any = None,
-    ) -> list[predict_masked.Answer]:
+    def _answers(self, x: Any, batch_size: int) -> list[predict_masked.Answer]:
         """The answers of `fill_mask` to texts with `[MASK]`."""
-        text_rows.check_end(x, steps, "steps")
-        return self.fill_mask(_texts(x, steps), batch_size=8 if batch_size is None else batch_size)
+        return self.fill_mask(text_rows.texts(x, pairs=False), batch_size=batch_size)
 
     def fill_mask(
         self, texts: Any, top_k: int = 5, *, batch_size: int = 8, max_seq_length: int | None = None
@@ -211,16 +197,14 @@ class MaskedTextModel(TextModel):
         """Writes no task.json, because the weights are for every task."""
 
 
-def _texts(x: Any, most: int | None = None) -> list[str]:
-    """The texts of any container; `most` batches of a generator or a dataset, None for all."""
-    if isinstance(x, tf.data.Dataset) and most is not None:
-        x = x.take(most)
-    if isinstance(x, keras.utils.PyDataset) and x.num_batches is None and most is not None:
-        x = (x[number] for number in range(most))
-    if not hasattr(x, "__next__"):
-        return rows.texts(x, "x", pairs=False)[0]
-    batches = (rows.parts_of(batch)[0] for batch in itertools.islice(x, most))
-    return [text for batch in batches for text in rows.texts(batch, "x", pairs=False)[0]]
+def _column(x: Any, most: int | None = None) -> tf.Tensor:
+    """The texts of any container, strings [N]; see text_rows.texts."""
+    return columns(text_rows.texts(x, pairs=False, most=most))[0]
+
+
+def _refuse(**given: Any) -> None:
+    for name in (name for name, value in given.items() if value is not None):
+        raise UserError(f"{name}: is not read here, because the words to predict are drawn; leave it out")
 
 
 def masked_lm(
@@ -228,6 +212,7 @@ def masked_lm(
     *,
     masked_lm_prob: float = PretrainingDataOptions.masked_lm_prob,
     max_predictions_per_seq: int | None = None,
+    do_whole_word_mask: bool = False,
     max_seq_length: int | None = None,
     bert_config_file: str | os.PathLike[str] | None = None,
     vocab_file: str | os.PathLike[str] | None = None,
@@ -241,6 +226,7 @@ def masked_lm(
       masked_lm_prob: the share of the tokens to predict: 80 % of them become [MASK], 10 % another entry of the
         vocabulary, and 10 % stay.
       max_predictions_per_seq: the most masked words of a row; defaults to masked_lm_prob * max_seq_length, rounded up.
+      do_whole_word_mask: whether all pieces of a word are masked, or no piece.
       max_seq_length: the most tokens of a row; defaults to the weights' training, else to 128.
       random_seed: determines the masks, and the weights of a head that `weights` lacks.
 
@@ -249,15 +235,18 @@ def masked_lm(
     """
     check_type("masked_lm_prob", masked_lm_prob, float, low=0)
     check_type("max_predictions_per_seq", max_predictions_per_seq, int, low=1, optional=True)
+    check_type("do_whole_word_mask", do_whole_word_mask, bool)
     if masked_lm_prob > 1:
         raise UserError(f"masked_lm_prob={masked_lm_prob}: is a share of the tokens, so it must be 1 or less")
-    found = Parts(weights, bert_config_file, vocab_file, do_lower_case, max_seq_length)
-    usual = max(1, math.ceil(masked_lm_prob * found.tokenize.max_seq_length))
+    found = Parts(weights, (bert_config_file, vocab_file, do_lower_case))
+    tokenize = Tokenize(found.tokenizer, found.length(max_seq_length))
+    usual = max(1, math.ceil(masked_lm_prob * tokenize.max_seq_length))
     most = usual if max_predictions_per_seq is None else int(max_predictions_per_seq)
-    settings = {"masked_lm_prob": float(masked_lm_prob), "max_predictions_per_seq": most, "random_seed": random_seed}
+    settings = {"masked_lm_prob": float(masked_lm_prob), "max_predictions_per_seq": most}
+    settings |= {"do_whole_word_mask": bool(do_whole_word_mask), "random_seed": random_seed}
     there = found.source.shapes
     if missing := [row.reference for row in names.MASKED_LM if row.reference not in there]:
         logging.warning("%s: has no masked-LM head; it begins with random %s", found.source.path, and_more(missing, 3))
     has_pooler = all(row.reference in there for row in names.POOLER)
     model = found.model(heads.MaskedLMModel, has_pooler, seed=random_seed)
-    return MaskedTextModel(model, found.tokenize, settings)
+    return MaskedTextModel(model, tokenize, settings)

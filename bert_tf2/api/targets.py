@@ -75,8 +75,10 @@ def _finite(values: list, name: str) -> np.ndarray:
     return found
 
 
-def weights_of_rows(values: Any) -> np.ndarray:
-    """`sample_weight`, float32 [N]."""
+def weights_of_rows(values: Any) -> np.ndarray | None:
+    """`sample_weight`, float32 [N]; None without weights."""
+    if values is None:
+        return None
     found = numbers(values, "sample_weight")
     if (found < 0).any():
         row = int(np.argmax(found < 0))
@@ -139,7 +141,7 @@ class Targets:
     @classmethod
     def of(cls, label_map: LabelMap, loss: Any) -> Targets:
         """The reader for a loss of Keras; `takes_vectors` is None for a user's function."""
-        name = str(getattr(loss, "name", None) or getattr(loss, "__name__", None) or loss)
+        name = name_of(loss)
         takes_vectors: bool | None = "sparse" not in name
         if callable(loss) and not type(loss).__module__.startswith("keras"):
             takes_vectors = takes_vectors and (True if loss.__module__.startswith("keras") else None)

@@ -13,26 +13,26 @@ import dataclasses
 import functools
 import numbers
 import os
-import sys
 import tempfile
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf2 import heads
+from bert_tf2 import heads, long_texts
 from bert_tf2.api import targets, text_rows
 from bert_tf2.api.bert import Bert
 from bert_tf2.api.text_parts import ALPHA, RANDOM_SEED, TEMPERATURE, CutTexts, Parts, find_labels, path_of
 from bert_tf2.api.text_steps import TextSteps
+from bert_tf2.data.records import MOST_TOKENS
 from bert_tf2.exporting import run as exporting
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
 from bert_tf2.fast.encoder import accelerate
 from bert_tf2.support import files, rows
-from bert_tf2.support.errors import UserError
+from bert_tf2.support.errors import UserError, naming_arguments
 from bert_tf2.support.settings import check_type
 from bert_tf2.training.devices import plan_for
 from bert_tf2.training.keras_optimizer import AdamWeightDecay, WarmupAndDecay
@@ -64,6 +64,8 @@ class TextModel(TextSteps):
     """
 
     export_as = "classifier"  # the task of export_saved_model.py
+    needs_y = True
+    reads_no_texts = ""  # if the model can only be called with the batches of `dataset`: their name, and an alternative
 
     def __init__(self, model: keras.Model, tokenize: Tokenize, label_map: LabelMap | None, **kwargs):
         super().__init__(**kwargs)
@@ -161,12 +163,34 @@ class TextModel(TextSteps):
         """The batches that `fit`, `evaluate` and `predict` read; raises UserError as these methods do."""
         return self._tokenized(self._batches(x, y, sample_weight, batch_size, shuffle).data)
 
+    def _read(
+        self,
+        x: Any,
+        y: Any,
+        sample_weight: Any,
+        batch_size: int | None,
+        steps: int | None,
+        name: str = "steps",
+        shuffle: bool = False,
+        most: int | None = None,
+    ) -> text_rows.Batches:
+        """The batches of a training or an evaluation, of which each pass reads `steps`, the argument `name`.
+
+        A generator is read for `most` batches, by default for `steps`. Raises UserError if there are no batches, or
+        they have no `y`.
+        """
+        text_rows.check_end(x, steps, name)
+        size, most = 32 if batch_size is None else batch_size, steps if most is None else most
+        batches = self._batches(x, y, sample_weight, size, shuffle, most)
+        text_rows.check_given(batches)
+        return batches
+
     def _batches(
         self, x: Any, y: Any, sample_weight: Any, batch_size: int, shuffle: bool, most: int | None = None
     ) -> text_rows.Batches:
         """The given data as batches of strings or ids; a generator is read for `most` batches."""
         check_type("batch_size", batch_size, int, low=1)
-        if isinstance(x, tf.data.Dataset) or text_rows.has_batches(x):
+        if text_rows.has_batches(x):
             if y is not None or sample_weight is not None:
                 name = "sample_weight" if y is None else "y"
                 raise UserError(f"{name}: x has batches, so put {name} into each batch: (x, y, sample_weight)")
@@ -190,51 +214,58 @@ class TextModel(TextSteps):
             given = columns(texts)
             given = (*given, tf.fill([len(texts)], "")) if of_batch and len(given) == 1 else given
             given = given[0] if len(given) == 1 else given
-        others = {} if y is None else {"y": self._reader.array(y)}
-        others |= {} if sample_weight is None else {"sample_weight": targets.weights_of_rows(sample_weight)}
-        text_rows.check_counts(given, **others)
-        return (given, *others.values())
+        y = None if y is None else self._reader.array(y)
+        return text_rows.counted(given, y, targets.weights_of_rows(sample_weight))
 
     @tf.autograph.experimental.do_not_convert  # not needed without loops over tensors, and it takes seconds
     def _tokenized(
-        self, data: tf.data.Dataset, cut: CutTexts | None = None, may_be_blank: bool = False
+        self,
+        data: tf.data.Dataset,
+        cut: CutTexts | None = None,
+        may_be_blank: bool = False,
+        trains: bool = False,  # whether a training reads the batches
     ) -> tf.data.Dataset:
-        if cut:
+        """The input of the model for batches of strings or ids; `cut` counts the texts that are cut."""
 
-            def counted(number: tf.Tensor, rows: tuple) -> tuple:
-                return self._element(*rows, count=functools.partial(cut.add, number))
+        def element(number: tf.Tensor, rows: Any) -> tuple:
+            given = rows if isinstance(rows, tuple) else (rows,)
+            found, are_cut = self._element(*given, may_be_blank=may_be_blank)
+            return found, number, are_cut
 
-            return data.enumerate().map(counted, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
-        element = functools.partial(self._element, may_be_blank=may_be_blank)
-        return data.map(element, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+        def counted(found: tuple, number: tf.Tensor, are_cut: tf.Tensor) -> tuple:
+            if cut:
+                cut.add(number, are_cut)
+            return found
 
-    def _element(self, x: Any, *others: tf.Tensor, count: Callable | None = None, may_be_blank: bool = False) -> tuple:
-        """Converts a batch of strings or ids to the input of the model."""
+        return data.enumerate().map(element, tf.data.AUTOTUNE).map(counted).prefetch(tf.data.AUTOTUNE)
+
+    def _element(self, x: Any, *others: tf.Tensor, may_be_blank: bool = False) -> tuple[tuple, tf.Tensor]:
+        """Converts a batch of strings or ids to the input of the model; also which of its texts are cut, bool [B]."""
         if text_rows.has_ids(x):
-            x = text_rows.ids_in_range(x, self.model.config.vocab_size)
+            x, are_cut = text_rows.ids_in_range(x, self.model.config.vocab_size), tf.zeros([0], tf.bool)
         else:
             texts = text_rows.texts_in_graph(x)
             x, are_cut = self.tokenize.with_cut(text_rows.refuse_blank_in_graph(texts, not others or may_be_blank))
-            if count:
-                count(are_cut)
         weights = [targets.weights_in_graph(weight) for weight in others[1:]]
-        return (x, self._reader.tensor(others[0]), *weights) if others else (x,)
+        return ((x, self._reader.tensor(others[0]), *weights) if others else (x,)), are_cut
 
     def __call__(self, inputs: Any, *args, **kwargs) -> Any:
         """Texts, or the arrays of `Bert.tokenize`: see `call`."""
         return super().__call__(self._inputs(inputs), *args, **kwargs)
 
-    @staticmethod
-    def _inputs(x: Any) -> Any:
+    def _inputs(self, x: Any) -> Any:
         """The input of a call as tensors."""
-        if isinstance(x, Mapping) and "input_ids" in x:
+        if text_rows.has_ids(x):
             return x
-        found = columns(x)
-        return found if len(found) > 1 else found[0]
+        if self.reads_no_texts:
+            raise UserError(f"this model can only be called with the {self.reads_no_texts} for texts")
+        return found if len(found := columns(x)) > 1 else found[0]
 
-    def _one_batch(self, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None) -> tuple:
+    def _one_batch(
+        self, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None, trains: bool = False
+    ) -> tuple:
         """All rows as one batch (x, y, sample_weight), without the parts that are not given."""
-        data = self._tokenized(tf.data.Dataset.from_tensors(self._arrays(x, y, sample_weight)))
+        data = self._tokenized(tf.data.Dataset.from_tensors(self._arrays(x, y, sample_weight)), trains=trains)
         if class_weight is not None:
             data = data.map(functools.partial(targets.weigh, targets.weights_of(class_weight, self._label_map)))
         with text_rows.in_one_line():
@@ -244,7 +275,7 @@ class TextModel(TextSteps):
         self, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None, return_dict: bool = False
     ) -> Any:
         """As in Keras, with texts; see the class. The learning rate is constant."""
-        batch = self._one_batch(x, self._needed(y), sample_weight, class_weight)
+        batch = self._one_batch(x, self._needed(y), sample_weight, class_weight, trains=True)
         if self._rate is not None and self._is_planned:
             with self.distribute_strategy.scope():
                 super().compile(AdamWeightDecay(self._rate), **self._compiled_with)
@@ -259,9 +290,8 @@ class TextModel(TextSteps):
         """As in Keras, with texts: `predict` for the rows of one batch."""
         return super().predict_on_batch(self._one_batch(x)[0])
 
-    @staticmethod
-    def _needed(y: Any) -> Any:
-        if y is None:
+    def _needed(self, y: Any) -> Any:
+        if y is None and self.needs_y:
             raise UserError("y: is missing; give an answer for each row of x")
         return y
 
@@ -290,37 +320,37 @@ class TextModel(TextSteps):
         texts of `x` with more than max_seq_length tokens, by epoch; `val_cut_texts` is the same for `validation_data`.
         Raises UserError if a text or label is wrong, or the recipe cannot know the steps of an epoch.
         """
-        batch_size, callbacks = 32 if batch_size is None else batch_size, callbacks or []  # MLflow appends its own
+        callbacks = callbacks or []  # MLflow appends its own
         steps, first_epoch = kwargs.get("steps_per_epoch"), kwargs.get("initial_epoch", 0)
         text_rows.check_epochs(epochs, callbacks, first_epoch, kwargs.get("validation_freq", 1))
         is_balanced = isinstance(class_weight, str) and class_weight == "balanced"
         known = {} if is_balanced else class_weight
         weights = None if class_weight is None else targets.weights_of(known, self._label_map)
         if validation_split and validation_data is None:
+            if text_rows.has_batches(x):
+                raise UserError("validation_split: cannot divide a dataset; give validation_data")
             (x, y, sample_weight), validation_data = self._divided(validation_split, x, y, sample_weight)
-        text_rows.check_end(x, steps, "steps_per_epoch")
-        most = None if steps is None else steps * max(epochs - first_epoch, 0)
-        batches = self._batches(x, y, sample_weight, batch_size, shuffle, most)
-        data = self._tokenized(batches.data)
-        text_rows.check_given(batches, needs_y=True)
+        most = steps and steps * max(epochs - first_epoch, 0)
+        batches = self._read(x, y, sample_weight, batch_size, steps, "steps_per_epoch", shuffle, most)
         if validation_data is not None:
             size, of_validation = kwargs.pop("validation_batch_size", None), kwargs.get("validation_steps")
             size, val_cut = batch_size if size is None else size, CutTexts(0, of_validation, is_logged=False)
             validation_data = self._validation(validation_data, size, of_validation, val_cut)
+        count = max(int(batches.data.cardinality()), 0) or None
         if self._rate is not None and epochs > first_epoch:
-            self._plan(steps or int(data.cardinality()), epochs - first_epoch, callbacks)
+            self._plan(steps or count, epochs - first_epoch, callbacks)
         self._make_variables(self._tokenized(batches.first))
         if is_balanced:
             with text_rows.in_one_line():
-                weights = targets.balanced(data, self.labels)
-        count = max(int(data.cardinality()), 0) or None
-        data = self._tokenized(batches.data, cut := CutTexts(self.tokenize.max_seq_length, steps or count))
+                weights = targets.balanced(self._tokenized(batches.data), self.labels)
+        cut = CutTexts(self.tokenize.max_seq_length, steps or count, continues=steps is not None)
+        data = self._tokenized(batches.data, cut, trains=True)
         data = data if weights is None else data.map(functools.partial(targets.weigh, weights))
         runs = self.compiled_if_long((steps or count or -1) * (epochs - first_epoch), data, validation_data)
         taught = self._taught(teacher, temperature, alpha)
         with text_rows.in_one_line(), taught, runs as (data, kwargs["validation_data"]), self._traced_once(data):
             history = super().fit(data, epochs=epochs, verbose=verbose, callbacks=callbacks, shuffle=False, **kwargs)
-        found = {"cut_texts": cut.of_epochs(len(history.history.get("loss", ())), steps and (count or sys.maxsize))}
+        found = {"cut_texts": cut.of_epochs(len(history.history.get("loss", ())))}
         if validation_data is not None:
             found["val_cut_texts"] = val_cut.of_epochs(len(history.history.get("val_loss", ())))
         history.history |= {name: counts for name, counts in found.items() if counts is not None}
@@ -328,51 +358,24 @@ class TextModel(TextSteps):
 
     def _divided(self, share: float, x: Any, y: Any, sample_weight: Any) -> tuple[list, list]:
         """(x, y, sample_weight) for training and for validation."""
-        if isinstance(x, tf.data.Dataset) or text_rows.has_batches(x):
-            raise UserError("validation_split: cannot divide a dataset; give validation_data")
         x, y, *weights = self._arrays(x, self._needed(y), sample_weight)
         return text_rows.divide(share, x, y, next(iter(weights), None))
 
     @text_rows.of_argument("validation_data")
-    def _validation(self, given: Any, batch_size: int, steps: int | None, cut: CutTexts) -> tf.data.Dataset:
-        """The batches of `validation_data`: (x, y), (x, y, sample_weight) or a dataset."""
-        is_dataset = isinstance(given, tf.data.Dataset) or text_rows.has_batches(given)
-        if not is_dataset and not (isinstance(given, tuple | list) and len(given) in (2, 3)):
-            raise UserError("validation_data: must be (x, y), (x, y, sample_weight) or a dataset of these")
-        text_rows.check_end(given, steps, "validation_steps")
+    def _validation(self, given: Any, batch_size: int | None, steps: int | None, cut: CutTexts) -> tf.data.Dataset:
+        """The batches of `validation_data`."""
         if hasattr(given, "__next__") and steps is None:
             raise UserError("validation_data: is a generator, read in each epoch; give validation_steps=N, or a list")
-        x, y, sample_weight = (given, None, None) if is_dataset else (*given, None)[:3]
-        batches = self._batches(x, y, sample_weight, batch_size, False, steps)
-        text_rows.check_given(batches, needs_y=True)
+        batches = self._read(*self._x_y(given), batch_size, steps, "validation_steps")
         return self._tokenized(batches.data, cut)
 
-    def _plan(self, steps: int, epochs: int, callbacks: Any) -> None:
-        others = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
-        if any(isinstance(callback, others) for callback in keras.tree.flatten(callbacks)):
-            instead = f"compile(bert_tf2.AdamWeightDecay({self._rate:g}))"
-            raise UserError(f"callbacks: the recipe has its own schedule of the rate; {instead} has none")
-        if steps <= 0:
-            raise UserError(
-                "x: the dataset has an unknown number of batches; give steps_per_epoch, or apply"
-                " tf.data.experimental.assert_cardinality"
-            )
-        rate = WarmupAndDecay(self._rate, steps * epochs, steps * epochs // 10)
-        with self.distribute_strategy.scope():
-            super().compile(AdamWeightDecay(rate), **self._compiled_with)
-        self._is_planned = True
-
-    def _make_variables(self, data: tf.data.Dataset) -> None:
-        """Makes the variables of optimizer and metrics, because a training step that makes them is traced twice."""
-        strategy = self.distribute_strategy
-        with strategy.scope():
-            self.optimizer.build(self.trainable_variables)
-        if strategy.num_replicas_in_sync > 1 or self.run_eagerly:
-            return
-        with text_rows.in_one_line():
-            for x, *others in data.unbatch().batch(1).take(1):
-                self.compute_metrics(x, others[0], self(x))
-                self.reset_metrics()
+    def _x_y(self, given: Any) -> tuple[Any, Any, Any]:
+        """x, y and sample_weight in `validation_data`: (x, y), (x, y, sample_weight) or a dataset."""
+        if text_rows.has_batches(given):
+            return given, None, None
+        if not (isinstance(given, tuple | list) and len(given) in (2, 3)):
+            raise UserError("validation_data: must be (x, y), (x, y, sample_weight) or a dataset of these")
+        return (*given, None)[:3]
 
     def evaluate(
         self,
@@ -387,11 +390,7 @@ class TextModel(TextSteps):
     ):
         """As in Keras, with texts; see the class."""
         if not kwargs.get("_use_cached_eval_dataset"):  # Keras gives this argument when `fit` evaluates
-            text_rows.check_end(x, steps, "steps")
-            size = 32 if batch_size is None else batch_size
-            batches = self._batches(x, y, sample_weight, size, False, steps)
-            text_rows.check_given(batches, needs_y=True)
-            x = self._tokenized(batches.data)
+            x = self._tokenized(self._read(x, y, sample_weight, batch_size, steps).data)
             with self.compiled_if_long(steps or int(x.cardinality()), x) as (x,), text_rows.in_one_line():
                 return super().evaluate(x, None, None, verbose, None, steps, *args, **kwargs)
         with text_rows.in_one_line():
@@ -437,6 +436,7 @@ class TextModel(TextSteps):
         folder = path_of("output_dir", output_dir)
         model_folder.save(folder, self.model, step, self.tokenize.tokenizer, labels, content)
 
+    @naming_arguments()
     def export(self, filepath: str | os.PathLike[str], format: str = "tf_saved_model", **kwargs) -> None:
         """Writes a SavedModel with export_saved_model.py's signatures, or its ONNX file, into a new folder.
 
@@ -490,8 +490,11 @@ def classifier(
     Raises:
       UserError: as `load`; or the labels are missing, wrong, or differ from the labels of the weights.
     """
-    how = {"blocks": init_from_layers, "windows": (window, stride, pooling)}
-    found = Parts(weights, bert_config_file, vocab_file, do_lower_case, max_seq_length, **how)
+    found = Parts(weights, (bert_config_file, vocab_file, do_lower_case), init_from_layers)
+    name, length = long_texts.length_of(window, max_seq_length)
+    length = found.length(length, name=name)
+    windows = long_texts.chosen(found.kept, length, window, stride, pooling)
     label_map = find_labels(found.source, labels, regression, multi_label)
-    settings = (len(label_map.labels), label_map.regression, label_map.multi_label, found.windows)
-    return TextModel(found.model(heads.ClassifierModel, *settings, seed=random_seed), found.tokenize, label_map)
+    settings = (len(label_map.labels), label_map.regression, label_map.multi_label, windows)
+    model = found.model(heads.ClassifierModel, *settings, seed=random_seed)
+    return TextModel(model, Tokenize(found.tokenizer, MOST_TOKENS if windows else length), label_map)

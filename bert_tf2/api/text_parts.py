@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import os
 import sys
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,16 +13,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf2 import long_texts
-from bert_tf2.data.records import MOST_TOKENS
-from bert_tf2.exporting.tokenize_layer import Tokenize
 from bert_tf2.finetuning.classification.examples import log_cut
 from bert_tf2.finetuning.options import ClassifierOptions, checked_length
 from bert_tf2.finetuning.tables import warn_of_amounts
-from bert_tf2.inference.answering import CLASSIFIER, SQUAD
+from bert_tf2.inference.answering import KEPT, SQUAD
 from bert_tf2.layers import initial_weights_from
 from bert_tf2.support import hub
-from bert_tf2.support.errors import UserError
+from bert_tf2.support.errors import UserError, naming_arguments
 from bert_tf2.support.settings import check_type, settings_of
 from bert_tf2.training.forward import check_process
 from bert_tf2.weights import checkpoint, model_folder, task_file, text_rules
@@ -46,33 +42,31 @@ def path_of(name: str, given: Any) -> str:
     return os.path.expanduser(os.fspath(given))
 
 
-def path_of_weights(name: str, weights: Any, bert_config_file: Any, vocab_file: Any, do_lower_case: Any) -> str:
-    """The path of weights (fetched if it is a name at a hub); raises UserError for arguments of other types."""
-    path = path_of(name, weights)
-    for other, given in (("bert_config_file", bert_config_file), ("vocab_file", vocab_file)):
-        check_type(other, given, os.PathLike, optional=True)
-    check_type("do_lower_case", do_lower_case, bool, optional=True)
-    return hub.fetched(path)
+def kept_settings(folder: str) -> dict[str, Any]:
+    """The settings of the training in a folder that decide an answer, from its task.json."""
+    return task_file.settings(folder, {name: type(usual) for name, usual in KEPT.items()})
 
 
 class Parts:
-    """The parts of a model that takes texts; see `classifier` for the arguments."""
+    """Opened weights, `source`, with the `config` and the `tokenizer` beside them."""
 
-    def __init__(
-        self,
-        weights,
-        bert_config_file,
-        vocab_file,
-        do_lower_case,
-        max_seq_length,
-        usual=_USUAL_LENGTH,
-        blocks=None,
-        windows=None,
-    ):
-        """`usual`: the default of max_seq_length; `blocks`: init_from_layers; `windows`: window, stride and pooling."""
+    @naming_arguments()
+    def __init__(self, weights: Any, files: Sequence[Any] = (None,) * 3, blocks: Any = None, name: str = "weights"):
+        """Raises UserError for wrong arguments; see `load` and `classifier`.
+
+        Args:
+          weights: a path, or a name at a hub, from which the weights are fetched.
+          files: bert_config_file, vocab_file and do_lower_case.
+          blocks: init_from_layers.
+          name: the name of the argument `weights`.
+        """
+        bert_config_file, vocab_file, do_lower_case = files
+        path = path_of(name, weights)
+        for other, given in (("bert_config_file", bert_config_file), ("vocab_file", vocab_file)):
+            check_type(other, given, os.PathLike, optional=True)
+        check_type("do_lower_case", do_lower_case, bool, optional=True)
         check_process()
-        path = path_of_weights("weights", weights, bert_config_file, vocab_file, do_lower_case)
-        self.source = checkpoint.open_weights(path)
+        self.source = checkpoint.open_weights(hub.fetched(path))
         self.config = model_folder.find_config(self.source, bert_config_file)
         if blocks is not None:
             if not isinstance(blocks, Iterable) or not [*blocks] or any(type(block) is not int for block in blocks):
@@ -80,17 +74,16 @@ class Parts:
             self.source = model_folder.with_blocks(self.source, [*blocks], "init_from_layers")
             self.config = dataclasses.replace(self.config, num_hidden_layers=len([*blocks]))
         self.tokenizer = text_rules.find_tokenizer(self.source, self.config, vocab_file, do_lower_case)
-        longest = self.config.max_position_embeddings
-        kept = task_file.settings(self.source.folder, {name: type(usual) for name, usual in CLASSIFIER.items()})
-        window, *others = windows or (None,)
-        name, length = long_texts.length_of(window, max_seq_length)
-        length = (kept.get("max_seq_length") or min(usual, longest)) if length is None else length
-        self.max_seq_length = checked_length(length, longest, name)
-        self.windows = long_texts.chosen(kept, self.max_seq_length, window, *others) if windows else None
 
     @functools.cached_property
-    def tokenize(self) -> Tokenize:
-        return Tokenize(self.tokenizer, MOST_TOKENS if self.windows else self.max_seq_length)
+    def kept(self) -> dict[str, Any]:
+        return kept_settings(self.source.folder)
+
+    def length(self, given: int | None, usual: int = _USUAL_LENGTH, name: str = "max_seq_length") -> int:
+        """The tokens of a row: as given in the argument `name`, else as in the weights' training, else `usual`."""
+        longest = self.config.max_position_embeddings
+        given = (self.kept.get("max_seq_length") or min(usual, longest)) if given is None else given
+        return checked_length(given, longest, name)
 
     def model(self, kind: type, *settings, seed: int) -> keras.Model:
         """A model of `heads` with the weights."""
@@ -102,53 +95,51 @@ class Parts:
 
 
 class CutTexts:
-    """Counts the texts that are cut, as the pipeline tokenizes them."""
+    """Counts the texts that are cut, in the order in which a model reads their batches."""
 
-    def __init__(self, max_seq_length: int, steps: int | None = None, *, is_logged: bool = True):
-        """`steps`: the batches of an epoch, None if not known before its end; `is_logged`: logs the first epoch."""
+    def __init__(self, max_seq_length: int, steps: int | None = None, continues: bool = False, is_logged: bool = True):
+        """For epochs of `steps` batches, None if their number is not known before the end of the first epoch.
+
+        `continues`: an epoch begins where the epoch before ended, and not with the first batch. `is_logged`: whether to
+        log the first epoch.
+        """
         self.none_are_cut = False  # True for pipelines that read long texts in windows
         self._max_seq_length = max_seq_length
-        self._steps = steps
-        self._is_logged = is_logged
-        self._lock = threading.Lock()
-        self._batches: dict[int, list[int]] = {}  # batch -> the number of cut texts, in each pass over the data
-        self._first = [0, 0, 0]  # counts of the first epoch: batches, cut texts, all texts
+        self._steps, self._continues, self._is_logged = steps, continues, is_logged
+        self._batches: list[tuple[int, int, int]] = []  # the number of a batch in its pass, of cut texts, of all texts
 
-    def add(self, number: tf.Tensor, cut: tf.Tensor) -> tf.Operation:
-        """Counts the cut texts of batch `number` in a graph; `cut`: bool [B]. Batches may come in any order."""
+    def add(self, number: tf.Tensor, are_cut: tf.Tensor) -> None:
+        """Counts the cut texts of batch `number` in a graph; `are_cut`: bool [B], or [0] of a batch without texts."""
 
-        def note(number: np.int64, cut: np.ndarray) -> None:
-            with self._lock:
-                passes = self._batches.setdefault(int(number), [])
-                passes.append(int(cut.sum()))
-                if len(passes) == 1 and number < (self._steps or np.inf):  # further batches are prefetched
-                    self._first = [
-                        have + more for have, more in zip(self._first, (1, passes[0], len(cut)), strict=True)
-                    ]
-                    if self._is_logged and self._first[0] == self._steps:
-                        log_cut(*self._first[1:], self._max_seq_length)
+        def note(number: np.int64, are_cut: np.ndarray) -> None:
+            self._batches.append((int(number), int(are_cut.sum()), len(are_cut)))
+            if self._is_logged and len(self._batches) == self._steps:
+                self._log()
 
-        return tf.numpy_function(note, [number, cut], [])
+        tf.numpy_function(note, [number, are_cut], [])
 
-    def of_epochs(self, epochs: int, batches: int | None = None) -> list[int] | None:
-        """The number of cut texts for each epoch; None if the pipeline has ids, not texts.
+    def _log(self) -> None:
+        _, cut, count = map(sum, zip(*self._epochs()[0], strict=True))
+        if count:
+            log_cut(cut, count, self._max_seq_length)
 
-        `batches`: the number of batches of the data if each epoch reads the next `steps` batches; None if each epoch
-        begins with the first batch.
-        """
+    def _epochs(self) -> list[list[tuple[int, int, int]]]:
+        if self._continues:
+            return [self._batches[start : start + self._steps] for start in range(0, len(self._batches), self._steps)]
+        starts = [place for place, (number, *_) in enumerate(self._batches) if number == 0]
+        ends = [*starts[1:], len(self._batches)]
+        return [self._batches[start:end][: self._steps] for start, end in zip(starts, ends, strict=True)]
+
+    def of_epochs(self, epochs: int) -> list[int] | None:
+        """The number of cut texts for each epoch; None if the pipeline has ids, not texts."""
         if self.none_are_cut:
             return [0] * epochs
-        if self._is_logged and self._steps is None and self._batches:
-            log_cut(*self._first[1:], self._max_seq_length)
-        return [self._of_epoch(epoch, batches) for epoch in range(epochs)] if self._batches else None
-
-    def _of_epoch(self, epoch: int, batches: int | None) -> int:
-        if self._steps is None or batches is None:
-            places = [(epoch, number) for number in self._batches if number < (self._steps or np.inf)]
-        else:
-            places = [divmod(step, batches) for step in range(epoch * self._steps, (epoch + 1) * self._steps)]
-        counts = (self._batches.get(number, [])[one_pass : one_pass + 1] for one_pass, number in places)
-        return sum(map(sum, counts))
+        if not any(count for *_, count in self._batches):
+            return None
+        if self._is_logged and self._steps is None:
+            self._log()
+        found = [sum(cut for _, cut, _ in batches) for batches in self._epochs()]
+        return [*found, *[0] * epochs][:epochs]
 
 
 def span_settings(
@@ -159,7 +150,7 @@ def span_settings(
     The result also has `version_2_with_negative`: `may_be_missing`, else as in the training. Raises UserError.
     """
     check_type("may_be_missing", may_be_missing, bool, optional=True)
-    kept = task_file.settings(folder, {name: type(usual) for name, usual in SQUAD.items()})
+    kept = {name: value for name, value in kept_settings(folder).items() if name in SQUAD}
     if unknown := sorted(given.keys() - SQUAD.keys()):
         raise UserError(f"{method}() has no setting {unknown[0]}; the settings are {', '.join(SQUAD)}")
     stated = {**SQUAD, **usual, **kept, **given}

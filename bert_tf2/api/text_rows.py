@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import random
 import re
@@ -25,12 +26,39 @@ def has_ids(x: Any) -> bool:
 
 
 def has_batches(x: Any) -> bool:
-    """Whether `x` is a PyDataset, or a generator or another iterator, whose elements are batches as in Keras."""
-    return isinstance(x, keras.utils.PyDataset) or hasattr(x, "__next__")
+    """Whether `x` is a dataset, a PyDataset, or a generator or another iterator: its elements are batches."""
+    return isinstance(x, tf.data.Dataset | keras.utils.PyDataset) or hasattr(x, "__next__")
+
+
+def first_batches(x: Any, steps: int | None) -> Any:
+    """A dataset, or an iterator in place of a PyDataset or generator, with the first `steps` batches of `x`.
+
+    `steps`: None for all batches. Other containers are returned unchanged.
+    """
+    if isinstance(x, tf.data.Dataset):
+        return x if steps is None else x.take(steps)
+    if not has_batches(x):
+        return x
+    batches = x if hasattr(x, "__next__") else (x[number] for number in range(x.num_batches or steps))
+    return itertools.islice(batches, steps)
+
+
+def texts(x: Any, pairs: bool = True, most: int | None = None) -> list[rows.Text]:
+    """The texts of any container; `most` batches of a generator or a dataset, None for all."""
+    x = first_batches(x, most)
+    batches = (rows.parts_of(batch)[0] for batch in x) if hasattr(x, "__next__") else [x]
+    return [text for batch in batches for text in rows.texts(batch, "x", pairs)[0]]
+
+
+def counted(x: Any, y: Any, sample_weight: Any) -> tuple:
+    """The parts of (x, y, sample_weight) that are not None. Raises UserError if they differ in their rows."""
+    check_counts(x, y=y, sample_weight=sample_weight)
+    return tuple(part for part in (x, y, sample_weight) if part is not None)
 
 
 def check_counts(texts: Any, **others: Any) -> int:
     """Returns the number of texts; raises UserError for an argument with another number of rows, by its name."""
+    others = {name: given for name, given in others.items() if given is not None}
     named = {"x": texts} if not isinstance(texts, tuple) else {f"x[{n}]": part for n, part in enumerate(texts)}
     named = {f"x[{name!r}]": part for name, part in texts.items()} if isinstance(texts, Mapping) else named
     count = len(next(iter(named.values())))
@@ -47,12 +75,12 @@ def is_empty(batches: Batches) -> bool:
         return not count or (count == tf.data.UNKNOWN_CARDINALITY and not any(True for _ in batches.first))
 
 
-def check_given(batches: Batches, needs_y: bool) -> None:
+def check_given(batches: Batches) -> None:
     """Raises UserError if there are no batches (x, y, ...), or they have no y."""
-    data = batches.data
+    element = batches.data.element_spec
     if is_empty(batches):
         raise UserError("x: has no texts")
-    if needs_y and not (isinstance(data.element_spec, tuple) and len(data.element_spec) > 1):
+    if not (isinstance(element, tuple) and len(element) > 1):
         raise UserError("y: is missing; give an answer for each row of x, in a batch as (x, y)")
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import numbers
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -25,24 +25,26 @@ from bert_tf2 import heads
 from bert_tf2.api import targets, text_rows
 from bert_tf2.api.text_models import TextModel
 from bert_tf2.api.text_parts import RANDOM_SEED, CutTexts, Parts, find_labels, span_settings
+from bert_tf2.api.text_steps import Answers
 from bert_tf2.exporting.signatures import IDS
 from bert_tf2.exporting.tokenize_layer import Tokenize
 from bert_tf2.finetuning import ner, squad
 from bert_tf2.inference.answering import NER, SQUAD, Answerer, SpanAnswer
 from bert_tf2.support import rows
-from bert_tf2.support.errors import UserError
+from bert_tf2.support.errors import UserError, naming_arguments
 from bert_tf2.support.settings import check_type
-from bert_tf2.weights import task_file
 from bert_tf2.weights.task_file import LabelMap
 
 
-class _WindowModel(TextModel):
+class _WindowModel(Answers, TextModel):
     """A model whose `fit` and `evaluate` have a row for each window of a text; windows are made as in the scripts.
 
     A `tf.data.Dataset` has batches of x, (x, y) or (x, y, sample_weight). The dataset is read to its end before the
     first step and then treated like lists: `fit` shuffles the windows, and `batch_size` is a number of windows. Each
     batch of a PyDataset or a generator makes one step with all of its windows.
     """
+
+    reads_no_texts = "windows of `dataset`; use `predict`"
 
     def __init__(
         self,
@@ -64,60 +66,45 @@ class _WindowModel(TextModel):
     ) -> text_rows.Batches:
         """The windows, each with max_seq_length tokens; a generator is read for `most` batches."""
         if isinstance(x, tf.data.Dataset) and y is None and sample_weight is None:
-            x, y, sample_weight = self._read(x, most)
-        if text_rows.has_batches(x):
+            x, y, sample_weight = self._rows_of_dataset(x, most)
+        if text_rows.has_batches(x) and not isinstance(x, tf.data.Dataset):
             check_type("batch_size", batch_size, int, low=1)
             return text_rows.read_batches(x, self._arrays, shuffle, most, same_length=True)
         return super()._batches(x, self._needed(y), sample_weight, batch_size, shuffle)
 
     def _arrays(self, x: Any, y: Any = None, sample_weight: Any = None) -> tuple:
         """The windows of all rows: features, targets and weights."""
-        x, y = self._columns(x), self._targets(self._needed(y))
-        weights = targets.weights_of_rows(np.ones(len(y)) if sample_weight is None else sample_weight)
-        if not text_rows.check_counts(x, y=y, sample_weight=weights):
+        x, y, *weights = self._checked(x, y, sample_weight)
+        if not y:
             raise UserError("x: has no texts")
-        return self._rows(x, y, weights)
+        return self._rows(x, y, weights[0] if weights else np.ones(len(y), np.float32))
+
+    def _checked(self, x: Any, y: Any, sample_weight: Any) -> tuple:
+        """The rows of x and y, and their weights if they are given."""
+        x, y = self._columns(x), self._targets(self._needed(y))
+        return text_rows.counted(x, y, targets.weights_of_rows(sample_weight))
 
     def _divided(self, share: float, x: Any, y: Any, sample_weight: Any) -> tuple[list, list]:
-        if isinstance(x, tf.data.Dataset) or text_rows.has_batches(x):
-            raise UserError("validation_split: cannot divide a dataset; give validation_data")
-        x, y = self._columns(x), self._targets(self._needed(y))
-        weights = None if sample_weight is None else targets.weights_of_rows(sample_weight)
-        text_rows.check_counts(x, y=y, **({} if weights is None else {"sample_weight": weights}))
-        return text_rows.divide(share, x, y, weights)
+        x, y, *weights = self._checked(x, y, sample_weight)
+        return text_rows.divide(share, x, y, next(iter(weights), None))
 
-    @staticmethod
-    def _inputs(x: Any) -> Any:
-        if not text_rows.has_ids(x):
-            raise UserError("this model can only be called with the windows of `dataset`; use `predict` for texts")
-        return x
-
-    def predict_on_batch(self, x: Any) -> list:
-        """The same as `predict`."""
-        return self.predict(x)
-
-    def _answers(self, x: Any, steps: int | None, answers: Callable[[Any], list]) -> list:
-        """The answers to all rows; `answers` computes the answers to rows in a container other than a dataset."""
-        text_rows.check_end(x, steps, "steps")
+    def _answers(self, x: Any, batch_size: int) -> list:
         if isinstance(x, tf.data.Dataset):
-            return answers(self._read(x, steps)[0])
+            x = self._rows_of_dataset(x)[0]
         if not text_rows.has_batches(x):
-            return answers(x)
-        batches = x if hasattr(x, "__next__") else (x[number] for number in range(x.num_batches or steps))
-        parts = (answers(rows.parts_of(batch)[0]) for batch in itertools.islice(batches, steps))
-        return [*itertools.chain.from_iterable(parts)]
+            return self._answers_to(x, batch_size)
+        batches = (self._answers_to(rows.parts_of(batch)[0], batch_size) for batch in x)
+        return [*itertools.chain.from_iterable(batches)]
 
-    def _tokenized(
-        self, data: tf.data.Dataset, cut: CutTexts | None = None, may_be_blank: bool = False
-    ) -> tf.data.Dataset:
+    def _tokenized(self, data: tf.data.Dataset, cut: CutTexts | None = None, **how: bool) -> tf.data.Dataset:
         if cut:
             cut.none_are_cut = True  # all windows are read
         data = data if self.tokenize.pad_to_max_length else data.map(_as_long_as_needed, tf.data.AUTOTUNE)
         return data.prefetch(tf.data.AUTOTUNE)
 
-    def _read(self, data: tf.data.Dataset, most: int | None = None) -> list[list | None]:
+    def _rows_of_dataset(self, data: tf.data.Dataset, most: int | None = None) -> list[list | None]:
         """The rows of x, y and sample_weight in `most` batches of a dataset; None for parts that it does not have."""
-        data = data if most is None else data.take(most)
+        data = text_rows.first_batches(data, most)
         if data.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise UserError("x: is an endless dataset, which is read before the first step; give data.take(N)")
         batches = [[*map(_rows_of, self._parts(element))] for element in data]
@@ -194,18 +181,9 @@ class TagModel(_WindowModel):
         kwargs = {"weighted_metrics": ["accuracy"], **kwargs}
         super().compile(optimizer, loss, metrics or [], **kwargs)
 
-    def predict(
-        self,
-        x: Any,
-        batch_size: int | None = None,
-        verbose: Any = "auto",
-        steps: int | None = None,
-        callbacks: Any = None,
-    ) -> list[list[str]]:
+    def _answers_to(self, x: Any, batch_size: int) -> list[list[str]]:
         """A tag for each word."""
-        size = 32 if batch_size is None else batch_size
-        check_type("batch_size", size, int, low=1)
-        return self._answers(x, steps, lambda x: self._answerer.tag(text_rows.words_of(x), self.settings, size))
+        return self._answerer.tag(text_rows.words_of(x), self.settings, batch_size)
 
     def _kept(self) -> tuple[dict[str, Any], dict[str, Any]]:
         return {"task": self._label_map.task}, dict(self.settings)
@@ -237,8 +215,8 @@ class TagModel(_WindowModel):
             )
         return [*tag].index(1)
 
-    def _read(self, data: tf.data.Dataset, most: int | None = None) -> list[list | None]:
-        found = super()._read(data, most)
+    def _rows_of_dataset(self, data: tf.data.Dataset, most: int | None = None) -> list[list | None]:
+        found = super()._rows_of_dataset(data, most)
         if len(found[0]) > 1 and all(isinstance(row, str) and len(row.split()) < 2 for row in found[0]):
             raise UserError(
                 "x: each text of the dataset is a single word; batch sentences with `dataset.ragged_batch(32)`"
@@ -292,16 +270,17 @@ def tagger(
     Raises:
       UserError: as `classifier`.
     """
-    found = Parts(weights, bert_config_file, vocab_file, do_lower_case, max_seq_length, blocks=init_from_layers)
+    found = Parts(weights, (bert_config_file, vocab_file, do_lower_case), init_from_layers)
+    tokenize = Tokenize(found.tokenizer, found.length(max_seq_length))
     label_map = find_labels(found.source, labels, tags=True)
     check_type("stride", stride, int, low=1, optional=True)
-    kept = task_file.settings(found.source.folder, {name: type(usual) for name, usual in NER.items()})
-    settings = NER | (kept if "document_context" in kept else {})  # else the folder is not a tagger's
+    kept = found.kept if "document_context" in found.kept else {}  # else the folder is not a tagger's
+    settings = {name: kept.get(name, usual) for name, usual in NER.items()}
     if stride is not None or max_seq_length is not None:
         settings["doc_stride"] = stride or 0
-    settings["max_seq_length"] = found.tokenize.max_seq_length
+    settings["max_seq_length"] = tokenize.max_seq_length
     model = found.model(heads.TaggingModel, len(label_map.labels), seed=random_seed)
-    return TagModel(model, found.tokenize, label_map, settings)
+    return TagModel(model, tokenize, label_map, settings)
 
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
@@ -317,6 +296,7 @@ class SpanTextModel(_WindowModel):
     """
 
     export_as = "squad"
+    answered_at_once = 8
 
     def call(self, inputs: Any, training: bool = False) -> tf.Tensor:
         """The rows of `dataset` -> logits of the first and the last token of the answer, float32 [B, 2, F]."""
@@ -374,19 +354,10 @@ class SpanTextModel(_WindowModel):
         answers = np.array([(row.start_position, row.end_position) for row in rows], np.int32)
         return features, answers, weights[[row.example_index for row in rows]][:, None]
 
-    def predict(
-        self,
-        x: Any,
-        batch_size: int | None = None,
-        verbose: Any = "auto",
-        steps: int | None = None,
-        callbacks: Any = None,
-    ) -> list[SpanAnswer]:
+    def _answers_to(self, x: Any, batch_size: int) -> list[SpanAnswer]:
         """The answer to each question, with its probability; "" if the paragraph has no answer."""
-        size = 8 if batch_size is None else batch_size
-        check_type("batch_size", size, int, low=1)
-        how = (self.settings, self.model.config.max_position_embeddings, size)
-        return self._answers(x, steps, lambda x: self._answerer.answer(*_strings(x), *how))
+        longest = self.model.config.max_position_embeddings
+        return self._answerer.answer(*_strings(x), self.settings, longest, batch_size)
 
     def _kept(self) -> tuple[dict[str, Any], dict[str, Any]]:
         kept = dict(self.settings)
@@ -401,6 +372,7 @@ def _strings(x: Any) -> tuple[list[str], list[str]]:
     return [question for question, _ in found], [paragraph for _, paragraph in found]
 
 
+@naming_arguments()
 def answerer(
     weights: str | os.PathLike[str],
     *,
@@ -424,12 +396,13 @@ def answerer(
     Raises:
       UserError: as `classifier`, or a setting is unknown or wrong.
     """
-    found = Parts(weights, bert_config_file, vocab_file, do_lower_case, max_seq_length, SQUAD["max_seq_length"])
+    found = Parts(weights, (bert_config_file, vocab_file, do_lower_case))
     found.config.check_pairs("a question and its paragraph")
-    length = found.tokenize.max_seq_length
+    length = found.length(max_seq_length, SQUAD["max_seq_length"])
     usual = {"max_query_length": length // 2, "doc_stride": length // 4} if length < SQUAD["max_seq_length"] else {}
     usual = {name: min(SQUAD[name], most) for name, most in usual.items()}
     stated = span_settings("answerer", found.source.folder, settings, may_be_missing, **usual)
     stated["max_seq_length"] = length
     squad.check_lengths(length, stated["max_query_length"], stated["doc_stride"])
-    return SpanTextModel(found.model(heads.SpanModel, seed=random_seed), found.tokenize, settings=stated)
+    model = found.model(heads.SpanModel, seed=random_seed)
+    return SpanTextModel(model, Tokenize(found.tokenizer, length), settings=stated)

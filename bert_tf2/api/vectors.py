@@ -16,7 +16,7 @@ from bert_tf2.support.rows import Text
 from bert_tf2.support.settings import check_type
 from bert_tf2.weights.task_file import Prompts, SentenceVectors
 
-_BLOCK = 4096  # vectors that are compared at once
+_VECTORS_AT_ONCE = 4096  # vectors that are compared at once
 
 
 class Found(NamedTuple):
@@ -165,8 +165,8 @@ class Closest:
         _check_widths(self._vectors, block)
         most = min(self._most, self._indexes.shape[1] + len(block))
         kept = np.zeros([len(self._vectors), most], np.int64), np.zeros([len(self._vectors), most], np.float32)
-        for start in range(0, len(self._vectors), _BLOCK):
-            part = slice(start, start + _BLOCK)
+        for start in range(0, len(self._vectors), _VECTORS_AT_ONCE):
+            part = slice(start, start + _VECTORS_AT_ONCE)
             scores = np.concatenate([self._scores[part], self._vectors[part] @ block.T], axis=1)
             numbers = np.broadcast_to(np.arange(self._count, self._count + len(block)), [len(scores), len(block)])
             indexes = np.concatenate([self._indexes[part], numbers], axis=1)
@@ -192,8 +192,8 @@ def _blocks(corpus: Any) -> Iterator[Any]:
     given = corpus if _is_array(corpus) else rows.texts(corpus, "corpus")[0]
     if _is_array(corpus) and len(corpus.shape) != 2:
         raise UserError(f"corpus: of shape {[*corpus.shape]}; vectors [M, D] are needed")
-    for start in range(0, len(given), _BLOCK):
-        yield given[start : start + _BLOCK]
+    for start in range(0, len(given), _VECTORS_AT_ONCE):
+        yield given[start : start + _VECTORS_AT_ONCE]
 
 
 def _check_widths(first: np.ndarray, second: np.ndarray) -> None:

@@ -27,7 +27,7 @@ from bert_tf2.exporting.signatures import (
     windows,
 )
 from bert_tf2.finetuning import squad
-from bert_tf2.long_texts import in_parts
+from bert_tf2.long_texts import few_at_a_time
 
 # The number of windows that the encoder gets at a time; a long paragraph has many more windows than a usual batch.
 _WINDOWS_AT_A_TIME = 32
@@ -174,7 +174,7 @@ class Tagger(Task):
         (text,) = texts.values()
         words = _Words(self.tokenize(texts)["text_a"], self.setting.options)
         inputs = self.combine({"text_a": words.pieces_of_windows()})
-        logits = in_parts(
+        logits = few_at_a_time(
             lambda part: self.head(self._encode(*part.values())[0]),
             {name: getattr(inputs, name) for name in IDS},
             [tf.shape(inputs.input_ids)[1], self._labels.shape[0] - 1],

@@ -28,7 +28,7 @@ from bert_tf2.exporting.graph_tokenization import GraphTokenizer, Inputs, Pieces
 from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.request_checks import Rows, checked_rows, checked_texts, require_none
 from bert_tf2.heads import pooled_states
-from bert_tf2.long_texts import Windows, in_parts
+from bert_tf2.long_texts import Windows, few_at_a_time
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights.task_file import THRESHOLD, LabelMap, SentenceVectors
 
@@ -241,7 +241,7 @@ class Classifier(Task):
         divided, counts = model.windows.divide(whole._asdict())
         with tf.control_dependencies([require_few_windows(counts)]):
             divided = {name: tf.identity(values) for name, values in divided.items()}
-        logits = in_parts(self._logits, divided, [model.num_outputs])
+        logits = few_at_a_time(self._logits, divided, [model.num_outputs])
         return self._outputs(model.windows.pool(logits, counts, model.kind), model.windows)
 
     def _logits(self, rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
