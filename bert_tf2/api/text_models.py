@@ -48,7 +48,7 @@ class TextModel(TextSteps):
 
     `x` of all methods has texts, or pairs as tuples, in a list, an array, a column or table of pandas, polars or
     pyarrow; or two columns as a tuple or a dict; or batches `(x, y)` or `(x, y, sample_weight)` in a `tf.data.Dataset`,
-    a `keras.utils.PyDataset` or a generator; or the arrays of `Bert.tokenize`.
+    a `keras.utils.PyDataset` or a generator, which are read on the way; or the arrays of `Bert.tokenize`.
 
     `y` has the names or the indexes of labels, or a number for each label if the loss compares vectors. In a
     regression, `y` has numbers; with multi_label, a list of names for each text, or 1 or 0 for each label. With `y`, no

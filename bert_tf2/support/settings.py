@@ -115,6 +115,8 @@ class Options:
         if problem := next(_problems(self), None):
             raise WrongSetting(problem)
         self.check()
+        if problem := next(without_effect(self), None):
+            raise WrongSetting(problem)
 
     def check(self) -> None:
         """Checks rules for given settings that attributes cannot express. Raises WrongSetting for a broken rule."""
@@ -222,7 +224,6 @@ def _problems(given: Options) -> Iterator[str]:
     for one, other in _of_all_bases(cls, "not_both"):
         if getattr(given, one) and getattr(given, other):
             yield f"--{one} and --{other} exclude each other: give one of them"
-    yield from without_effect(given)
 
 
 def _value_problem(stated: Setting, value: Any, name: str) -> str | None:

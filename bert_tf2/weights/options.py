@@ -24,8 +24,7 @@ class ConversionOptions(Options):
     needs = (("input", "output"), ("input", "to"))
     not_both = (("input", "list"),)
     only_with = tuple(
-        (name, "input")
-        for name in ("hidden_act", "extend_vocab", "never_split", "extend_positions", "output", "to", "weights_only")
+        (name, "input") for name in ("hidden_act", "extend_vocab", "never_split", "extend_positions", "weights_only")
     )
 
     input: str | None = setting(
