@@ -119,7 +119,7 @@ def numbers_of(answers) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_several_devices(encoder, two):
+def test_several_devices(encoder, two, tmp_path):
     """Two replicas have the masks and the losses of one, also where their parts of a batch are not equal."""
     with two.scope():
         shared = bert_tf2.masked_lm(encoder, max_seq_length=16)
@@ -129,7 +129,8 @@ def test_several_devices(encoder, two):
         history = model.fit(TEXTS, batch_size=7, epochs=2, shuffle=False, **QUIET).history
         losses.append([history["loss"], history["masked_lm_loss"]])
     np.testing.assert_allclose(*losses, rtol=1e-4)
-    assert shared.fill_mask("the [MASK]").masks
+    shared.save_folder(tmp_path)
+    assert bert_tf2.load(tmp_path).fill_mask("the [MASK]").masks
 
 
 def test_wrong_calls(words):

@@ -73,7 +73,7 @@ class MaskedTextModel(Answers, TextModel):
     In `fit`, each epoch draws new masks, a function of random_seed, the step before the epoch, and the row. `evaluate`
     and `validation_data` have the same masks in each epoch and call. The History has the mean `loss` of the batches,
     and the measures of run_pretraining.py: `masked_lm_loss`, the mean over all masked words, and `masked_lm_accuracy`,
-    the share of masked words that the model predicts.
+    the share of masked words that the model predicts. `predict` is `fill_mask`.
     """
 
     export_as = "masked_lm"
@@ -141,7 +141,7 @@ class MaskedTextModel(Answers, TextModel):
         if trains:
             # Not tf.data's random numbers, which differ between one device and several.
             step = tf.data.Dataset.from_generator(
-                lambda: [int(self.optimizer.iterations)], output_signature=tf.TensorSpec([], tf.int64)
+                lambda: [int(self.optimizer.iterations.numpy())], output_signature=tf.TensorSpec([], tf.int64)
             )
             steps = step.flat_map(lambda step: tf.data.Dataset.from_tensors(step).repeat())
             steps = steps.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
@@ -182,7 +182,6 @@ class MaskedTextModel(Answers, TextModel):
         return given, None, None
 
     def _answers(self, x: Any, batch_size: int) -> list[predict_masked.Answer]:
-        """The answers of `fill_mask` to texts with `[MASK]`."""
         return self.fill_mask(text_rows.texts(x, pairs=False), batch_size=batch_size)
 
     def fill_mask(

@@ -431,7 +431,7 @@ class TextModel(TextSteps):
 
         Raises UserError if the folder holds another model, or is not writable.
         """
-        labels, kept, step = self._label_map, self._kept(), int(self.optimizer.iterations)
+        labels, kept, step = self._label_map, self._kept(), int(self.optimizer.iterations.numpy())
         content = task_file.content(*kept, self.model.config, labels) if kept else None
         folder = path_of("output_dir", output_dir)
         model_folder.save(folder, self.model, step, self.tokenize.tokenizer, labels, content)

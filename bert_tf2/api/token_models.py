@@ -163,7 +163,7 @@ class TagModel(_WindowModel):
 
     `x` has sentences: lists of words, or texts with blanks between the words. `y` has a list (or a text) of tags for
     each sentence; tags are names or indexes of labels. `sample_weight` is a number for each sentence. Long sentences
-    are read in windows.
+    are read in windows. `predict` returns a list of tags for each sentence.
 
     In a dataset, a batch of sentences or tags is strings [B] with blanks, a ragged tensor [B, words], or a tensor
     [B, most words], padded with "" after the words and with any value after the tags.
@@ -182,7 +182,6 @@ class TagModel(_WindowModel):
         super().compile(optimizer, loss, metrics or [], **kwargs)
 
     def _answers_to(self, x: Any, batch_size: int) -> list[list[str]]:
-        """A tag for each word."""
         return self._answerer.tag(text_rows.words_of(x), self.settings, batch_size)
 
     def _kept(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -289,7 +288,8 @@ class SpanTextModel(_WindowModel):
 
     `x` has pairs (question, paragraph), or is a tuple of both columns. `y` has for each question an answer, the first
     place in the paragraph with these words; or (answer, start) as in SQuAD; or "" if the paragraph has no answer.
-    `sample_weight` is a number for each question.
+    `sample_weight` is a number for each question. `predict` returns a SpanAnswer for each question: the answer with
+    its probability, "" if the paragraph has no answer.
 
     In a dataset, elements are ((question, paragraph), answer) or ((question, paragraph), (answer, start)): strings [B],
     and the start int [B].
@@ -355,7 +355,6 @@ class SpanTextModel(_WindowModel):
         return features, answers, weights[[row.example_index for row in rows]][:, None]
 
     def _answers_to(self, x: Any, batch_size: int) -> list[SpanAnswer]:
-        """The answer to each question, with its probability; "" if the paragraph has no answer."""
         longest = self.model.config.max_position_embeddings
         return self._answerer.answer(*_strings(x), self.settings, longest, batch_size)
 
