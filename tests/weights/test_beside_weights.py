@@ -40,8 +40,9 @@ def check(words: str, folder, output: pathlib.Path, **given) -> None:
             found.append("")
         except UserError as error:
             found.append(str(error))
-    assert found[0] == found[1] and bool(words) == bool(found[0]), found
-    assert [word for word in words.split() if word not in found[0]] == [], found[0]
+    in_python, of_script = found
+    assert in_python == of_script.replace("--", "") and bool(words) == bool(in_python), found
+    assert [word for word in words.split() if word not in of_script] == [], of_script
     assert output.exists() == (not words)
 
 
