@@ -7,7 +7,7 @@
 The table has a row for each target:
   - the seconds of the compiler (two compilers run at the same time);
   - the operations of the step before compilation, and the peak memory, as XLA counts them;
-  - the bytes of the operands and results of the compiled instructions;
+  - the compiled instructions, which a GPU launches as kernels, and the bytes of their operands and results;
   - the roofline: no step is faster than its operations at the peak rate, or its bytes at the memory's bandwidth.
 If a program has two batch sizes, the last lines show how many examples fit. With --devices, XLA divides the batch, and
 a row describes one device, which sums the gradients with the other devices. (In TensorFlow, each device draws its own
@@ -81,7 +81,8 @@ def topology(target: Target):
         how = {"platform": "tpu", "topology_name": shape}
     else:
         nvcc = importlib.import_module("nvidia.cuda_nvcc").__path__[0]  # ptxas
-        os.environ["XLA_FLAGS"] = f"--xla_gpu_autotune_level=0 --xla_gpu_cuda_data_dir={nvcc}"
+        own = f"--xla_gpu_autotune_level=0 --xla_gpu_cuda_data_dir={nvcc}"
+        os.environ["XLA_FLAGS"] = " ".join([*os.environ.get("XLA_FLAGS", "").split(), own])
         shared = target.gpu["shared"]
         sizes = {"memory": int(target.memory * 2**30), "bandwidth": int(target.bandwidth), "optin": shared - 1024}
         fpus = 64 if target.gpu["major"] == 8 else 128
@@ -98,20 +99,21 @@ _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%(\S+) = (\(.*?\)|\S+) ([\w-]+)\((.*?)\
 _NOT_COUNTED = re.compile(r"parameter|constant|tuple|get-tuple-element|bitcast|.*-(start|done|update)")
 
 
-def moved_bytes(text: str) -> tuple[int, int]:
+def moved_bytes(text: str) -> tuple[int, int, int]:
     """Returns the bytes of the operands and results of all instructions of a compiled module, and of its all-reduces.
 
-    A fusion counts as one instruction.
+    The third number is the number of these instructions, which a GPU launches as kernels. A fusion counts as one.
     """
     text = re.sub(r"custom-call(\(.*ConcatBitcast)", r"bitcast\1", text)  # joins prefetched slices
-    moved, sums, sizes = 0, 0, {}
+    moved, sums, kernels, sizes = 0, 0, 0, {}
     for name, kind, operation, operands in _INSTRUCTION.findall(text[text.index("\nENTRY") :]):
         shapes = re.findall(r"(\w+)\[([\d,]*)\]", kind)
         sizes[name] = sum(_SIZES[dtype] * math.prod(map(int, filter(None, of.split(",")))) for dtype, of in shapes)
         sums += sizes[name] if operation in ("all-reduce", "all-reduce-done") else 0
         if not _NOT_COUNTED.fullmatch(operation):
+            kernels += 1
             moved += sizes[name] + sum(sizes.get(operand, 0) for operand in re.findall(r"%([\w.-]+)", operands))
-    return moved, sums
+    return moved, sums, kernels
 
 
 def divided(module, count: int, batch_size: int) -> None:
@@ -161,8 +163,8 @@ def compiled_step(folder: pathlib.Path, name: str, count: int) -> dict[str, Any]
     seconds = time.perf_counter() - began
     kept, text = done.get_compiled_memory_stats(), "".join(one.to_string() for one in done.hlo_modules())
     peak = kept.argument_size_in_bytes + kept.output_size_in_bytes - kept.alias_size_in_bytes + kept.temp_size_in_bytes
-    moved, sums = moved_bytes(text)
-    return found | {"seconds": seconds, "moved": moved, "sums": sums, "peak": peak}
+    moved, sums, kernels = moved_bytes(text)
+    return found | {"seconds": seconds, "moved": moved, "sums": sums, "kernels": kernels, "peak": peak}
 
 
 def row(found: dict[str, Any]) -> str:
@@ -171,10 +173,11 @@ def row(found: dict[str, Any]) -> str:
     step += f", one of {devices}, which sum {found.get('sums', 0) / 1e9:.2f} GB" if devices > 1 else ""
     start = f"| {step} | {found['target']} |"
     if "failed" in found:
-        return f"{start} | {found['flops'] / 1e9:.0f} | | {found['failed']} | |"
+        return f"{start} | {found['flops'] / 1e9:.0f} | | | {found['failed']} | |"
     bound = max((found["flops"] / target.rate, "FLOP"), (found["moved"] / target.bandwidth, "bytes"))
     return (
-        f"{start} {found['seconds']:.0f} | {found['flops'] / 1e9:.0f} | {found['moved'] / 1e9:.2f} |"
+        f"{start} {found['seconds']:.0f} | {found['flops'] / 1e9:.0f} | {found['kernels']} |"
+        f" {found['moved'] / 1e9:.2f} |"
         f" {found['peak'] / 1e9:.2f} of {target.memory:g} | {1000 * bound[0]:.2f} ({bound[1]}) |"
     )
 
@@ -225,7 +228,8 @@ def main() -> None:
         return json.loads(done.stdout.splitlines()[-1])
 
     print("jax", importlib.metadata.version("jax"), "\n")
-    print("| step | target | seconds to compile | GFLOP | GB moved | GB at once | roofline, ms |\n|-|-|-|-|-|-|-|")
+    print("| step | target | seconds to compile | GFLOP | kernels | GB moved | GB at once | roofline, ms |")
+    print("|-|-|-|-|-|-|-|-|")
     rows = []
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         try:

@@ -70,7 +70,8 @@ def seconds_of_sums(options: BenchmarkOptions) -> list[float]:
     dtype = tf.as_dtype(options.dtype)
 
     def norm(found):
-        return step.reduce_gradients({name: tf.identity(values) for name, values in found.items()}, dtype)[1]
+        gradients = {name: tf.identity(values) for name, values in found.items()}
+        return step.global_norm(step.reduce_gradients(gradients, dtype))
 
     total = tf.function(lambda found: team.strategy.run(norm, args=(found,)), autograph=False)
     total(gradients)

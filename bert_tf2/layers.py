@@ -116,7 +116,8 @@ def random_bits(shape: list | tf.Tensor, seed: tf.Tensor, dtype: tf.DType, strea
     makes keys, StatelessRandomGetKeyCounter, makes other keys of negative seeds in XLA.
     """
     key = tf.reshape(tf.bitcast(tf.cast(seed, tf.int32), tf.uint64), [1])
-    counter = tf.cast(tf.stack([0, stream]), tf.uint64)
+    # The lower half starts at 1, because XLA computes [0, stream], as a sequence, in two kernels of a GPU per dropout.
+    counter = tf.cast(tf.stack([1, stream]), tf.uint64)
     how = {"key": key, "counter": counter, "alg": tf.random.Algorithm.PHILOX.value}
     return tf.raw_ops.StatelessRandomUniformFullIntV2(shape=shape, dtype=dtype, **how)
 

@@ -36,16 +36,24 @@ def learning_rate_at(step: tf.Tensor, init_lr: float, num_train_steps: int, num_
     return tf.where(done < num_warmup_steps, init_lr * (done * (1.0 / num_warmup_steps)), decayed)
 
 
-def square_norm(*gradients: Gradient) -> tf.Tensor:
+def square_norm(*gradients: Gradient, in_few_kernels: bool = False) -> tf.Tensor:
     """Returns the sum of the squares of gradients, 0 without gradients.
 
     The gradient of a lookup (IndexedSlices) counts each row separately, even if a row was looked up several times,
     because TensorFlow 1 clips by this norm. In pretraining, the word table is also the output layer, which makes its
     gradient dense; in fine-tuning, the table's gradient is the gradient of a lookup.
+
+    `in_few_kernels`: for a step that XLA compiles for a GPU. From one l2_loss for each gradient, XLA makes 350 of the
+    1,200 kernels of BERT-Base's step, and with batches of 32 x 128 a GPU waits for their launches.
     """
     values = [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient for gradient in gradients]
-    halves = [tf.nn.l2_loss(tf.cast(one, tf.float32)) for one in values]
-    return 2.0 * tf.add_n([tf.constant(0.0), *halves])
+    wide = [tf.cast(one, tf.float32) for one in values]
+    if in_few_kernels and wide:
+        squares = [tf.square(one) for one in wide]
+        rows = [tf.reduce_sum(one, axis=-1) if one.shape.rank > 1 else one for one in squares]
+        # All numbers are positive. Without tf.abs, XLA would sum the rows of each gradient by themselves again.
+        return tf.reduce_sum(tf.abs(tf.concat([tf.reshape(one, [-1]) for one in rows], axis=0)))
+    return 2.0 * tf.add_n([tf.constant(0.0), *(tf.nn.l2_loss(one) for one in wide)])
 
 
 def clip_scale(global_norm: tf.Tensor, clip_norm: float = CLIP_NORM) -> tf.Tensor:

@@ -53,7 +53,8 @@ def state() -> dict:
         "descriptors": sorted(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else [],
         "signals": {number: signal.getsignal(number) for number in signal.valid_signals()},
         "filters": [[*logging.getLogger(name).filters] for name in ("root", "absl", "tensorflow")],
-        "threads": sorted(thread.name for thread in threading.enumerate()),
+        # "Dummy" threads are TensorFlow's, which begin and end as TensorFlow needs them.
+        "threads": sorted(one.name for one in threading.enumerate() if not one.name.startswith("Dummy-")),
         "warnings": [*warnings.filters],
         "imports": [*sys.meta_path],
         "figures": dict(sys.modules["matplotlib"].rcParams) if "matplotlib" in sys.modules else {},

@@ -24,6 +24,9 @@ _FLAGS = {
     # CUDA graphs are turned off. They are faster only if a step uses the same memory as the step before, as in JAX.
     # TensorFlow gives a step other memory, and XLA then updates the whole graph while the GPU waits.
     "xla_gpu_enable_command_buffer": "",
+    # Numbers are rounded to bfloat16 where the model rounds them. Otherwise XLA keeps float32 numbers that are rounded
+    # and widened again, among them the gradients of gelu, and writes them to memory with twice the bytes.
+    "xla_allow_excess_precision": "false",
 }
 NO_CACHE = "none"
 """The value of --xla_cache_dir with which compiled programs are not kept."""

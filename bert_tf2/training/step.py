@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bert_tf2 import optimization
+from bert_tf2 import layers, optimization
 from bert_tf2.data.records import PACKED
 from bert_tf2.fast import compiled
 from bert_tf2.heads import Batch, LossTerm
@@ -66,7 +66,11 @@ class TrainingStep:
 
     def compiled(self, *, jit_compile: bool = False):
         """Returns a step as a graph, on one device: (batch, step) -> measures; `jit_compile` needs fixed shapes."""
-        return tf.function(self._replica_step, jit_compile=jit_compile, autograph=False)
+
+        def whole_step(batch: Batch, step: tf.Tensor) -> dict[str, tf.Tensor]:
+            return self._replica_step(batch, step, is_one_program=jit_compile)
+
+        return tf.function(whole_step, jit_compile=jit_compile, autograph=False)
 
     def several(self):
         """Returns a function that runs several steps: (iterator, the first step, the number of steps).
@@ -120,11 +124,11 @@ class TrainingStep:
         return steps_of_fixed_shapes if needs_fixed_shapes else steps
 
     @tf.autograph.experimental.do_not_convert  # it has no loops over tensors, and the conversion takes seconds
-    def _replica_step(self, batch: Batch, step: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _replica_step(self, batch: Batch, step: tf.Tensor, is_one_program: bool = False) -> dict[str, tf.Tensor]:
         """Runs a step on a replica's share of the batch; the caller sums the returned measures over the replicas."""
         values, gradients = self._gradients(batch, step, _replica())
         reduced = reduce_gradients(gradients, self._all_reduce_dtype)
-        return values | self._rows(batch) | self._update(*reduced, step, _replica())
+        return values | self._rows(batch) | self._update(reduced, step, _replica(), is_one_program)
 
     @tf.autograph.experimental.do_not_convert
     def _step_of_programs(self, batch: Batch, step: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -136,7 +140,7 @@ class TrainingStep:
         weights = weights_of(self._model.loss_terms(batch, dropout_seed=tf.constant([0, 0])))
         values, gradients = compiled.program(self._gradients)(batch, step, _replica(), weights)
         reduced = reduce_gradients(gradients, self._all_reduce_dtype)
-        return values | self._rows(batch) | compiled.program(self._update)(*reduced, step, _replica())
+        return values | self._rows(batch) | compiled.program(self._update)(reduced, step, _replica(), True)
 
     def _rows(self, batch: Batch) -> dict[str, tf.Tensor]:
         if not self._options.pack_rows:
@@ -157,9 +161,14 @@ class TrainingStep:
         return values, dense_lookups(gradients)
 
     def _update(
-        self, gradients: dict[str, tf.Tensor], norm: tf.Tensor, step: tf.Tensor, replica: tf.Tensor
+        self, gradients: Gradients, step: tf.Tensor, replica: tf.Tensor, is_one_program: bool = False
     ) -> dict[str, tf.Tensor]:
-        """Updates the replica's variables by the sum of all gradients, which is the same on each replica."""
+        """Updates the replica's variables by the sum of all gradients, which is the same on each replica.
+
+        `is_one_program`: whether XLA compiles the update, alone or with the gradients.
+        """
+        norm = global_norm(gradients, in_few_kernels=is_one_program and layers.built_for() == "GPU")
+        gradients = {name: g.dense if isinstance(g, Accumulated) else g for name, g in gradients.items()}
         learning_rate = optimization.learning_rate_at(
             step, self._options.learning_rate, self._options.num_train_steps, self._options.num_warmup_steps
         )
@@ -280,25 +289,32 @@ def dense_lookups(gradients: Gradients) -> Gradients:
     }
 
 
-def reduce_gradients(gradients: Gradients, dtype: tf.DType = tf.float32) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Sums the gradients over the replicas; returns them as dense float32 by name, and their norm.
+def reduce_gradients(gradients: Gradients, dtype: tf.DType = tf.float32) -> Gradients:
+    """Sums the gradients over the replicas: as dense float32, with the square norms of lookups (see `Accumulated`).
 
-    optimization.square_norm explains the norm. `dtype`: of the numbers that replicas send; bfloat16 halves the bytes.
+    `dtype`: of the numbers that replicas send; bfloat16 halves the bytes.
     """
     context = tf.distribute.get_replica_context()
     gradients = dense_lookups(gradients)
-    squares = {name: gradient.square for name, gradient in gradients.items() if isinstance(gradient, Accumulated)}
-    square = tf.add_n(list(squares.values())) if squares else tf.constant(0.0)
+    lookups = [name for name, gradient in gradients.items() if isinstance(gradient, Accumulated)]
+    square = [gradients[name].square for name in lookups]
     dense = [g.dense if isinstance(g, Accumulated) else g for g in gradients.values()]
     if dtype == tf.float32 or context.num_replicas_in_sync == 1:
-        *dense, square = context.all_reduce("SUM", [*dense, square], _IN_PACKS)
+        found = context.all_reduce("SUM", [*dense, *square], _IN_PACKS)
+        dense, square = found[: len(dense)], found[len(dense) :]
     else:
-        square = context.all_reduce("SUM", square)
+        square = context.all_reduce("SUM", square) if square else square
         narrow = context.all_reduce("SUM", [tf.cast(g, dtype) for g in dense], _IN_PACKS)
         dense = [tf.cast(g, tf.float32) for g in narrow]
     summed = dict(zip(gradients, dense, strict=True))
-    others = [gradient for name, gradient in summed.items() if name not in squares]
-    return summed, tf.sqrt(square + optimization.square_norm(*others))
+    return summed | {name: Accumulated(summed[name], by) for name, by in zip(lookups, square, strict=True)}
+
+
+def global_norm(gradients: Gradients, in_few_kernels: bool = False) -> tf.Tensor:
+    """Returns the norm of all gradients as one vector; optimization.square_norm explains it and `in_few_kernels`."""
+    squares = [gradient.square for gradient in gradients.values() if isinstance(gradient, Accumulated)]
+    others = [gradient for gradient in gradients.values() if not isinstance(gradient, Accumulated)]
+    return tf.sqrt(tf.add_n([*squares, optimization.square_norm(*others, in_few_kernels=in_few_kernels)]))
 
 
 _LARGEST_SCALE = 2.0**30  # the largest loss scale of float16

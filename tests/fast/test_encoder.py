@@ -16,7 +16,7 @@ from bert_tf2.data.record_order import packed
 from bert_tf2.fast import blocks, compiled
 from bert_tf2.fast.encoder import FastEncoder, Plan, accelerate
 from bert_tf2.training.options import PRECISIONS
-from bert_tf2.training.step import local_gradients, reduce_gradients
+from bert_tf2.training.step import global_norm, local_gradients, reduce_gradients
 from bert_tf2.weights import checkpoint
 
 TOKENS, FIRSTS = records.PACKED
@@ -116,7 +116,9 @@ def step_of(model, parts=1, jit_compile=False):
     @tf.function(jit_compile=jit_compile, autograph=False)
     def step(batch):
         losses, gradients = local_gradients(model, variables, batch, tf.constant([1, 2]), parts=parts)
-        return losses, *reduce_gradients(gradients)
+        reduced = reduce_gradients(gradients)
+        dense = {name: getattr(gradient, "dense", gradient) for name, gradient in reduced.items()}
+        return losses, dense, global_norm(reduced)
 
     return step
 
