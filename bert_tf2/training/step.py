@@ -81,8 +81,9 @@ class TrainingStep:
         strategy = self._strategy
         replica_step = self._replica_step
         if self.is_compiled:
+            whole = compiled.program(self._replica_step)  # the last argument: is_one_program
             is_alone = strategy.num_replicas_in_sync == 1
-            replica_step = compiled.program(replica_step) if is_alone else self._step_of_programs
+            replica_step = (lambda batch, step: whole(batch, step, True)) if is_alone else self._step_of_programs
 
         of_scale, of_rows = self._loss_scale is not None, self._options.pack_rows
         names = (*_MEASURES, *of_scale * _OF_LOSS_SCALE, *of_rows * _OF_PACKED_ROWS, *self._model.loss_names)
