@@ -101,6 +101,8 @@ def test_the_same_rows_in_any_container(words):
         ("temperature 0", "compile", (1e-3, None, None, 0.0)),
         ("top_k", "search", ("a", ["b"], 0)),
         ("16 3", "similarity", ("a", np.zeros([2, 3]))),
+        ("shape [2, 2, 16] [N, D]", "search", (np.zeros([2, 2, 16]), ["a"])),
+        ("shape []", "similarity", ("a", np.float32(3))),
         ("text", "fit", (tf.data.Dataset.from_tensor_slices(["a"]).batch(1),)),
     ],
 )
@@ -118,6 +120,8 @@ def test_similarity_and_search(words):
         order = np.argsort(-wanted, axis=1, kind="stable")[:, :3]
         np.testing.assert_allclose(scores, np.take_along_axis(wanted, order, 1), atol=1e-3)
         assert isinstance(corpus, np.ndarray) or (indexes == order).all()
+    tensors = [*tf.data.Dataset.from_tensor_slices(second)][:2]  # two texts, and no pair
+    np.testing.assert_allclose(words.embed(tensors), words.embed(second[:2]), atol=1e-6)
     alone = words.search(first[0], ["book", *second, "book"], top_k=40)
     assert alone.indexes.shape == (18,) and sorted(alone.indexes) == [*range(18)]
     assert words.search([], second).indexes.shape == (0, 10) and words.search(first, []).scores.shape == (16, 0)

@@ -133,11 +133,16 @@ def test_several_devices(encoder, two, tmp_path):
     assert bert_tf2.load(tmp_path).fill_mask("the [MASK]").masks
 
 
-def test_wrong_calls(words):
+def test_wrong_calls(words, encoder):
     refuses("y: is not read here", words.fit, TEXTS, TEXTS)
     refuses("sample_weight: is not read", words.evaluate, TEXTS, sample_weight=[1])
     refuses("use `fill_mask` for texts", words, TEXTS)
     refuses("x: has no texts", words.fit, [" "])
     refuses("steps_per_epoch", words.fit, itertools.cycle([TEXTS]))
     refuses("validation_split: cannot divide", words.fit, iter([TEXTS]), validation_split=0.5)
+    refuses("text 2: not a text", words.fit, ["a film", ("a film", "a book")])
+    refuses("text 1: no [MASK]", words.fill_mask, tf.data.Dataset.from_tensor_slices(["a film"]))
+    refuses(
+        "max_predictions_per_seq=99: 16", bert_tf2.masked_lm, encoder, max_seq_length=16, max_predictions_per_seq=99
+    )
     refuses("masked_lm_prob=2.0: is a share", bert_tf2.masked_lm, "x", masked_lm_prob=2.0)

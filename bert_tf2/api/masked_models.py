@@ -241,6 +241,8 @@ def masked_lm(
     tokenize = Tokenize(found.tokenizer, found.length(max_seq_length))
     usual = max(1, math.ceil(masked_lm_prob * tokenize.max_seq_length))
     most = usual if max_predictions_per_seq is None else int(max_predictions_per_seq)
+    if most > tokenize.max_seq_length:
+        raise UserError(f"max_predictions_per_seq={most}: must not be above max_seq_length, {tokenize.max_seq_length}")
     settings = {"masked_lm_prob": float(masked_lm_prob), "max_predictions_per_seq": most}
     settings |= {"do_whole_word_mask": bool(do_whole_word_mask), "random_seed": random_seed}
     there = found.source.shapes

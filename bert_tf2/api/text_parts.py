@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import numbers
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -69,10 +70,11 @@ class Parts:
         self.source = checkpoint.open_weights(hub.fetched(path))
         self.config = model_folder.find_config(self.source, bert_config_file)
         if blocks is not None:
-            if not isinstance(blocks, Iterable) or not [*blocks] or any(type(block) is not int for block in blocks):
+            chosen = [*blocks] if isinstance(blocks, Iterable) else []
+            if not chosen or any(type(block) is bool or not isinstance(block, numbers.Integral) for block in chosen):
                 raise UserError(f"init_from_layers={blocks!r:.60}: must be numbers of blocks from 0, such as [0, 2, 4]")
-            self.source = model_folder.with_blocks(self.source, [*blocks], "init_from_layers")
-            self.config = dataclasses.replace(self.config, num_hidden_layers=len([*blocks]))
+            self.source = model_folder.with_blocks(self.source, [*map(int, chosen)], "init_from_layers")
+            self.config = dataclasses.replace(self.config, num_hidden_layers=len(chosen))
         self.tokenizer = text_rules.find_tokenizer(self.source, self.config, vocab_file, do_lower_case)
 
     @functools.cached_property

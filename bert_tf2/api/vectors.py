@@ -139,6 +139,8 @@ class Vectors:
         if _is_array(given):
             found = np.asarray(given, np.float32)
             alone = found.ndim == 1
+            if found.ndim not in (1, 2):
+                raise UserError(f"vectors: of shape {[*found.shape]}; [N, D] is needed, or [D] for a single vector")
             if not np.isfinite(found).all():
                 raise UserError("vectors: have nan or inf, which cannot be compared; leave these vectors out")
         else:

@@ -91,12 +91,13 @@ def texts(given: Any, name: str = "texts", pairs: bool = True, most: int = 2) ->
       given: a single text or pair; or a list, tuple, array, column or table of texts or pairs, or a tuple or dict of
         two columns; or a tf.data.Dataset or PyDataset, whose batches are read to the end; or an iterator of texts.
       name: the name of the argument, for messages.
-      pairs: whether there may be pairs; if not, a tuple is read like a list.
+      pairs: whether there may be pairs; if not, `given` may be a tuple of texts, like a list.
       most: the maximum number of texts in a row, if there may be pairs.
 
     Raises:
       UserError: a row is missing, or neither a text nor a pair.
     """
+    most = most if pairs else 1
     if isinstance(given, str):
         return [given], True
     if is_dataset(given):
@@ -108,7 +109,7 @@ def texts(given: Any, name: str = "texts", pairs: bool = True, most: int = 2) ->
         if kind == "alone":
             return _texts([given], name, most), True
     if (found := table(given)) is not None:
-        columns = _columns(found, name) if len(found) <= (most if pairs else 1) else []
+        columns = _columns(found, name) if len(found) <= most else []
         if not columns:
             names = and_more([repr(column) for column, _ in found], 6) or "no columns"
             pair = f", or two columns for pairs: {name}[[..., ...]]" if pairs else ""
@@ -117,8 +118,8 @@ def texts(given: Any, name: str = "texts", pairs: bool = True, most: int = 2) ->
     rows = values(given, name)
     if not isinstance(given, list | tuple):  # the rows of an array [N, 2] are lists
         rows = [tuple(row) if isinstance(row, list) else row for row in rows]
-    elif 1 <= len(rows) <= most and all(getattr(row, "dtype", None) == "string" and row.shape for row in rows):
-        return texts(tuple(rows), name, pairs, most)  # columns of TensorFlow
+    elif 1 <= len(rows) <= most and all(getattr(row, "dtype", None) == "string" and len(row.shape) for row in rows):
+        return texts(tuple(rows) if pairs else rows[0], name, pairs, most)  # columns of TensorFlow
     return _texts(rows, name, most), False
 
 
@@ -190,5 +191,6 @@ def _text(number: int, row: Any, parts: tuple, most: int) -> Text:
     except UnicodeDecodeError as error:
         raise UserError(f"text {number}: {row!r:.60} is not UTF-8; read the file in its own encoding") from error
     if not 1 <= len(parts) <= most or not all(isinstance(part, str) for part in parts):
-        raise UserError(f"text {number}: {row!r:.60} is neither a text nor a pair of texts, which is a tuple")
+        wanted = "neither a text nor a pair of texts, which is a tuple" if most > 1 else "not a text"
+        raise UserError(f"text {number}: {row!r:.60} is {wanted}")
     return parts[0] if len(parts) == 1 else parts

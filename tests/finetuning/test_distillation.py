@@ -110,7 +110,10 @@ def test_a_tagger_of_fit_has_the_loss_of_the_script(tmp_path):
     toy_data.write_trained(tmp_path, model, labels)
     sentences = [["ann", "lives", "in", "paris"], ["a", "film"]]
     given = {"x": sentences, "y": [["B-PER", "O", "O", "B-LOC"], ["O", "O"]], "batch_size": 2}
-    student, teacher = bert_tf2.tagger(tmp_path, init_from_layers=[1], max_seq_length=8), bert_tf2.load(tmp_path)
+    student, teacher = (
+        bert_tf2.tagger(tmp_path, init_from_layers=iter([np.int64(1)]), max_seq_length=8),
+        bert_tf2.load(tmp_path),
+    )
     student.model.head_dropout = 0.0
     student.compile(1e-9, run_eagerly=True)
     found = student.fit(**given, teacher=teacher, alpha=0.7, temperature=3.0, verbose=0).history["loss"]
