@@ -124,7 +124,8 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
             config.check_sequence_length(self.max_seq_length)
         length = self.max_seq_length or min(384 if self.task == "squad" else 128, config.max_position_embeddings)
         if length < 3 + bool(self.stride):
-            raise UserError(f"--max_seq_length={length}: must be at least 3 ([CLS], a piece, [SEP]), with --stride 4")
+            least = "4 with --stride" if self.stride else "3 ([CLS], a piece, [SEP])"
+            raise UserError(f"--max_seq_length={length}: must be at least {least}")
         if self.task == "ner" and (self.doc_stride or 0) > length - 2:
             raise UserError(
                 f"--doc_stride={self.doc_stride}: at most {length - 2} is possible, or words would be left out"

@@ -114,7 +114,7 @@ def _parse(cls: type[Options], argv: Sequence[str]) -> Options:
         if near := " or ".join(f"--{flag}" for flag in _near(error.flagname, known)):
             problem += f"; did you mean {near}?"
     except (flags.Error, WrongSetting, ValueError) as error:
-        problem = " ".join(str(error).split())
+        problem = " ".join(str(error).removeprefix("ERROR:: ").split())  # absl's, of a --flagfile
     else:
         if getattr(options, "verbose_logging", False):
             logging.set_verbosity(max(logging.DEBUG, logging.get_verbosity()))

@@ -71,6 +71,7 @@ def test_flags_have_the_reference_s_names_types_and_defaults(script, refused):
         ("--learning_rate=1,5", "--learning_rate=1,5: a number"),
         ("--precision=float8", "--precision=float8"),
         (f"--flagfile={sys.executable}", "decode"),
+        ("--flagfile=nix", "error: Unable to open flagfile: "),
     ],
 )
 def test_a_wrong_command_line_is_answered_in_one_line(argument, words, refused):
