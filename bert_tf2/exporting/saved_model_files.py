@@ -21,6 +21,7 @@ from absl import logging
 from bert_tf2.support import console, files
 from bert_tf2.support.errors import UserError, reading
 from bert_tf2.support.process import load_tensorflow_text
+from bert_tf2.support.rows import encodable
 from bert_tf2.support.settings import check_type
 from bert_tf2.weights.sources import EXPORT_INFO_FILE
 
@@ -160,7 +161,7 @@ class ExportedModel:
         if len(row) != len(self._inputs) or not all(isinstance(part, str) for part in row):
             takes = f"a model of the task {self.info['task']} takes {_TAKES[self._inputs]}"
             raise UserError(f"row {number} is {text!r:.60}; {takes}")
-        return row
+        return (*map(encodable, row),)
 
     def _answer(self, rows: Sequence[tuple[str, ...]], begin: int) -> list[dict[str, Any]]:
         columns = dict(zip(self._inputs, map(tf.constant, zip(*rows, strict=True)), strict=True))
