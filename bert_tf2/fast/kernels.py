@@ -202,8 +202,10 @@ def _backward(
     of_x = tf.cast(of_sum, inputs[0].dtype)
     if len(inputs) == 1:
         return of_norm, [of_x]
-    of_branch = of_sum if words is None else of_sum * layers.dropout_factor(words, rate, of_sum)
-    return of_norm, [of_x, tf.cast(of_branch, of_x.dtype), layers.sum_of_rows(of_branch)]
+    # Rounded as in layers.AddAndNorm. On a GPU, XLA then writes this gradient to memory with half the bytes.
+    of_branch = of_x if words is None else tf.cast(of_x, tf.float32) * layers.dropout_factor(words, rate, of_x)
+    of_branch = tf.cast(of_branch, of_x.dtype)
+    return of_norm, [of_x, of_branch, layers.sum_of_rows(of_branch)]
 
 
 def attend(
