@@ -211,6 +211,7 @@ def test_labels_may_be_their_indexes(encoder):
 
 def test_single_batches_and_shares_of_labels(encoder, ids):
     """`train_on_batch` has a constant rate. Shares [N, L] are for a loss that compares vectors."""
+    keras.utils.set_random_seed(1)  # of the dropout
     model = bert_tf2.classifier(encoder, labels=["bad", "good"], max_seq_length=16)
     model.compile(1e-2, run_eagerly=True)
     losses = [float(model.train_on_batch(ids, LABELS, class_weight={"good": 1.0})[0]) for _ in range(8)]
