@@ -133,6 +133,16 @@ def test_several_devices(encoder, two, tmp_path):
     assert bert_tf2.load(tmp_path).fill_mask("the [MASK]").masks
 
 
+@pytest.mark.filterwarnings("error:.*ran out of data")
+def test_a_step_reads_a_batch_of_rows(encoder):
+    """Also from texts without an end, whose batches have other sizes."""
+    model = bert_tf2.masked_lm(encoder, max_seq_length=16)
+    endless = tf.data.Dataset.from_tensor_slices(TEXTS[:3]).batch(1).repeat()
+    for given in endless, itertools.cycle([[text] for text in TEXTS[:3]]):
+        model.fit(given, batch_size=2, steps_per_epoch=2, epochs=2, **QUIET)
+        assert int(model.optimizer.iterations.numpy()) == 4  # each `fit` begins a schedule
+
+
 def test_wrong_calls(words, encoder):
     refuses("y: is not read here", words.fit, TEXTS, TEXTS)
     refuses("sample_weight: is not read", words.evaluate, TEXTS, sample_weight=[1])

@@ -66,9 +66,9 @@ class MaskedTextModel(Answers, TextModel):
     `x` of `fit` and `evaluate` has texts in a list, an array, a column or table of pandas, polars or pyarrow; or
     batches in a `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator, whose labels are not read. There is no
     `y`. Texts are divided into rows of max_seq_length tokens, [CLS] and [SEP] included: a row has tokens of one text,
-    and the last row of a text is shorter. A text without tokens gives no row. `batch_size` is a number of rows. All
-    texts are read before the first step, with steps_per_epoch as many batches as the epochs read; a generator without
-    a number of steps, or a PyDataset without an end, is read on the way.
+    and the last row of a text is shorter. A text without tokens gives no row. `batch_size` is a number of rows, and a
+    step reads a batch of rows. All texts are read before the first step; generators, and datasets without an end, are
+    read on the way.
 
     In `fit`, each epoch draws new masks, a function of random_seed, the step before the epoch, and the row. `evaluate`
     and `validation_data` have the same masks in each epoch and call. The History has the mean `loss` of the batches,
@@ -100,10 +100,10 @@ class MaskedTextModel(Answers, TextModel):
         """The features of `dataset` -> logits of the words at `masked_lm_positions`, float32 [B, P, V]."""
         return self.model(inputs, training=training)
 
-    def _arrays(self, x: Any, y: Any = None, sample_weight: Any = None, most: int | None = None) -> tuple:
+    def _arrays(self, x: Any, y: Any = None, sample_weight: Any = None) -> tuple:
         """The numbers of the rows, int64 [R], and their ids with [CLS] and [SEP], int32 [R, None]."""
         _refuse(y=y, sample_weight=sample_weight)
-        data = tf.data.Dataset.from_tensor_slices(_column(x, most)).batch(_TEXTS_AT_ONCE)
+        data = tf.data.Dataset.from_tensor_slices(_column(x)).batch(_TEXTS_AT_ONCE)
         found = [*data.map(self.tokenize.in_rows, tf.data.AUTOTUNE)]
         ids = tf.concat(found, axis=0) if found else tf.RaggedTensor.from_row_lengths(tf.zeros([0], tf.int32), [])
         return tf.range(ids.nrows(tf.int64)), ids
@@ -112,11 +112,15 @@ class MaskedTextModel(Answers, TextModel):
         self, x: Any, y: Any, sample_weight: Any, batch_size: int, shuffle: bool, most: int | None = None
     ) -> text_rows.Batches:
         check_type("batch_size", batch_size, int, low=1)
-        if most is None and (hasattr(x, "__next__") or getattr(x, "num_batches", 0) is None):  # may have no end
+        if _may_be_endless(x):  # `most` counts batches of rows, which are not known before the texts are divided
             _refuse(y=y, sample_weight=sample_weight)
-            texts = text_rows.read_batches(x, lambda texts, *_: (_column(texts),), shuffle, None)
+            if isinstance(x, tf.data.Dataset):
+                texts = x.map(lambda texts, *_: text_rows.texts_in_graph(texts)[0])
+                texts = text_rows.Batches(texts, texts.take(1))
+            else:
+                texts = text_rows.read_batches(x, lambda texts, *_: (_column(texts),), shuffle, None)
             return text_rows.Batches(*(self._in_rows(part, batch_size) for part in texts))
-        numbers, ids = self._arrays(x, y, sample_weight, most)
+        numbers, ids = self._arrays(x, y, sample_weight)
         data = tf.data.Dataset.from_tensor_slices(numbers)
         data = data.shuffle(len(numbers)) if shuffle and len(numbers) else data
         data = data.batch(batch_size).map(lambda chosen: (chosen, tf.gather(ids, chosen)))
@@ -196,9 +200,15 @@ class MaskedTextModel(Answers, TextModel):
         """Writes no task.json, because the weights are for every task."""
 
 
-def _column(x: Any, most: int | None = None) -> tf.Tensor:
+def _may_be_endless(x: Any) -> bool:
+    if isinstance(x, tf.data.Dataset):
+        return int(x.cardinality()) == tf.data.INFINITE_CARDINALITY
+    return hasattr(x, "__next__") or getattr(x, "num_batches", 0) is None
+
+
+def _column(x: Any) -> tf.Tensor:
     """The texts of any container, strings [N]; see text_rows.texts."""
-    return columns(text_rows.texts(x, pairs=False, most=most))[0]
+    return columns(text_rows.texts(x, pairs=False))[0]
 
 
 def _refuse(**given: Any) -> None:
