@@ -215,6 +215,8 @@ def test_several_devices(encoder, two):
         losses.append(history["loss"])
         assert history["cut_texts"] == [6, 6, 6]
     np.testing.assert_allclose(*losses, rtol=1e-4)
+    for call in (shared.fit, shared.evaluate):
+        refuses("x: the first batch has 7 rows, which 2 devices cannot divide", call, LONG, FEW, batch_size=7)
 
 
 def test_the_recipe_is_planned_for_the_epochs_that_run(short, ids):

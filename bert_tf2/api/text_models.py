@@ -182,7 +182,7 @@ class TextModel(TextSteps):
         text_rows.check_end(x, steps, name)
         size, most = 32 if batch_size is None else batch_size, steps if most is None else most
         batches = self._batches(x, y, sample_weight, size, shuffle, most)
-        text_rows.check_given(batches)
+        text_rows.check_given(batches, self.distribute_strategy.num_replicas_in_sync)
         return batches
 
     def _batches(

@@ -75,13 +75,21 @@ def is_empty(batches: Batches) -> bool:
         return not count or (count == tf.data.UNKNOWN_CARDINALITY and not any(True for _ in batches.first))
 
 
-def check_given(batches: Batches) -> None:
-    """Raises UserError if there are no batches (x, y, ...), or they have no y."""
+def check_given(batches: Batches, replicas: int = 1) -> None:
+    """Raises UserError if there are no batches (x, y, ...), they have no y, or Keras cannot divide the first batch.
+
+    Several replicas may have unequal parts of later batches.
+    """
     element = batches.data.element_spec
     if is_empty(batches):
         raise UserError("x: has no texts")
     if not (isinstance(element, tuple) and len(element) > 1):
         raise UserError("y: is missing; give an answer for each row of x, in a batch as (x, y)")
+    if replicas > 1:
+        with in_one_line():
+            count = len(tf.nest.flatten(next(iter(batches.first)))[0])
+        if count % replicas:
+            raise UserError(f"x: the first batch has {count} rows, which {replicas} devices cannot divide equally")
 
 
 def check_end(x: Any, steps: int | None, name: str) -> None:
