@@ -100,7 +100,7 @@ class CutTexts:
     """Counts the texts that are cut, in the order in which a model reads their batches."""
 
     def __init__(self, max_seq_length: int, steps: int | None = None, continues: bool = False, is_logged: bool = True):
-        """For epochs of `steps` batches, None if their number is not known before the end of the first epoch.
+        """`steps`: the batches of an epoch, None if their number is not known before the end of the first epoch.
 
         `continues`: an epoch begins where the epoch before ended, and not with the first batch. `is_logged`: whether to
         log the first epoch.
