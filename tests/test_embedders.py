@@ -110,6 +110,15 @@ def test_refused(words, message, call, given):
     refuses(message, getattr(words, call), *given)
 
 
+def test_one_pair_alone_learns_nothing(words, log_lines, monkeypatch):
+    monkeypatch.setattr(keras.Model, "fit", lambda self, data, **_: keras.callbacks.History())
+    words.fit(PAIRS[:2])
+    assert not log_lines
+    for given, batch_size in ((PAIRS[:1], 32), (PAIRS, 1)):
+        words.fit(given, batch_size=batch_size)
+        assert "one pair" in log_lines.pop()
+
+
 def test_similarity_and_search(words):
     first, second = parts(PAIRS)
     wanted = words.embed(first) @ words.embed(second).T
