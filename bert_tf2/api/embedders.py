@@ -194,9 +194,9 @@ class EmbeddingModel(Vectors, Answers, TextModel):
             x = x.map(_parts_in_graph, tf.data.AUTOTUNE)
         found = super()._batches(x, y, sample_weight, batch_size, shuffle, most)
         columns, scores = found.data.element_spec[:2]
-        if shuffle and len(columns) == 2 and not scores.dtype.is_floating and not text_rows.has_batches(x):
-            if any(len(scores) == 1 for _, scores, *_ in found.first):
-                logging.warning("x: a batch of one pair has no wrong match, so its loss is 0; give 2 pairs or more")
+        learns_pairs = shuffle and len(columns) == 2 and not scores.dtype.is_floating and not text_rows.has_batches(x)
+        if learns_pairs and any(len(scores) == 1 for _, scores, *_ in found.first):
+            logging.warning("x: a batch of one pair has no wrong match, so its loss is 0; give 2 pairs or more")
         return found
 
     def _arrays(self, x: Any, y: Any = None, sample_weight: Any = None, *, of_batch: bool = False) -> tuple:
