@@ -129,6 +129,7 @@ def test_several_devices(encoder, two, tmp_path):
         history = model.fit(TEXTS[:37], batch_size=8, epochs=2, shuffle=False, **QUIET).history
         losses.append([history["loss"], history["masked_lm_loss"]])
     np.testing.assert_allclose(*losses, rtol=1e-4)
+    shared.fit(itertools.cycle([[text] for text in TEXTS[:3]]), batch_size=2, steps_per_epoch=2, **QUIET)
     shared.save_folder(tmp_path)
     assert bert_tf2.load(tmp_path).fill_mask("the [MASK]").masks
 

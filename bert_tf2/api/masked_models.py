@@ -119,7 +119,9 @@ class MaskedTextModel(Answers, TextModel):
                 texts = text_rows.Batches(texts, texts.take(1))
             else:
                 texts = text_rows.read_batches(x, lambda texts, *_: (_column(texts),), shuffle, None)
-            return text_rows.Batches(*(self._in_rows(part, batch_size) for part in texts))
+            # The first texts may have fewer rows than a batch. A generator cannot be read twice, so they are repeated.
+            first = self._in_rows(texts.first.repeat(batch_size), batch_size).take(1)
+            return text_rows.Batches(self._in_rows(texts.data, batch_size), first)
         numbers, ids = self._arrays(x, y, sample_weight)
         data = tf.data.Dataset.from_tensor_slices(numbers)
         data = data.shuffle(len(numbers)) if shuffle and len(numbers) else data

@@ -96,8 +96,8 @@ class Runner:
             because several devices divide a batch by its examples.
         """
         if compiled_size:
-            told = "Compiling the model's answers with XLA, unless an earlier run has kept the programs"
-            logging.log_first_n(logging.INFO, told, 1)
+            message = "Compiling the model's answers with XLA, unless an earlier run has kept the programs"
+            logging.log_first_n(logging.INFO, message, 1)
             dataset = dataset.map(functools.partial(_filled, size=compiled_size))
         if packs:
             dataset = with_packed_rows(dataset)
