@@ -328,7 +328,9 @@ def _first_fit(lengths, width):
         length = columns[number][:, tf.newaxis]
         row = tf.argmax(tf.cast(free >= length, tf.int8), axis=1, output_type=tf.int32)  # the first row with room
         first = row * width + width - tf.gather(free, row, batch_dims=1)
-        return number + 1, free - tf.one_hot(row, count, dtype=tf.int32) * length, firsts.write(number, first)
+        # Not `count`, whose value is unknown in the loop: TensorFlow would not know that one example keeps one row.
+        taken = tf.one_hot(row, tf.shape(free)[1], dtype=tf.int32) * length
+        return number + 1, free - taken, firsts.write(number, first)
 
     start = (0, tf.fill([parts, count], width), tf.TensorArray(tf.int32, count))
     _, free, firsts = tf.while_loop(lambda number, *_: number < count, place, start)

@@ -52,7 +52,7 @@ def train(folder, strategy=ONE, pack_rows=True, plan=Plan(), **settings):  # noq
 
 SLOW = [
     (1, {}, 1e-5),
-    (1, {"gradient_accumulation_steps": 2}, 1e-5),
+    (1, {"gradient_accumulation_steps": 8}, 1e-5),  # an example in each part
     (2, {"precision": "float16", "gradient_accumulation_steps": 2}, 0.02),
     *((replicas, {"xla": "true"}, 1e-4) for replicas in (1, 2)),
 ]
