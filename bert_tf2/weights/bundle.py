@@ -76,6 +76,12 @@ class Checkpoint(Weights):
         with self._explained():
             table = bundle_index.read_table(index)
             self._num_shards = bundle_index.parse("Header", table.pop(b"", b"")).num_shards or 1
+            if part := next((key for key in table if key.startswith(b"\0")), None):  # "\0NAME\0", then its place
+                name = part[1:].partition(b"\0")[0].decode()
+                raise UserError(
+                    f"{self.path}: the variable {name} is stored in parts, as by a partitioner of TensorFlow 1, and"
+                    " parts are not read; restore it in TensorFlow without the partitioner, and save it again"
+                )
             entries = {key.decode(): Entry.parse(value) for key, value in table.items()}
         prefix = names.common_prefix(entries, names.EMBEDDINGS[0].reference)
         if prefix:

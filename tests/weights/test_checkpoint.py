@@ -102,6 +102,10 @@ def test_we_read_the_files_of_tensorflow(tmp_path):
     tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, destination_prefix=str(tmp_path / "out" / "model.ckpt"))
     assert "model.ckpt.data-00002-of-00003" in os.listdir(tmp_path / "out")
     assert_holds(tmp_path / "out", dict([*ARRAYS.items()][:3]))
+    places, halves = ["40 0,20", "40 20,20"], [tf.ones([20])] * 2  # of a partitioned variable
+    prefix = str(tmp_path / "partitioned")
+    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=["a/gamma"] * 2, shape_and_slices=places, tensors=halves)
+    refuses(f"{prefix} a/gamma parts partitioner", Checkpoint, prefix)
 
 
 def test_an_index_that_asks_for_more_than_there_is(tmp_path):
