@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from bert_tf2 import __version__
 from bert_tf2.support import process
+from bert_tf2.support.errors import naming_arguments
 from bert_tf2.support.process import load_tensorflow
 
 
@@ -89,6 +90,7 @@ def run(name: str) -> None:
     flags.run(find(command.options), main)
 
 
+@naming_arguments()
 def call(name: str, **settings: Any) -> Any:
     """Runs a script from Python: `call("run_classifier", task_name="MRPC", do_train=True, ...)["accuracy"]`.
 

@@ -72,7 +72,7 @@ def call(script: str, *flags: str) -> Any:
         setting, _, text = flag.removeprefix("--").partition("=")
         kind = stated[setting][1]
         given[setting] = text != "false" if kind is bool else kind(text) if kind in (int, float) else text
-    result = commands.call(name, **given)
+    result = commands.call.__wrapped__(name, **given)  # whose errors name flags
     return "\n".join(result) if isinstance(result, Iterator) else result
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from command_lines import ROOT, SCRIPTS, environment
-from refused import refuses
+from refused import message_of, refuses
 
 from bert_tf2 import commands
 
@@ -22,7 +22,10 @@ def test_there_is_a_command_for_every_script_and_a_wrong_one_is_told(capsys, mon
     assert all(f"  {name}\n" in shown for name in commands.COMMANDS)
     refuses("run_clasifier run_classifier?", commands.call, "run_clasifier")
     refuses("do_trian do_train?", commands.call, "run_classifier", do_trian=True)
-    refuses("--vocab_file", commands.call, "build_vocab", input_file="x")
+    assert message_of(commands.call, "build_vocab", input_file="x").startswith("vocab_file ")
+    wrong = {"task": "ner", "format": "pb", "init_checkpoint": "x", "export_dir": "x"}
+    wrong |= {"vocab_file": "x", "bert_config_file": "x"}
+    assert message_of(commands.call, "export_saved_model", **wrong).startswith("format=pb: ")
 
 
 def run(installed: pathlib.Path, folder: pathlib.Path, *command: str) -> subprocess.CompletedProcess:

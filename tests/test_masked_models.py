@@ -152,6 +152,10 @@ def test_wrong_calls(words, encoder):
     refuses("steps_per_epoch", words.fit, itertools.cycle([TEXTS]))
     refuses("validation_split: cannot divide", words.fit, iter([TEXTS]), validation_split=0.5)
     refuses("text 2: not a text", words.fit, ["a film", ("a film", "a book")])
+    pairs = tf.data.Dataset.from_tensor_slices(((TEXTS, TEXTS), [1] * len(TEXTS))).batch(2)
+    named = pairs.map(lambda x, y: {"one": x[0], "other": x[1]})
+    for data in ((TEXTS, TEXTS), pairs, iter([((TEXTS, TEXTS), [1])]), pairs.repeat(), named.repeat()):
+        refuses("x: two columns of texts", words.dataset, data)
     refuses("text 1: no [MASK]", words.fill_mask, tf.data.Dataset.from_tensor_slices(["a film"]))
     refuses(
         "max_predictions_per_seq=99: 16", bert_tf2.masked_lm, encoder, max_seq_length=16, max_predictions_per_seq=99

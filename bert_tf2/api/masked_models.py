@@ -31,6 +31,7 @@ from bert_tf2.losses import NO_PREDICTIONS
 from bert_tf2.pretraining.dynamic_masking import EVALUATION, TRAINING, Masker
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.support.rows import TWO_COLUMNS
 from bert_tf2.support.settings import check_type
 from bert_tf2.weights import names
 
@@ -112,10 +113,13 @@ class MaskedTextModel(Answers, TextModel):
         self, x: Any, y: Any, sample_weight: Any, batch_size: int, shuffle: bool, most: int | None = None
     ) -> text_rows.Batches:
         check_type("batch_size", batch_size, int, low=1)
+        element = getattr(x, "element_spec", None)
+        if isinstance(element, tuple) and len(element) > 1 and getattr(element[1], "dtype", None) == tf.string:
+            logging.warning("x: the strings after the texts of a batch are taken for labels, which are not read here")
         if _may_be_endless(x):  # `most` counts batches of rows, which are not known before the texts are divided
             _refuse(y=y, sample_weight=sample_weight)
             if isinstance(x, tf.data.Dataset):
-                texts = x.map(lambda texts, *_: text_rows.texts_in_graph(texts)[0])
+                texts = x.map(_texts_in_graph)
                 texts = text_rows.Batches(texts, texts.take(1))
             else:
                 texts = text_rows.read_batches(x, lambda texts, *_: (_column(texts),), shuffle, None)
@@ -206,6 +210,15 @@ def _may_be_endless(x: Any) -> bool:
     if isinstance(x, tf.data.Dataset):
         return int(x.cardinality()) == tf.data.INFINITE_CARDINALITY
     return hasattr(x, "__next__") or getattr(x, "num_batches", 0) is None
+
+
+@tf.autograph.experimental.do_not_convert
+def _texts_in_graph(x: Any, *_: Any) -> tf.Tensor:
+    """The texts of a batch of a dataset, strings [B]."""
+    texts, *others = text_rows.texts_in_graph(x)
+    if others:
+        raise UserError(f"x: {TWO_COLUMNS}")
+    return texts
 
 
 def _column(x: Any) -> tf.Tensor:

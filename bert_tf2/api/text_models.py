@@ -446,8 +446,8 @@ class TextModel(TextSteps):
         path = os.path.abspath(path_of("filepath", filepath))
         if os.path.exists(path):
             raise UserError(f"{path}: exists already; give another folder, or remove it")
-        files.make_directory(os.path.dirname(path))
-        with tempfile.TemporaryDirectory(dir=os.path.dirname(path)) as folder:
+        parent = os.path.dirname(path)
+        with files.made_directory(parent), tempfile.TemporaryDirectory(dir=parent) as folder:
             self.save_folder(weights := os.path.join(folder, "model"))
             length = self.model.windows.length if self.model.windows else self.tokenize.max_seq_length
             kwargs |= {"init_checkpoint": weights, **model_folder.model_files(weights)}

@@ -219,7 +219,6 @@ def _save(known: dict[str, tuple[_State, Runs]], places: Sequence[str], smallest
     mine = {_key(path): row for path, row in known.items()}
     for place in places:
         with contextlib.suppress(UserError, OSError):
-            files.make_directory(os.path.dirname(place))
             # The place also has the runs of other records. Entries of deleted files are dropped, or they would stay.
             others = {name: row for name, row in _load(place).items() if files.is_remote(name) or os.path.exists(name)}
             every = {name: [*state, *runs] for name, (state, runs) in (others | mine).items()}

@@ -17,8 +17,8 @@ import numpy as np
 
 import bert_tf2
 from bert_tf2.explorer.options import ExplorerOptions
-from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.rows import is_utf8
 from bert_tf2.weights import checkpoint, names
 from bert_tf2.weights.huggingface import TIED
 
@@ -162,7 +162,7 @@ def read_text(arguments: dict[str, Any], name: str) -> str:
 
 def _check_characters(text: str, name: str) -> None:
     """Raises UserError for a text that is not valid Unicode, which no answer could repeat."""
-    if not files.is_utf8(text):
+    if not is_utf8(text):
         raise UserError(f"{name} has half a character, {ascii(text)[:60]}: one of a pair of surrogates; write it again")
 
 

@@ -73,7 +73,7 @@ class FineTuneOptions(VocabularyOptions, TrainingOptions):
         if self.attention == "fused" and not (self.pads_batches or self.pack_rows):
             raise WrongSetting("--attention=fused needs rows of one length: add --pad_to_max_length or --pack_rows")
         if self.pack_rows and self.pad_to_max_length:
-            raise WrongSetting("--pack_rows computes no padding, so it needs --nopad_to_max_length")
+            raise WrongSetting("--pack_rows computes no padding, so it needs --pad_to_max_length=false")
 
     def check_inputs(self) -> None:
         super().check_inputs()

@@ -28,6 +28,7 @@ from bert_tf2 import tokenization
 from bert_tf2.pretraining.options import CorpusOptions, PretrainingDataOptions
 from bert_tf2.support import files, progress
 from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.support.rows import is_utf8
 
 _LIBRARY = "sentencex"
 _LONG = 10_000_000  # the characters of a line that get a warning
@@ -168,7 +169,7 @@ def _field_of(content: str, field: str, where: str) -> str:
     if not isinstance(text, str):
         held = " ".join(and_more(sorted(found), 8).split())[:200] or "none"
         raise UserError(f"{where}: has no text in a field {field!r} (its fields: {held}); see --text_field")
-    if not files.is_utf8(text):  # half of a pair of \u...: no file of lines can hold it
+    if not is_utf8(text):  # half of a pair of \u...: no file of lines can hold it
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
 

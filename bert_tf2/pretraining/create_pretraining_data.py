@@ -51,7 +51,8 @@ def run(options: CreatePretrainingDataOptions, maker: Maker | None = None) -> No
     input_files, tokenizer = _prepare(options, output_files)
     if options.num_shards is None:
         logging.info("Reading %s", and_more(input_files, 8))
-        _, drawn = features.make_files(input_files, output_files, tokenizer, options, options.random_seed)
+        with files.made_directory(os.path.dirname(output_files[0])):
+            _, drawn = features.make_files(input_files, output_files, tokenizer, options, options.random_seed)
         written, count = output_files, len(drawn)
     else:
         manifest = _run_shards(options, input_files, tokenizer, maker)
@@ -109,7 +110,6 @@ def _run_shards(
 ) -> Manifest:
     """Makes the shards that are not finished; returns the manifest of all."""
     folder, name = os.path.split(options.output_file.removesuffix(files.GZIP_ENDING))
-    files.make_directory(folder)
     with output_lock.locked(folder or ".", "making of shards"):
         outputs.remove_leftovers(folder)
         with shards.opened(inputs, options.output_file) as sources:

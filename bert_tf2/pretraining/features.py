@@ -172,7 +172,6 @@ def make_files(
     vocab, rng, name = tokenizer.vocab, random.Random(seed), and_more(texts, 3)
     text = corpus.read(texts, tokenizer, options)
     made = ExampleMaker(text, vocab["[MASK]"], [*vocab.values()], options, rng).make_all()
-    files.make_directory(os.path.dirname(output_files[0]))
     drawn = DrawnExamples(made, options, output_files[0])
     order = array("i", range(len(drawn)))
     shuffle(rng, order)

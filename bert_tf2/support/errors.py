@@ -71,6 +71,10 @@ ADVICE = {
     errno.ENOSPC: "make room on this disk, or write to another disk",
     errno.EDQUOT: "delete files of yours on this disk, or write to another disk",
     errno.EROFS: "write to another folder",
+    errno.EEXIST: "a file has this name; give another name",
+    errno.ENOTDIR: "a file is where a folder is needed; give another name",
+    errno.EISDIR: "give the name of a file",
+    errno.ENAMETOOLONG: "give a shorter name",
     errno.EACCES: "change the permissions, or choose another folder",
 }
 _NUMBERS = {os.strerror(number): number for number in errno.errorcode}

@@ -17,16 +17,16 @@ import itertools
 import json
 import lzma
 import os
+import pathlib
 import re
 import shlex
-import shutil
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
 from absl import logging
 
-from bert_tf2.support import errors, outputs
+from bert_tf2.support import errors, outputs, rows
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.outputs import is_remote as is_remote
 from bert_tf2.support.process import load_tensorflow
@@ -73,10 +73,8 @@ def size(path: str) -> int:
 
 
 def modified(path: str) -> float | None:
-    """The time of the last change of a file, in seconds since 1970; None if a remote file system does not state it."""
-    if is_remote(path):
-        return (_gfile("stat", path).mtime_nsec or 0) / 1e9 or None
-    return os.stat(path).st_mtime
+    """The time of the last change of a remote file, in seconds since 1970; None if the file system lacks it."""
+    return (_gfile("stat", path).mtime_nsec or 0) / 1e9 or None
 
 
 def list_directory(path: str) -> list[str]:
@@ -97,8 +95,29 @@ def make_directory(path: str) -> None:
         raise UserError(f"cannot make the folder {errors.explain(error)}") from error
 
 
+@contextlib.contextmanager
+def made_directory(path: str) -> Iterator[None]:
+    """A context with a folder, see make_directory. After an exception, new folders without files are removed."""
+    here = pathlib.Path(os.path.abspath(path))
+    new = [folder for folder in (here, *here.parents) if not os.path.lexists(folder)]
+    try:
+        make_directory(path)
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):  # of the first that holds a file
+            for folder in new:
+                folder.rmdir()
+        raise
+
+
 def remove(path: str) -> None:
     _gfile("remove", path) if is_remote(path) else os.remove(path)
+
+
+def _discard(path: str) -> None:
+    """Removes a file, or a folder with its content; it may not be there."""
+    with contextlib.suppress(Exception):
+        _gfile("rmtree" if is_directory(path) else "remove", path) if is_remote(path) else outputs.discard(path)
 
 
 def _flush(paths: Iterable[str]) -> None:
@@ -437,14 +456,16 @@ def complete_or_absent(*paths: str, durable: bool = False) -> Iterator[list[str]
     before. Temporary files of killed processes in these folders are removed. `durable`: after the context, the files
     survive a power failure, and they are never incomplete.
     """
-    for path in paths:
-        if is_directory(path):
-            raise UserError(f"{path}: is a folder; name a file to write")
-        make_directory(os.path.dirname(path))
-        outputs.remove_leftovers(os.path.dirname(path))
-    beside = [outputs.name_beside(path) for path in paths]
-    partial = {name: path for name, path in zip(beside, paths, strict=True) if name != path}
-    try:
+    with contextlib.ExitStack() as opened:
+        for path in paths:
+            if is_directory(path):
+                raise UserError(f"{path}: is a folder; name a file to write")
+            opened.enter_context(made_directory(os.path.dirname(path)))
+            outputs.remove_leftovers(os.path.dirname(path))
+        beside = [outputs.name_beside(path) for path in paths]
+        partial = {name: path for name, path in zip(beside, paths, strict=True) if name != path}
+        for name in partial:
+            opened.callback(_discard, name)
         with errors.writing(*paths):
             yield beside
             if durable:
@@ -453,10 +474,6 @@ def complete_or_absent(*paths: str, durable: bool = False) -> Iterator[list[str]
                 _gfile("rename", source, target, overwrite=True) if is_remote(source) else os.replace(source, target)
                 if durable:
                     _flush([os.path.dirname(target) or "."])
-    finally:
-        for name in partial:
-            with contextlib.suppress(Exception):  # already renamed, or never created
-                remove(name)
 
 
 @contextlib.contextmanager
@@ -466,25 +483,17 @@ def folder_beside(path: str) -> Iterator[str]:
     The new folder is beside `path`. The parent folders of `path` are created, and folders of killed processes beside
     `path` are removed.
     """
-    make_directory(os.path.dirname(path))
-    outputs.remove_leftovers(os.path.dirname(path))
-    beside = outputs.name_beside(path)
-    try:
+    with made_directory(os.path.dirname(path)), contextlib.ExitStack() as opened:
+        outputs.remove_leftovers(os.path.dirname(path))
+        beside = outputs.name_beside(path)
+        opened.callback(_discard, beside)
         make_directory(beside)
         yield beside
-    finally:
-        with contextlib.suppress(Exception):  # already renamed, or never created
-            _gfile("rmtree", beside) if is_remote(beside) else shutil.rmtree(beside)
-
-
-def is_utf8(text: str) -> bool:
-    """Whether a text can be encoded in UTF-8: a text from JSON may contain a lone surrogate."""
-    return text.encode("utf-8", "ignore").decode("utf-8") == text
 
 
 def write_text(path: str, text: str, *, durable: bool = False) -> None:
     """Writes a UTF-8 file with complete_or_absent; also raises UserError if the text cannot be encoded in UTF-8."""
-    if not is_utf8(text):
+    if not rows.is_utf8(text):
         raise UserError(f"{path}: cannot be written in UTF-8, the text holds half a character (of a pair of \\u...)")
     with complete_or_absent(path, durable=durable) as (beside,), open_binary(beside, "wb") as stream:
         stream.write(text.encode("utf-8"))

@@ -17,14 +17,17 @@ _SECONDS = 0.5  # is_training_elsewhere holds the lock for an instant, which mus
 
 @contextlib.contextmanager
 def locked(folder: str, run: str = "training") -> Iterator[None]:
-    """Locks an existing folder for one `run`, because a second run would overwrite and delete the files of the first.
+    """Makes a folder and locks it for one `run`; a second run would overwrite and delete the files of the first.
 
     The operating system releases the lock when the process ends for any reason. Evaluation and prediction need no lock.
     Remote file systems (`gs://`) have no locks and are not checked. Raises UserError if another run has the lock.
     """
-    if files.is_remote(folder):
+    with files.made_directory(folder), contextlib.nullcontext() if files.is_remote(folder) else _lock(folder, run):
         yield
-        return
+
+
+@contextlib.contextmanager
+def _lock(folder: str, run: str) -> Iterator[None]:
     lock = filelock.FileLock(os.path.join(folder, f".{run.replace(' ', '_')}.lock"))
     try:
         lock.acquire(timeout=_SECONDS, poll_interval=0.05)

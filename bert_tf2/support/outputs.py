@@ -166,10 +166,10 @@ def name_beside(path: str) -> str:
 def remove_partial() -> None:
     """Removes the partial files of this process, when a signal ends it."""
     for path in [*_begun]:  # a copy, because another thread may begin a file
-        _remove(path)
+        discard(path)
 
 
-def _remove(path: str) -> None:
+def discard(path: str) -> None:
     with contextlib.suppress(OSError):
         shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
 
@@ -185,7 +185,7 @@ def _remove_leftovers(folder: str, here: int) -> None:
     for match in filter(None, map(PARTIAL.match, sorted(os.listdir(folder)))):
         path = os.path.normpath(os.path.join(folder, match[0]))
         if match["host"] == _HOST and not _may_be_written(path, int(match["process"])):
-            _remove(path)
+            discard(path)
             logging.warning("Removed %s, a partial %s that a killed process left", path, match["name"])
 
 

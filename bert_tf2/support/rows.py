@@ -15,6 +15,7 @@ from bert_tf2.support.errors import UserError, and_more
 
 Text = str | tuple[str, ...]  # more than two texts only where a caller allows them
 
+TWO_COLUMNS = "two columns of texts, where single texts are read; give one column, or the texts of both in one"
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _READERS = ("to_pylist", "to_list", "tolist")
 
@@ -22,6 +23,11 @@ _READERS = ("to_pylist", "to_list", "tolist")
 def encodable(text: str) -> str:
     """The text with U+10FFFF in place of half characters, which UTF-8 cannot encode; no vocabulary has U+10FFFF."""
     return text if text.isascii() else _SURROGATES.sub("\U0010ffff", text)
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text can be encoded in UTF-8: a text from JSON may contain a lone surrogate."""
+    return not _SURROGATES.search(text)
 
 
 def values(column: Any, name: str) -> list:
@@ -67,6 +73,10 @@ def table(given: Any) -> list[tuple[str, Any]] | None:
     return [*zip(map(str, given.columns), given.to_numpy().T, strict=True)]
 
 
+def _is_column(part: Any) -> bool:
+    return not isinstance(part, str | bytes | tuple) and _has_rows(part)
+
+
 def _has_rows(column: Any) -> bool:
     return hasattr(column, "__len__") or bool(getattr(column, "shape", None))
 
@@ -102,6 +112,8 @@ def texts(given: Any, name: str = "texts", pairs: bool = True, most: int = 2) ->
         return [given], True
     if is_dataset(given):
         return [row for batch in batches(given, name) for row in texts(batch, name, pairs, most)[0]], False
+    if isinstance(given, tuple) and not pairs and len(given) == 2 and all(map(_is_column, given)):
+        raise UserError(f"{name}: {TWO_COLUMNS}")
     if isinstance(given, tuple) and pairs:
         kind = _kind_of_tuple(given, name, most)
         if kind == "columns":

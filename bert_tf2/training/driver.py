@@ -171,7 +171,7 @@ def _prepare(task: Task) -> Team:
 def _build(task: Task, team: Team) -> None:
     """Makes the model on the devices; locks output_dir for training."""
     options = task.options
-    files.make_directory(options.output_dir)
+    task.opened.enter_context(files.made_directory(options.output_dir))
     if options.do_train and team.is_chief:
         task.opened.enter_context(output_lock.locked(options.output_dir))
     task.strategy = create_strategy(options, team=team)

@@ -38,7 +38,6 @@ def run(options: ConversionOptions) -> Iterable[str]:
     source, beside = _read(options, report)
     source, beside = _extend(options, source, beside, report)
     write = {"tf1": _write_tf1, "hf": _write_huggingface, "keras": _write_keras}[options.to]
-    files.make_directory(options.output)
     with output_lock.locked(options.output):
         _check_files(options)  # again: training or another conversion may have begun there before the lock
         written = write(options, source, beside, report)

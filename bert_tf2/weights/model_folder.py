@@ -81,8 +81,8 @@ def find_config(source: Weights, bert_config_file: str | os.PathLike[str] | None
     if found := stated_config(source):
         return found[0]
     raise UserError(
-        f"{source.path}: no configuration is found beside the weights ({CONFIG_FILE} or config.json); give its path as"
-        " bert_config_file"
+        f"{source.path}: no configuration is found beside the weights ({CONFIG_FILE} or config.json); copy it there,"
+        " or give its path as --bert_config_file"
     )
 
 
@@ -242,7 +242,6 @@ def save(
     """
     variables, beside = names.tf1_variables(model), ModelFiles.of(model.config, tokenizer, labels, task)
     shapes = {name: [*variable.shape] for name, variable in variables.items()}
-    files.make_directory(folder)
     bundle.recover(folder)  # an earlier process may have been killed before it wrote the file that names its checkpoint
     with output_lock.locked(folder):
         for problem in _of_another_model(folder, shapes, beside):
@@ -262,12 +261,10 @@ def save_vectors(
         raise UserError(f"{folder}: this layout is written to local folders only; write it there and copy it")
     variables, beside = names.tf1_variables(model), ModelFiles.of(model.config, tokenizer, None, None)
     shapes = {name: [*variable.shape] for name, variable in variables.items()}
-    files.make_directory(folder)
     with output_lock.locked(folder):
         if not _is_copy(folder, shapes, beside, vectors):
             raise UserError(f"{folder}: holds another model; give the name of another folder")
         for name, content in task_file.sentence_files(vectors, model.config.hidden_size, prompts).items():
-            files.make_directory(os.path.dirname(os.path.join(folder, name)))
             files.write_json(os.path.join(folder, name), content)
         arrays = ((name, variable.numpy()) for name, variable in variables.items())
         huggingface.write_folder(folder, shapes, arrays, beside)

@@ -24,6 +24,7 @@ from absl import logging
 from bert_tf2.config import BertConfig, not_in_shapes
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.support.rows import is_utf8
 from bert_tf2.support.settings import Options, check_type, kept, settings_of
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def read_label_map(path: str) -> LabelMap:
     kinds = {"task": str, "labels": list, "regression": bool, "multi_label": bool, "activation": str}
     task, labels, regression, multi_label, activation = map(content.get, kinds)
     is_right = all(isinstance(content.get(name), kind) for name, kind in kinds.items())
-    is_right = is_right and all(isinstance(label, str) and files.is_utf8(label) for label in labels)
+    is_right = is_right and all(isinstance(label, str) and is_utf8(label) for label in labels)
     if is_right and activation and not (regression and activation in ACTIVATIONS):
         raise UserError(
             f"{path}: activation is {activation!r:.60}; only a regression has one, {', '.join(ACTIVATIONS)}"

@@ -383,7 +383,8 @@ def find_tokenizer(
     if path is None:
         if (entries := source.vocabulary()) is None:
             raise UserError(
-                f"{source.path}: no vocabulary is found beside the weights (vocab.txt); give its path as vocab_file"
+                f"{source.path}: no vocabulary is found beside the weights (vocab.txt); copy it there, or give its path"
+                " as --vocab_file"
             )
         path = os.path.join(source.folder, "tokenizer.json")  # of Hugging Face, which has all entries or some
         entries = [entry.strip() for entry in entries]

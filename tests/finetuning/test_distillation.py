@@ -148,4 +148,5 @@ def test_what_does_not_fit_is_said_in_one_line(folder, flags, words):
             entries = "".join(f"{word}\n" for word in [*toy_data.VOCAB[:-1], "Ann"])
             (folder / name / "vocab.txt").write_text(entries)
         flags = {"teacher": str(folder / name)}
-    refuses(words, classify, folder, "out", **flags)
+    refuses(words, classify, folder, "new/out", **flags)
+    assert not (folder / "new").exists()

@@ -131,7 +131,7 @@ def test_masked_words_alone(pretrain, tmp_path, log_lines):
     predict_masked.load_model(CONFIG, f"{tmp_path}/run")  # which needs no other head
     fresh = checkpoint.initialize(heads.ClassifierModel(CONFIG, 2), f"{tmp_path}/run")
     assert "fresh: bert/pooler/dense/bias, bert/pooler/dense/kernel, output_bias, output_weights;" in fresh
-    assert "--objective=mlm" in message_of(pretrain, **EVALUATES)
+    assert "give objective=mlm" in message_of(pretrain, **EVALUATES)
 
 
 def test_masked_words_are_evaluated_as_with_next_sentences(trained, pretrain):

@@ -61,9 +61,11 @@ def test_files_appear_together_or_stay_as_they_were(tmp_path):
             pathlib.Path(name).write_text("done")
         assert not one.exists() and not two.exists()
         assert errors.final_name(beside[0]) == str(one) and f".{os.getpid()}." in beside[0]
-    with pytest.raises(ZeroDivisionError), files.complete_or_absent(str(one)) as (name,):
-        pathlib.Path(name).write_text("half")
-        raise ZeroDivisionError
+    for path in (one, tmp_path / "other" / "new" / "file"):
+        with pytest.raises(ZeroDivisionError), files.complete_or_absent(str(path)) as (name,):
+            pathlib.Path(name).write_text("half")
+            raise ZeroDivisionError
+    assert os.listdir(tmp_path) == ["new"]
     assert sorted(os.listdir(tmp_path / "new")) == ["one", "two"] and one.read_text() == two.read_text() == "done"
     files.write_text(str(one), "ä\r\nb", durable=True)
     assert one.read_bytes() == b"\xc3\xa4\r\nb" and files.read_text(str(one)) == "ä\r\nb"
