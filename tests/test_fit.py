@@ -78,6 +78,9 @@ def test_saved_it_goes_on(trained, tmp_path):
     for each in (again, bert_tf2.classifier(tmp_path / "out")):
         assert each.labels == ["no", "yes"] and each.tokenize.max_seq_length == 12
         np.testing.assert_allclose(each(TEXTS), wanted, rtol=1e-5)
+    for given, words in ({"format": "pb"}, "format=pb onnx"), ({"max_seq_length": 8}, "max_seq_length: leave"):
+        refuses(words, model.export, tmp_path / "new" / "served", **given)
+    assert not (tmp_path / "new").exists()
     model.export(tmp_path / "served", text_signatures=False)
     info = json.loads((tmp_path / "served" / "model_info.json").read_text())
     assert info["task"] == "classifier" and info["max_seq_length"] == 12

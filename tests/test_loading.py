@@ -90,6 +90,7 @@ def test_the_case_and_the_precision(folder):
 
 
 def test_what_cannot_be_loaded(folder, tmp_path):
+    assert bert_tf2.load(np.str_(folder)).path == bert_tf2.load(folder).path
     bare = shutil.copytree(folder, tmp_path / "bare", ignore=shutil.ignore_patterns("*.json", "*.txt"))
     (tmp_path / "export" / "1").mkdir(parents=True)
     (tmp_path / "export" / "1" / "model_info.json").write_text("{}")

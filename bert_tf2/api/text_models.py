@@ -422,9 +422,9 @@ class TextModel(TextSteps):
 
     def save(self, filepath: str | os.PathLike[str], *args, **kwargs) -> None:
         """As in Keras, into a file NAME.keras. Raises UserError for the older .h5, which cannot hold the model."""
-        if os.fspath(filepath).endswith((".h5", ".hdf5")):
-            raise UserError(f"{os.fspath(filepath)}: Keras' older format cannot hold this model; name it .keras")
-        super().save(filepath, *args, **kwargs)
+        if (path := path_of("filepath", filepath)).endswith((".h5", ".hdf5")):
+            raise UserError(f"{path}: Keras' older format cannot hold this model; name it .keras")
+        super().save(path, *args, **kwargs)
 
     def save_folder(self, output_dir: str | os.PathLike[str]) -> None:
         """Writes the files that the script of the task writes; the script, export_saved_model.py and `load` read them.
@@ -443,17 +443,17 @@ class TextModel(TextSteps):
         `filepath` is "served/films/1" for a server, `format` "tf_saved_model" or "onnx"; `kwargs` are the script's
         settings, such as `quantize`. Raises UserError if the folder exists, or is not writable.
         """
-        path = os.path.abspath(path_of("filepath", filepath))
-        if os.path.exists(path):
+        if os.path.exists(path := os.path.abspath(path_of("filepath", filepath))):
             raise UserError(f"{path}: exists already; give another folder, or remove it")
-        parent = os.path.dirname(path)
-        with files.made_directory(parent), tempfile.TemporaryDirectory(dir=parent) as folder:
+        with files.made_directory(above := os.path.dirname(path)), tempfile.TemporaryDirectory(dir=above) as folder:
             self.save_folder(weights := os.path.join(folder, "model"))
-            length = self.model.windows.length if self.model.windows else self.tokenize.max_seq_length
-            kwargs |= {"init_checkpoint": weights, **model_folder.model_files(weights)}
-            kwargs |= {"format": format.removeprefix("tf_"), "max_seq_length": length}
-            kwargs["do_lower_case"] = self.tokenize.tokenizer.basic_tokenizer.do_lower_case
-            os.replace(exporting.export_model(task=self.export_as, export_dir=folder, **kwargs), path)
+            of_model = {"max_seq_length": getattr(self.model.windows, "length", self.tokenize.max_seq_length)}
+            of_model |= {"task": self.export_as, "export_dir": folder, "init_checkpoint": weights}
+            of_model["do_lower_case"] = self.tokenize.tokenizer.basic_tokenizer.do_lower_case
+            if twice := sorted(of_model.keys() & kwargs):
+                raise UserError(f"{twice[0]}: the model decides it, so leave it out")
+            kwargs |= {**of_model, **model_folder.model_files(weights), "format": str(format).removeprefix("tf_")}
+            os.replace(exporting.export_model(**kwargs), path)
 
 
 def classifier(

@@ -38,9 +38,10 @@ _TASK = "tsv"  # the task of run_classifier.py for the user's own tables
 def path_of(name: str, given: Any) -> str:
     """The path in an argument; raises UserError if it is empty."""
     check_type(name, given, os.PathLike)
-    if not os.fspath(given).strip():
-        raise UserError(f"{name}={given!r}: is empty; give a path")
-    return os.path.expanduser(os.fspath(given))
+    path = str(os.fspath(given))  # os.listdir gives bytes for numpy's strings
+    if not path.strip():
+        raise UserError(f"{name}={path!r}: is empty; give a path")
+    return os.path.expanduser(path)
 
 
 def kept_settings(folder: str) -> dict[str, Any]:
