@@ -43,6 +43,14 @@ class SquadExample:
     is_impossible: bool = False  # for training on version 2, whether the paragraph does not contain an answer
     context: str = ""  # the paragraph, from which answers may be cut; "" if it is the words with single blanks
 
+    def __repr__(self) -> str:
+        """The reference's text, which has no answer that begins with the first word."""
+        shown = {"qas_id": self.qas_id, "question_text": self.question_text}
+        shown["doc_tokens"] = f"[{' '.join(self.doc_tokens)}]"
+        if self.start_position:
+            shown |= {name: getattr(self, name) for name in ("start_position", "end_position", "is_impossible")}
+        return ", ".join(f"{name}: {value}" for name, value in shown.items())
+
 
 _JSON_NAMES = {list: "a list", str: "text", int: "a whole number", (str, int): "text", (bool, int): "true or false"}
 

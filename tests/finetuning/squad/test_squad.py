@@ -122,6 +122,13 @@ def test_the_reference_s_names(tokenizer, tmp_path):
     assert (feature.unique_id, feature.example_index, feature.doc_span_index) == (1000000000, 0, 0)
     (nothing,) = read(tmp_path, dataset_of(("q", [], {"is_impossible": True})), version_2=True)
     assert (nothing.orig_answer_text, nothing.start_position, nothing.end_position) == ("", -1, -1)
+    shown = ["qas_id: q, question_text: When?, doc_tokens: [The fox was born in 1895.]"]
+    shown.append(f"{shown[0]}, start_position: -1, end_position: -1, is_impossible: True")
+    (first,) = read(tmp_path, dataset_of(("q", [("The", 0)], {})))
+    assert [str(first), repr(nothing)] == shown  # the reference shows no answer in the first word
+    blank = read(tmp_path, dataset_of(("q", [(" fox", 0)], {}), context=" fox "))  # the answer begins before the word
+    (feature,) = squad.convert_examples_to_features(blank, tokenizer, 16, 4, 2, True)
+    assert (feature.start_position, feature.end_position) == (4, 4)
     called = []
     assert squad.convert_examples_to_features(examples, tokenizer, 16, 4, 2, False, called.append) is None
     assert list(map(str, called)) == list(map(str, features))
