@@ -51,10 +51,10 @@ class DataProcessor:
 
     @classmethod
     def _read_tsv(cls, input_file: str, quotechar: str | None = None) -> list[list[str]]:
-        """The cells of all rows of a table. Quotation marks have no special meaning unless `quotechar` is given."""
+        """The cells of all rows of a table; an empty line has none. Quotation marks are letters without `quotechar`."""
         lines = files.read_lines(input_file)
         if quotechar is None:
-            return [line.split("\t") for line in lines]
+            return [line.split("\t") if line else [] for line in lines]
         return list(csv.reader((f"{line}\n" for line in lines), delimiter="\t", quotechar=quotechar))
 
 

@@ -246,6 +246,8 @@ def test_a_processor_of_ones_own(tmp_path):
     refuses("get_dev_examples of-bytes, example 1: '2' 0, 1", processor.get_dev_examples, str(tmp_path))
     assert [example.text_a for example in Bytes().get_dev_examples(str(tmp_path))] == ['"a b', "c"]
     assert Bytes._read_tsv(path, quotechar='"') == [["x", "a b\ny\tc\n"]]
+    path = write(tmp_path, "mine.tsv", "x|", "", "y")
+    assert Bytes._read_tsv(path) == Bytes._read_tsv(path, quotechar='"') == [["x", ""], [], ["y"]]
     refuses("no get_test_examples of-bytes", processor.get_test_examples, "")
     refuses("taken", classification.register, "MRPC", Bytes)
     for labels in (("a",), ("a", "a")):
