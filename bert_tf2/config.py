@@ -95,11 +95,6 @@ class BertConfig:
         if (total := self.hidden_size * rows + self.num_hidden_layers * block) > _MOST_PARAMETERS:
             sizes = ", ".join(f"{name} {getattr(self, name)}" for name in _SIZES)
             yield f"{total:.1e} parameters are more than any model has, so one of its sizes is too large: {sizes}"
-        if self.hidden_size % self.num_attention_heads:
-            yield (
-                f"hidden_size {self.hidden_size} is not divisible by num_attention_heads {self.num_attention_heads};"
-                " every head gets an equal share"
-            )
         for name in _PROBABILITIES:
             value = getattr(self, name)
             if value is not None and not (_is_number(value) and 0 <= value < 1):
@@ -112,6 +107,14 @@ class BertConfig:
                 yield f"{name} {getattr(self, name)!r:.60} is not one of {', '.join(known)}"
         if (tied := self.extra.get("tie_word_embeddings", True)) is not True:
             yield f"tie_word_embeddings must be true, not {tied!r:.60}: words are scored with their embeddings"
+
+    def check_heads(self) -> None:
+        """Raises UserError if the heads cannot have equal shares. As in the reference, the constructor accepts that."""
+        if self.hidden_size % self.num_attention_heads:
+            raise UserError(
+                f"model configuration: hidden_size {self.hidden_size} is not divisible by num_attention_heads"
+                f" {self.num_attention_heads}; every head gets an equal share"
+            )
 
     @property
     def attention_head_size(self) -> int:
@@ -131,6 +134,7 @@ class BertConfig:
             known.remove("position_embedding_type")
         values = {name: value for name, value in json_object.items() if name in known}
         config = cls(**values, extra={name: value for name, value in json_object.items() if name not in known})
+        config.check_heads()
         if absent := sorted(known - values.keys() - {*_WRITTEN_IF_OTHER}):
             shown = ", ".join(f"{name} = {getattr(config, name)!r}" for name in absent)
             logging.warning("The model configuration leaves out some keys; taking the reference's defaults: %s", shown)
@@ -154,7 +158,9 @@ class BertConfig:
         for problem in _foreign_parts(values):
             raise UserError(f"this configuration of transformers {problem}")
         known = {name: values.get(name, default) for name, default in HUGGINGFACE_DEFAULTS.items()}
-        return cls(**{**known, "hidden_act": _FROM_THEIRS[known["hidden_act"]]})
+        config = cls(**{**known, "hidden_act": _FROM_THEIRS[known["hidden_act"]]})
+        config.check_heads()
+        return config
 
     @classmethod
     def of(cls, config: BertConfig | Mapping[str, Any] | str | os.PathLike[str]) -> BertConfig:

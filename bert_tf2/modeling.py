@@ -128,6 +128,7 @@ class SelfAttention(keras.layers.Layer):
     def __init__(self, config: BertConfig, **kwargs):
         super().__init__(**kwargs)
         self.supports_masking = True  # positions of padding are the same in inputs and outputs
+        config.check_heads()
         self.config = config
         make = {"inputs": config.hidden_size, "outputs": config.hidden_size, "dtype": self.dtype_policy}
         self.query = Dense(**make, initializer_range=config.initializer_range, name="query")

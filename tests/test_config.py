@@ -7,6 +7,7 @@ import json
 import pytest
 from refused import message_of, refuses
 
+from bert_tf2 import modeling
 from bert_tf2.config import BertConfig, decisive_differences
 from bert_tf2.weights.huggingface import config_content
 
@@ -48,6 +49,9 @@ def test_a_file_survives_a_round_trip(tmp_path, changes):
 
 def test_defaults_and_keys_that_are_left_out(log_lines):
     assert BertConfig(100).to_dict() == {**BASE, "vocab_size": 100, "type_vocab_size": 16}
+    odd = BertConfig(vocab_size=99, hidden_size=37)  # 12 heads: the reference's own test makes this configuration
+    assert json.loads(odd.to_json_string())["hidden_size"] == 37
+    refuses("hidden_size 37 num_attention_heads 12", modeling.BertModel, odd)
     assert BertConfig.from_dict({**BASE, "position_embedding_type": "learned"}).to_dict() == BASE and not log_lines
     config = BertConfig.from_dict({name: BASE[name] for name in BASE if name not in ("type_vocab_size", "hidden_act")})
     assert (config.type_vocab_size, config.hidden_act) == (16, "gelu")
