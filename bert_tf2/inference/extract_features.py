@@ -35,7 +35,7 @@ from bert_tf2.weights import checkpoint, text_rules
 _WINDOW_BYTES = 1 << 27
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class InputExample:
     """A line of the input: one text, or two separated by ` ||| `."""
 
@@ -44,7 +44,7 @@ class InputExample:
     text_b: str | None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class InputFeatures:
     """The model input for one line."""
 

@@ -240,6 +240,13 @@ class TrainingInstance:
     masked_lm_labels: list[str]  # the original tokens at masked_lm_positions
     is_random_next: bool | None  # whether B is from a random place; None without B
 
+    def __repr__(self) -> str:
+        """The reference's text: a line for each attribute, and an empty line."""
+        names = ("tokens", "segment_ids", "is_random_next", "masked_lm_positions", "masked_lm_labels")
+        values = (getattr(self, name) for name in names)
+        shown = (" ".join(map(str, value)) if isinstance(value, list) else value for value in values)
+        return "".join(f"{name}: {value}\n" for name, value in zip(names, shown, strict=True)) + "\n"
+
 
 class _Strings:
     """Numbers for the tokens of any tokenizer, and the instances of examples with these numbers."""
@@ -319,7 +326,7 @@ def create_instances_from_document(
     rng: random.Random,
     do_whole_word_mask: bool = False,
 ) -> list[TrainingInstance]:
-    """Makes the examples of one document. A document is a list of sentences, each a list of tokens."""
+    """Makes the examples of one document, a list of sentences, each a list of tokens. Empty sentences are ignored."""
     options = PretrainingDataOptions(
         max_seq_length=max_seq_length, max_predictions_per_seq=max_predictions_per_seq, masked_lm_prob=masked_lm_prob,
         short_seq_prob=short_seq_prob, do_whole_word_mask=do_whole_word_mask,
