@@ -11,7 +11,7 @@ from absl import logging
 from tensorflow.core.util import event_pb2
 
 from bert_tf2 import optimization
-from bert_tf2.support import console, files, progress
+from bert_tf2.support import files, progress
 from bert_tf2.training.options import TrainOptions
 
 
@@ -96,7 +96,7 @@ class TrainingMonitor:
 def write_eval_results(output_dir: str, results: Mapping[str, float]) -> None:
     """Writes and logs `eval_results.txt` as the reference does: a line `key = value` for each key, sorted."""
     lines = [f"{key} = {results[key]!s}" for key in sorted(results)]
-    logging.info("%s", console.table("Evaluated:", {key: results[key] for key in sorted(results)}))
+    logging.info("***** Eval results *****\n%s", "\n".join(f"  {line}" for line in lines))
     files.write_text(os.path.join(output_dir, "eval_results.txt"), "".join(line + "\n" for line in lines))
     measured = {key: value for key, value in results.items() if key != "global_step"}
     write_scalars(os.path.join(output_dir, "eval"), int(results.get("global_step", 0)), measured)

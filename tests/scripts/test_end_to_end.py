@@ -49,7 +49,7 @@ def test_from_text_to_filled_blanks(tmp_path, log_lines, capsys):
     assert filled == [f"{lives(name)} ||| {lives('eve')}" for name in LIVES_IN]
 
 
-def test_a_classifier_learns_and_predicts_in_the_order_of_the_file(tmp_path):
+def test_a_classifier_learns_and_predicts_in_the_order_of_the_file(tmp_path, log_lines):
     # With every seed that was tried, this width is enough, and half of this width is not.
     width = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
     settings = {**toy_data.write_model(tmp_path, **width), **toy_data.TSV_COLUMNS, **LEARNING, "task_name": "tsv"}
@@ -61,6 +61,7 @@ def test_a_classifier_learns_and_predicts_in_the_order_of_the_file(tmp_path):
     measured = (tmp_path / "out" / "eval_results.txt").read_text().splitlines()
     assert [line.split(" = ")[0] for line in measured] == ["eval_accuracy", "eval_loss", "global_step", "loss"]
     assert measured[0] == "eval_accuracy = 1.0" and measured[2] == "global_step = 100"
+    assert "\n  ".join(["***** Eval results *****", *measured]) in log_lines  # the reference's lines
     measures = json.loads((tmp_path / "out" / "eval_metrics.json").read_text())
     assert measures["accuracy"] == 1.0 and measures["per_class"]["no"]["support"] == 10
     found, both = (
