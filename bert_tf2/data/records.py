@@ -299,11 +299,11 @@ def check(block: tfrecords.Block, row: int, kind: RecordKind, sizes: Sizes, insp
 
 def _problems(found: Values, kind: RecordKind, sizes: Sizes, inspects: bool) -> Iterator[str]:
     """Yields the problems of a record. Use only the first: each check supposes that the checks before it passed."""
+    if missing := next((name for name in kind.features if name not in found), None):
+        yield f"has no feature {missing}{_ADVICE.get(missing, f', which {kind.name} records have')}"
     for name, feature in kind.features.items():
-        values, length = found.get(name), feature.length
+        values, length = found[name], feature.length
         size = sizes.get(length) if isinstance(length, str) else length
-        if values is None:
-            yield f"has no feature {name}{_ADVICE.get(name, f', which {kind.name} records have')}"
         if values.dtype != feature.dtype or not len(values):
             yield f"has no values of type {feature.dtype} in its feature {name}"
         if size is not None and (len(values) > size if feature.varies else len(values) != size):

@@ -42,11 +42,10 @@ class Source:
             "type_vocab_size": config.type_vocab_size,
         }
         block = _first_block(self.paths)
-        first = _first_record(block)
-        self._has_masks = "segment_lengths" not in first
+        self._has_masks = "segment_lengths" not in _first_record(block)
         self._vocabulary = tokenizer and tokenizer.vocab
         if not self._has_masks:
-            self._kind = records.kind_of(first)
+            self._kind = records.UNMASKED_WORDS if options.objective == "mlm" else records.UNMASKED
             self._check_unmasked(block)
         else:
             self._kind = records.MASKED_WORDS if options.objective == "mlm" else records.PRETRAINING
@@ -61,8 +60,6 @@ class Source:
                 f"{self.paths[0]}: its records hold no masks (create_pretraining_data.py --dynamic_masking); give the"
                 " vocabulary that they were made with, --vocab_file"
             )
-        if self._options.objective == "mlm_nsp" and "next_sentence_labels" not in self._kind.features:
-            raise UserError(f"{self.paths[0]}: its records hold no next_sentence_labels; give --objective=mlm")
         first = records.check(block, 0, self._kind, self._sizes).values["input_ids"][0]
         # With another vocabulary, [MASK] would be an ordinary word of the records, and nothing else would fail.
         if first != self._vocabulary["[CLS]"]:

@@ -122,8 +122,8 @@ def test_neither_evaluations_nor_held_out_files_change_a_step(trained, pretrain,
 
 
 def test_masked_words_alone(pretrain, tmp_path, log_lines):
-    """Compressed records without masks; the checkpoint has neither a pooler nor a head for next sentences."""
-    records = {"input_file": "unmasked_words.gz", "eval_input_file": None, "vocab_file": "vocab.txt"}
+    """Records without masks, some of pairs, some compressed; the checkpoint has no pooler and no next sentences."""
+    records = {"input_file": "unmasked,unmasked_words.gz", "eval_input_file": None, "vocab_file": "vocab.txt"}
     pretrain(num_warmup_steps=100, objective="mlm", **records)
     assert [line for line in log_lines if "--num_warmup_steps=100" in line and "--num_train_steps=2" in line]
     found = {*checkpoint.open_weights(f"{tmp_path}/run").shapes}
@@ -165,6 +165,7 @@ def test_the_pooler_of_the_initial_weights_is_kept_as_it_is(trained, pretrain, t
         ({"input_file": "unmasked"}, "unmasked --vocab_file"),
         ({"input_file": "unmasked_words.gz", "vocab_file": "vocab.txt"}, "words.gz --objective=mlm"),
         ({"input_file": "words"}, "words, record 1: next_sentence_labels --objective=mlm"),
+        ({"input_file": "words,unmasked", "objective": "mlm"}, "unmasked, record 1: input_mask"),
         ({"input_file": "unmasked", "vocab_file": "other.txt"}, "other.txt [CLS]"),
         ({"eval_steps": 2, "eval_input_file": "empty"}, "empty --eval_input_file"),
         ({"eval_steps": 2, "eval_input_file": "longer"}, "longer, record 1: max_seq_length"),
