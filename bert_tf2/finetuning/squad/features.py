@@ -86,12 +86,6 @@ def check_lengths(max_seq_length: int, max_query_length: int, doc_stride: int) -
             f"--max_seq_length={max_seq_length} must be greater than --max_query_length={max_query_length}"
             f" + {_SPECIAL_PIECES}, or a long question leaves no room for the paragraph; lower --max_query_length"
         )
-    most = max_seq_length - 1 - _SPECIAL_PIECES  # next to the shortest question, which has one piece
-    if doc_stride > most:
-        raise UserError(
-            f"--doc_stride={doc_stride} is larger than the {most} pieces that fit beside any question with"
-            f" --max_seq_length={max_seq_length}; give at most {room}, better half of it"
-        )
 
 
 class _Document:

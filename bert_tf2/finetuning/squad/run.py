@@ -35,6 +35,11 @@ class SquadTask(Task):
     def __init__(self, options: SquadOptions):
         super().__init__(options)
         self._windows: list[squad.InputFeatures] = []  # the windows of the questions to answer
+        if options.doc_stride > options.max_seq_length - 4:  # [CLS], the shortest question, and two [SEP]
+            logging.warning(
+                "--doc_stride=%d: windows of --max_seq_length=%d do not overlap, and an answer that crosses a border is"
+                " in no window; half of a window is usual", options.doc_stride, options.max_seq_length,
+            )  # fmt: skip
 
     @property
     def predicts(self) -> bool:

@@ -173,10 +173,9 @@ def test_bad_files(content, training, words, tmp_path):
 
 
 def test_lengths():
-    squad.check_lengths(68, 64, 64)  # all that fits, also beside the shortest question
+    squad.check_lengths(68, 64, 128)  # the windows are adjacent, as in the reference
     for lengths, words in (
         ((67, 64, 1), "--max_query_length=64"),
-        ((128, 64, 125), "--doc_stride=125 124 61"),
         ((128, 64, 0), "--doc_stride=0"),
         ((128, -1, 8), "--max_query_length=-1"),
     ):
@@ -240,19 +239,20 @@ def test_without_any_span_version_2_says_no_answer(tokenizer, words):
 
 
 def test_the_script_counts_odd_answers(tmp_path, log_lines):
-    """Answers of more than their span, "empty" ones, and questions that are marked as impossible."""
+    """Answers of more than their span, "empty" ones, questions marked as impossible, and a stride of whole windows."""
     toy_data.write_trained(tmp_path / "start", heads.SpanModel(toy_data.config(num_hidden_layers=1)))
     contexts = {"a": "\u201cx\u201dy\u201cz\u201d", "b": "\u200b", "c": "ann lives in oslo"}
     qas = {name: [{"id": name, "question": "where ?", "answers": [], "is_impossible": True}] for name in contexts}
     paragraphs = [{"context": context, "qas": qas[name]} for name, context in contexts.items()]
     (tmp_path / "dev.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
-    sizes = {"max_seq_length": 32, "max_query_length": 8, "doc_stride": 8, "max_answer_length": 3}
+    sizes = {"max_seq_length": 32, "max_query_length": 8, "doc_stride": 29, "max_answer_length": 3}
     files = {"init_checkpoint": str(tmp_path / "start"), "predict_file": str(tmp_path / "dev.json")}
     commands.call("run_squad", do_predict=True, output_dir=str(tmp_path / "out"), **sizes, **files)
     answers = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert answers["b"] == "empty" and answers["a"] == contexts["a"]
     impossible, longer, empty = [line for line in log_lines if " of 3 " in line]
     assert "3 of 3 questions" in impossible and "--version_2_with_negative" in impossible
+    assert sum("--doc_stride=29" in line for line in log_lines) == 1  # no window overlaps the next
     assert "1 of 3 answers are longer" in longer and "1 of 3 answers are" in empty and "question b" in empty
 
 
