@@ -25,7 +25,7 @@ _KINDS = (
 )
 
 
-# Files of other kinds of weights: patterns of names in a folder -> description, with the remedy.
+# Files of other kinds of weights: patterns of their names -> description, with the remedy.
 _OTHERS = {
     r"adapter_(config\.json|model\.\w+)": "an adapter (LoRA), which changes other weights; merge them with peft"
     " (merge_and_unload) and save the result (save_pretrained)",
@@ -34,15 +34,20 @@ _OTHERS = {
     r"(pytorch_)?model\.\w+\.(safetensors|bin)": "a variant of the weights; give the name of that file",
     r"\d_(BERT|Transformer)": "the parts of a sentence-transformers model; give the name of that folder",
     r"tf_model\.h5": "weights of transformers for Keras 2; let transformers 4 save them again (from_tf=True)",
+    r".*\.h5": "variables that Keras saved without their model; read them with the model's load_weights, and write the"
+    " model with model.save(NAME.keras)",
     r"flax_model\.msgpack": "weights of transformers for Flax; let transformers 4 save them again (from_flax=True)",
     r"\d+": "an exported model; give the checkpoint from which it was made, or use it with bert_tf2.exporting.load",
     r"snapshots|models--.+": "the cache of Hugging Face's hub; give the name of a folder in its snapshots",
 }
 
 
-def _of_another_kind(folder: str) -> str:
-    """Returns a phrase about a folder's weights that cannot be read, with the remedy; "" if it has no known kind."""
-    present = [name.strip("/") for name in files.list_directory(folder)]
+def _of_another_kind(path: str) -> str:
+    """Returns a phrase about a folder or file of weights that cannot be read, with the remedy; "" for other paths."""
+    if not files.is_directory(path):
+        name = os.path.basename(path) if files.exists(path) else ""
+        return next((f"holds {what}" for kind, what in _OTHERS.items() if re.fullmatch(kind, name)), "")
+    present = [name.strip("/") for name in files.list_directory(path)]
     found = (f"holds {name}, {what}" for kind, what in _OTHERS.items() for name in present if re.fullmatch(kind, name))
     return next(found, "")
 

@@ -111,6 +111,7 @@ def test_a_common_prefix_of_the_names(tmp_path):
     ("name", "words"),
     [
         ("tf_model.h5", "Keras 2 transformers 4"),
+        ("model.weights.h5", "load_weights model.save"),
         ("flax_model.msgpack", "from_flax=True"),
         ("model.safetensors.index.json", "several files"),
         ("model.fp16.safetensors", "variant name of that file"),
@@ -123,6 +124,8 @@ def test_a_folder_of_other_weights(tmp_path, name, words):
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).touch()
     refuses(f"{tmp_path}: {name.split('/')[0]} {words}", sources.open_weights, str(tmp_path))
+    if "h5" in name:  # the file itself
+        refuses(f"{tmp_path}/{name}: {words}", sources.open_weights, f"{tmp_path}/{name}")
 
 
 def test_released_weights_in_the_output_folder(tmp_path):
