@@ -203,6 +203,8 @@ def test_batches_of_generators_and_pydatasets(films, names, reader, ids):
     assert len(names.fit(batches, validation_data=batches, **QUIET).history["val_loss"]) == 1
     wrong = iter([(ids, LABELS), (ids, ["maybe"] * 3)])
     assert "maybe" in message_of(films.evaluate, wrong, steps=2, **QUIET)
+    films.compile("sgd", run_eagerly=True)
+    assert "has ended" in message_of(films.fit, iter([(ids, LABELS)]), epochs=2, **QUIET)
 
 
 def test_labels_may_be_their_indexes(encoder):

@@ -205,8 +205,9 @@ def test_texts_that_are_cut_are_counted(short, caplog):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("error:.*ran out of data")
 def test_several_devices(encoder, two):
-    """The losses of two replicas are those of one, and texts that are cut are counted once."""
+    """The losses of two replicas are those of one, texts that are cut are counted once, and no batch is left out."""
     how = {**NAMED, "max_seq_length": 8}  # the new weights are those of the script's random_seed
     with two.scope():
         shared = bert_tf2.classifier(encoder, **how)
@@ -220,6 +221,9 @@ def test_several_devices(encoder, two):
     np.testing.assert_allclose(*losses, rtol=1e-4)
     for call in (shared.fit, shared.evaluate):
         refuses("x: the first batch has 7 rows, which 2 devices cannot divide", call, LONG, FEW, batch_size=7)
+    batches, before = [(LONG[:8], FEW[:8]), (LONG[8:], FEW[8:])] * 3, shared.optimizer.iterations.numpy()
+    history = shared.fit(iter(batches), steps_per_epoch=2, epochs=3, **QUIET).history
+    assert history["cut_texts"] == [6, 6, 6] and shared.optimizer.iterations.numpy() == before == 6
 
 
 def test_the_recipe_is_planned_for_the_epochs_that_run(short, ids):

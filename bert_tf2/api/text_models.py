@@ -176,13 +176,13 @@ class TextModel(TextSteps):
     ) -> text_rows.Batches:
         """The batches of a training or an evaluation, of which each pass reads `steps`, the argument `name`.
 
-        A generator is read for `most` batches, by default for `steps`. Raises UserError if there are no batches, or
-        they have no `y`.
+        A generator is read for `most` batches, by default for `steps`. Raises UserError without batches or `y`.
         """
         text_rows.check_end(x, steps, name)
         size, most = 32 if batch_size is None else batch_size, steps if most is None else most
         batches = self._batches(x, y, sample_weight, size, shuffle, most)
         text_rows.check_given(batches, self.distribute_strategy.num_replicas_in_sync)
+        self._first = batches.first
         return batches
 
     def _batches(
@@ -330,12 +330,12 @@ class TextModel(TextSteps):
             if text_rows.has_batches(x):
                 raise UserError("validation_split: cannot divide a dataset; give validation_data")
             (x, y, sample_weight), validation_data = self._divided(validation_split, x, y, sample_weight)
-        most = steps and steps * max(epochs - first_epoch, 0)
-        batches = self._read(x, y, sample_weight, batch_size, steps, "steps_per_epoch", shuffle, most)
         if validation_data is not None:
             size, of_validation = kwargs.pop("validation_batch_size", None), kwargs.get("validation_steps")
             size, val_cut = batch_size if size is None else size, CutTexts(0, of_validation, is_logged=False)
             validation_data = self._validation(validation_data, size, of_validation, val_cut)
+        most = steps and steps * max(epochs - first_epoch, 0)
+        batches = self._read(x, y, sample_weight, batch_size, steps, "steps_per_epoch", shuffle, most)
         count = max(int(batches.data.cardinality()), 0) or None
         if self._rate is not None and epochs > first_epoch:
             self._plan(steps or count, epochs - first_epoch, callbacks)
@@ -447,9 +447,9 @@ class TextModel(TextSteps):
             raise UserError(f"{path}: exists already; give another folder, or remove it")
         with files.made_directory(above := os.path.dirname(path)), tempfile.TemporaryDirectory(dir=above) as folder:
             self.save_folder(weights := os.path.join(folder, "model"))
-            of_model = {"max_seq_length": getattr(self.model.windows, "length", self.tokenize.max_seq_length)}
-            of_model |= {"task": self.export_as, "export_dir": folder, "init_checkpoint": weights}
-            of_model["do_lower_case"] = self.tokenize.tokenizer.basic_tokenizer.do_lower_case
+            of_model = {"task": self.export_as, "max_seq_length": self._row_length, "export_dir": folder}
+            basic = self.tokenize.tokenizer.basic_tokenizer
+            of_model |= {"init_checkpoint": weights, "do_lower_case": basic.do_lower_case}
             if twice := sorted(of_model.keys() & kwargs):
                 raise UserError(f"{twice[0]}: the model decides it, so leave it out")
             kwargs |= {**of_model, **model_folder.model_files(weights), "format": str(format).removeprefix("tf_")}

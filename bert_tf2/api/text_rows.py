@@ -39,8 +39,10 @@ def first_batches(x: Any, steps: int | None) -> Any:
         return x if steps is None else x.take(steps)
     if not has_batches(x):
         return x
-    batches = x if hasattr(x, "__next__") else (x[number] for number in range(x.num_batches or steps))
-    return itertools.islice(batches, steps)
+    if hasattr(x, "__next__"):
+        return itertools.islice(x, steps)
+    count = steps if x.num_batches is None else x.num_batches
+    return itertools.islice(map(x.__getitem__, range(count)), steps)
 
 
 def texts(x: Any, pairs: bool = True, most: int | None = None) -> list[rows.Text]:
@@ -214,11 +216,15 @@ def read_batches(
     except StopIteration:
         raise UserError("x: the generator has no batches, or was read before; make another generator") from None
     example = read(element)
+    unread = iter(()) if is_indexed else itertools.chain([example], map(read, given))
 
     def elements() -> Iterator[tuple]:
         if not is_indexed:
-            yield example
-            yield from map(read, given)
+            first = next(unread, None)
+            if first is None:
+                raise UserError("x: the generator has ended, and is read again; give one with more batches, or a list")
+            yield first
+            yield from unread
             return
         if hasattr(given, "on_epoch_begin"):
             given.on_epoch_begin()

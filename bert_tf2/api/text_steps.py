@@ -35,6 +35,11 @@ class TextSteps(keras.Model):
     jit_setting: Any = "auto"  # the argument `jit_compile` of `compile`, which gives Keras itself only True or False
     _step: Callable | None = None  # of the training, where `fit` traces it itself
 
+    @property
+    def _row_length(self) -> int:
+        """The most tokens that the encoder reads at once, of a text or of a window of a text."""
+        return self.model.windows.length if self.model.windows else self.tokenize.max_seq_length
+
     @contextlib.contextmanager
     def compiled_if_long(self, steps: int, *datasets: tf.data.Dataset | None) -> Iterator[list[tf.data.Dataset | None]]:
         """A context in which Keras runs a program of XLA if there are many steps; see devices.compiles_step.
@@ -88,6 +93,12 @@ class TextSteps(keras.Model):
             super().compile(AdamWeightDecay(rate), **self._compiled_with)
         self._is_planned = True
 
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        # On several devices, Keras reads a batch, makes variables by it, and begins again, which a generator cannot.
+        if iterator is not None and self._distribute_strategy is not None:
+            iterator, data_batch = None, next(iter(self._tokenized(self._first)))
+        super()._maybe_symbolic_build(iterator, data_batch)
+
     def _make_variables(self, data: tf.data.Dataset) -> None:
         """Makes the variables of optimizer and metrics, because a training step that makes them is traced twice."""
         strategy = self.distribute_strategy
@@ -129,11 +140,9 @@ class TextSteps(keras.Model):
         with naming_arguments():
             rules = TeacherOptions(teacher=teacher.path, temperature=temperature, alpha=alpha)
         theirs, ours = (teacher.labels, teacher.tokenizer), (self._label_map, self.tokenize.tokenizer)
-        windows = self.model.windows
-        length = windows.length if windows else self.tokenize.max_seq_length
-        check_teacher(teacher.path, teacher.model, theirs, ours, length)
+        check_teacher(teacher.path, teacher.model, theirs, ours, self._row_length)
         plan = getattr(self.model.encoder, "plan", Plan())
-        self.model.teacher = Teacher(teacher.model, rules.temperature, rules.alpha, plan, windows)
+        self.model.teacher = Teacher(teacher.model, rules.temperature, rules.alpha, plan, self.model.windows)
         self.train_function = None  # the graph of an earlier training has no teacher
         try:
             yield
