@@ -30,6 +30,18 @@ _STEPS_WORTH_COMPILING = 100
 _IN_PACKS = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=16_000_000)
 
 
+class OfStep(NamedTuple):
+    """The numbers that the options and the number of a step determine.
+
+    They are computed outside the programs of XLA, which are thus the same for every learning rate, number of steps and
+    seed, and which a search for the best of these finds in the cache.
+    """
+
+    step: tf.Tensor  # int64 []: the number of steps before
+    dropout_seed: tf.Tensor  # int32 [2]
+    learning_rate: tf.Tensor  # float32 []
+
+
 class TrainingStep:
     """The steps of a training run: a batch of all replicas -> an update of the model's variables.
 
@@ -68,7 +80,7 @@ class TrainingStep:
         """Returns a step as a graph, on one device: (batch, step) -> measures; `jit_compile` needs fixed shapes."""
 
         def whole_step(batch: Batch, step: tf.Tensor) -> dict[str, tf.Tensor]:
-            return self._replica_step(batch, step, is_one_program=jit_compile)
+            return self._replica_step(batch, self._of_step(step), is_one_program=jit_compile)
 
         return tf.function(whole_step, jit_compile=jit_compile, autograph=False)
 
@@ -83,13 +95,13 @@ class TrainingStep:
         if self.is_compiled:
             whole = compiled.program(self._replica_step)  # the last argument: is_one_program
             is_alone = strategy.num_replicas_in_sync == 1
-            replica_step = (lambda batch, step: whole(batch, step, True)) if is_alone else self._step_of_programs
+            replica_step = (lambda batch, of_step: whole(batch, of_step, True)) if is_alone else self._step_of_programs
 
         of_scale, of_rows = self._loss_scale is not None, self._options.pack_rows
         names = (*_MEASURES, *of_scale * _OF_LOSS_SCALE, *of_rows * _OF_PACKED_ROWS, *self._model.loss_names)
 
         def measure(batch, step):
-            measured = replica_step(batch, step)
+            measured = replica_step(batch, self._of_step(step))
             return tf.stack([measured[name] for name in names])
 
         def one(batch, step, sums, bad):
@@ -124,24 +136,30 @@ class TrainingStep:
         needs_fixed_shapes = self.is_compiled and of_rows and self._model.encoder.needs_fixed_shapes
         return steps_of_fixed_shapes if needs_fixed_shapes else steps
 
+    def _of_step(self, step: tf.Tensor) -> OfStep:
+        options = self._options
+        seed = fold_in([options.random_seed, 0], step)
+        schedule = options.learning_rate, options.num_train_steps, options.num_warmup_steps
+        return OfStep(step, seed, optimization.learning_rate_at(step, *schedule))
+
     @tf.autograph.experimental.do_not_convert  # it has no loops over tensors, and the conversion takes seconds
-    def _replica_step(self, batch: Batch, step: tf.Tensor, is_one_program: bool = False) -> dict[str, tf.Tensor]:
+    def _replica_step(self, batch: Batch, of_step: OfStep, is_one_program: bool = False) -> dict[str, tf.Tensor]:
         """Runs a step on a replica's share of the batch; the caller sums the returned measures over the replicas."""
-        values, gradients = self._gradients(batch, step, _replica())
+        values, gradients = self._gradients(batch, of_step, _replica())
         reduced = reduce_gradients(gradients, self._all_reduce_dtype)
-        return values | self._rows(batch) | self._update(reduced, step, _replica(), is_one_program)
+        return values | self._rows(batch) | self._update(reduced, of_step, _replica(), is_one_program)
 
     @tf.autograph.experimental.do_not_convert
-    def _step_of_programs(self, batch: Batch, step: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _step_of_programs(self, batch: Batch, of_step: OfStep) -> dict[str, tf.Tensor]:
         """The same in two programs that XLA compiles, the gradients and the update, with the replicas' sum in between.
 
         XLA's programs cannot sum over the replicas. Each replica makes programs of its own, because they refer to the
         replica's variables.
         """
         weights = weights_of(self._model.loss_terms(batch, dropout_seed=tf.constant([0, 0])))
-        values, gradients = compiled.program(self._gradients)(batch, step, _replica(), weights)
+        values, gradients = compiled.program(self._gradients)(batch, of_step, _replica(), weights)
         reduced = reduce_gradients(gradients, self._all_reduce_dtype)
-        return values | self._rows(batch) | compiled.program(self._update)(reduced, step, _replica(), True)
+        return values | self._rows(batch) | compiled.program(self._update)(reduced, of_step, _replica(), True)
 
     def _rows(self, batch: Batch) -> dict[str, tf.Tensor]:
         if not self._options.pack_rows:
@@ -149,20 +167,18 @@ class TrainingStep:
         return dict.fromkeys(_OF_PACKED_ROWS, tf.cast(tf.shape(batch[PACKED[0]])[0], tf.float32))
 
     def _gradients(
-        self, batch: Batch, step: tf.Tensor, replica: tf.Tensor, weights: list[tf.Tensor] | None = None
+        self, batch: Batch, of_step: OfStep, replica: tf.Tensor, weights: list[tf.Tensor] | None = None
     ) -> tuple[dict[str, tf.Tensor], Gradients]:
         """See local_gradients."""
-        seed = fold_in([self._options.random_seed, 0], step)
+        seed = fold_in(of_step.dropout_seed, replica)
         scale = tf.convert_to_tensor(self._loss_scale.scale) if self._loss_scale else None
         parts = self._options.gradient_accumulation_steps
         with compiled.few_sizes(self._has_few_sizes):
-            values, gradients = local_gradients(
-                self._model, self._variables, batch, fold_in(seed, replica), scale, parts, weights
-            )
+            values, gradients = local_gradients(self._model, self._variables, batch, seed, scale, parts, weights)
         return values, dense_lookups(gradients)
 
     def _update(
-        self, gradients: Gradients, step: tf.Tensor, replica: tf.Tensor, is_one_program: bool = False
+        self, gradients: Gradients, of_step: OfStep, replica: tf.Tensor, is_one_program: bool = False
     ) -> dict[str, tf.Tensor]:
         """Updates the replica's variables by the sum of all gradients, which is the same on each replica.
 
@@ -170,18 +186,16 @@ class TrainingStep:
         """
         norm = global_norm(gradients, in_few_kernels=is_one_program and layers.built_for() == "GPU")
         gradients = {name: g.dense if isinstance(g, Accumulated) else g for name, g in gradients.items()}
-        learning_rate = optimization.learning_rate_at(
-            step, self._options.learning_rate, self._options.num_train_steps, self._options.num_warmup_steps
-        )
         once = tf.cast(tf.equal(replica, 0), tf.float32)  # the measures are summed over the replicas
         scale = tf.convert_to_tensor(self._loss_scale.scale) if self._loss_scale else None
         if scale is None:
             factor = optimization.clip_scale(norm)
-            self._optimizer.apply_gradients(gradients, learning_rate, step, factor)
+            self._optimizer.apply_gradients(gradients, of_step.learning_rate, of_step.step, factor)
             return {"gradient_norm": once * norm}
         norm /= scale
         factor = optimization.clip_scale(norm) / scale
-        update = functools.partial(self._optimizer.apply_gradients, gradients, learning_rate, step, factor)
+        given = gradients, of_step.learning_rate, of_step.step, factor
+        update = functools.partial(self._optimizer.apply_gradients, *given)
         left_out = self._loss_scale.apply(norm, update)
         norm = tf.where(left_out > 0, 0.0, norm)
         return {"left_out": once * left_out, "loss_scale": once * scale, "gradient_norm": once * norm}

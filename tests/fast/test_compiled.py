@@ -1,12 +1,13 @@
 """Programs of XLA in TensorFlow's cache."""
 
+import json
 import subprocess
 import sys
 
 import pytest
-from command_lines import environment
+from command_lines import ROOT, environment
 
-RUN = """
+ONE_PROGRAM = """
 import sys
 import tensorflow as tf
 from bert_tf2.fast import compiled
@@ -17,11 +18,25 @@ print(outer(tf.constant(1.0)).numpy())
 """
 
 
+TRAINING = """
+import json, sys
+import tensorflow as tf
+from small_models import batch_for
+from small_trainings import endless, make_trainer
+trainer = make_trainer(xla="true", train_batch_size=8, save_checkpoints_steps=0, **json.loads(sys.argv[1]))
+trainer.step.several()(iter(endless(batch_for("pretraining", 8))), tf.constant(0, tf.int64), tf.constant(1))
+"""
+OTHERS = {"learning_rate": 2e-3, "num_train_steps": 20, "num_warmup_steps": 3, "random_seed": 7}
+
+
 @pytest.mark.slow
-def test_a_process_finds_the_programs_of_a_process_that_computed_other_things_before(tmp_path):
+@pytest.mark.parametrize(("program", "arguments"), [(ONE_PROGRAM, (1, 1000)), (TRAINING, ({}, OTHERS))])
+def test_a_process_finds_the_programs_of_a_process_before(tmp_path, program, arguments):
+    """Even if the process computed other things before, or trains with another learning rate, seed and length."""
     flags = f"--tf_xla_persistent_cache_directory={tmp_path} --tf_xla_persistent_cache_device_types=CPU"
     kept = []
-    for count in ("1", "1000"):
-        subprocess.run([sys.executable, "-c", RUN, count], env=environment(TF_XLA_FLAGS=flags), check=True, timeout=300)
+    for argument in map(json.dumps, arguments):
+        call = [sys.executable, "-c", program, argument]
+        subprocess.run(call, env=environment(ROOT, ROOT / "tests", TF_XLA_FLAGS=flags), check=True, timeout=300)
         kept.append(sorted(path.name for path in tmp_path.iterdir()))
-    assert len(kept[0]) == 1 and kept[0] == kept[1]
+    assert kept[0] and kept[0] == kept[1]
