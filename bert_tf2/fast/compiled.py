@@ -92,6 +92,12 @@ def can_compile() -> bool:
         return False
 
 
+def capabilities() -> list[tuple[int, int]]:
+    """The compute capabilities of the GPUs, as far as they are known: (9, 0) for an H100, for example."""
+    details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
+    return [gpu["compute_capability"] for gpu in details if "compute_capability" in gpu]
+
+
 _BLACKWELL = (10, 0)  # the compute capability of the first GPUs that need _CUDA_OF_BLACKWELL
 _CUDA_OF_BLACKWELL = (12, 8)
 
@@ -101,7 +107,6 @@ def _is_newer_than_cuda() -> bool:
 
     See https://github.com/tensorflow/tensorflow/issues/111958.
     """
-    details = map(tf.config.experimental.get_device_details, tf.config.list_physical_devices("GPU"))
-    newest = max((gpu.get("compute_capability", (0, 0)) for gpu in details), default=(0, 0))
+    newest = max(capabilities(), default=(0, 0))
     cuda = tf.sysconfig.get_build_info().get("cuda_version", "0.0")
     return newest >= _BLACKWELL and tuple(map(int, cuda.split(".")[:2])) < _CUDA_OF_BLACKWELL

@@ -36,6 +36,7 @@ _TPU_PORT = 8470  # of Cloud TPU workers; TensorFlow uses it as well
 # From this number of steps on, a compiled step wins back the time of the compiler. BERT-Base on an H200 needs 36 s more
 # before the first step, and 15 ms less for each step. Other models were not measured.
 _STEPS_WORTH_COMPILING = 2500
+_AMPERE = (8, 0)  # the compute capability of the first GPUs that compute in bfloat16
 _TPU_SECONDS = 5.0  # the time after which a TPU that does not answer is given up
 
 
@@ -92,6 +93,13 @@ def create_strategy(
         logging.warning(
             "this machine has an NVIDIA GPU, but TensorFlow cannot use it and computes on the CPU, many times slower;"
             " install its CUDA libraries: pip install 'tensorflow[and-cuda]' (TF_CPP_MIN_LOG_LEVEL=0 shows the reasons)"
+        )
+    oldest = min(compiled.capabilities(), default=_AMPERE)
+    if computes_on(strategy) == "GPU" and options.precision == "bfloat16" and oldest < _AMPERE:
+        logging.warning(
+            "a GPU of compute capability %d.%d has no products in bfloat16, and computes them more slowly than float32;"
+            " use --precision=float16",
+            *oldest,
         )
     return strategy
 

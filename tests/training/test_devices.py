@@ -76,6 +76,16 @@ def test_a_gpu_that_tensorflow_cannot_use_is_reported_unless_it_is_hidden(monkey
         assert any("pip install 'tensorflow[and-cuda]'" in line for line in log_lines) == (hidden is None)
 
 
+@pytest.mark.parametrize(("capability", "is_slow"), [((7, 5), True), ((8, 0), False)])
+def test_bfloat16_on_a_gpu_without_it_is_reported(monkeypatch, log_lines, capability, is_slow):
+    monkeypatch.setattr(devices, "computes_on", lambda strategy: "GPU")
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a GPU"])
+    details = {"compute_capability": capability, "device_name": "a GPU"}
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda gpu: details)
+    devices.create_strategy(DeviceOptions(precision="bfloat16"))
+    assert any("--precision=float16" in line for line in log_lines) == is_slow
+
+
 FUSED = {"attention": "fused", "precision": "bfloat16", "xla": "true"}
 
 
