@@ -166,7 +166,8 @@ def write_records(path: str, kind: RecordKind, rows: Iterable[Mapping[str, Seque
 
 _SEGMENTS = 2  # BERT's type_vocab_size
 _MOST_IDS = 10_000_000  # the limit of ids without a vocabulary
-_FILES_TO_CHECK = 100  # a corpus may consist of thousands of remote files
+FILES_TO_CHECK = 100
+"""The number of files that are opened before a training run; a corpus may consist of thousands of remote files."""
 _SIZES_OF_MODEL = ("vocab_size", "type_vocab_size")
 # Advice to a user whose record lacks a feature.
 _ADVICE = {"next_sentence_labels": ", so it is for masked words only; give --objective=mlm"}
@@ -258,11 +259,11 @@ def kind_of(found: Values) -> RecordKind | None:
 def check_first_records(paths: Sequence[str], kind: RecordKind, sizes: Sizes, must_have_some: bool) -> None:
     """Raises UserError for a wrong kind or wrong lengths in the first records of the first files."""
     some = False
-    for path in paths[:_FILES_TO_CHECK]:
+    for path in paths[:FILES_TO_CHECK]:
         if block := next(tfrecords.read_blocks(path), None):
             check(block, 0, kind, sizes)
             some = True
-    if must_have_some and not some and not any(map(any, map(tfrecords.read_blocks, paths[_FILES_TO_CHECK:]))):
+    if must_have_some and not some and not any(map(any, map(tfrecords.read_blocks, paths[FILES_TO_CHECK:]))):
         raise _no_records(paths)  # otherwise tf.data would search forever for a first record
 
 

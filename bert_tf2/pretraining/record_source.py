@@ -16,7 +16,6 @@ from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.training.forward import explained
 from bert_tf2.training.workers import ALONE, Team
 
-_FILES_TO_CHECK = 100  # a corpus may consist of thousands of remote files
 _FIRST_BYTES = 1 << 16
 
 
@@ -42,7 +41,7 @@ class Source:
             "type_vocab_size": config.type_vocab_size,
         }
         block = _first_block(self.paths)
-        self._has_masks = "segment_lengths" not in _first_record(block)
+        self._has_masks = _has_masks(block)
         self._vocabulary = tokenizer and tokenizer.vocab
         if not self._has_masks:
             self._kind = records.UNMASKED_WORDS if options.objective == "mlm" else records.UNMASKED
@@ -134,12 +133,12 @@ class Source:
 
 def _first_block(paths: Sequence[str]) -> tfrecords.Block | None:
     """The block of the first record; None if the first files are empty."""
-    blocks = (next(tfrecords.read_blocks(path, _FIRST_BYTES), None) for path in paths[:_FILES_TO_CHECK])
+    blocks = (next(tfrecords.read_blocks(path, _FIRST_BYTES), None) for path in paths[: records.FILES_TO_CHECK])
     return next(filter(None, blocks), None)
 
 
-def _first_record(block: tfrecords.Block | None) -> records.Values:
-    """The features of the first record of a block; {} if there is no block, or the record is no Example."""
-    with contextlib.suppress(example.NotAnExample):  # `records` reports this later
-        return example.parse(block.record(0)) if block else {}
-    return {}
+def _has_masks(block: tfrecords.Block | None) -> bool:
+    """Whether the first record of a block has masks; True if there is no record, which `records` reports later."""
+    with contextlib.suppress(example.NotAnExample):
+        return block is None or "segment_lengths" not in example.parse(block.record(0))
+    return True

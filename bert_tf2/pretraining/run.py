@@ -13,6 +13,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf2 import heads
+from bert_tf2.losses import NO_PREDICTIONS
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.pretraining.record_source import Source
 from bert_tf2.support import progress
@@ -160,7 +161,7 @@ def evaluation_results(batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str,
         loss = float((weights * batch["masked_lm_example_loss"]).sum())
         right = float((weights * (batch["masked_lm_predictions"] == batch["masked_lm_ids"])).sum())
         sums.update(word_loss=loss, right_words=right, words=float(weights.sum()))
-        batch_losses.append(loss / (weights.sum() + 1e-5))
+        batch_losses.append(loss / (weights.sum() + NO_PREDICTIONS))
         if "next_sentence_example_loss" in batch:
             losses = batch["next_sentence_example_loss"]
             right = int((batch["next_sentence_predictions"] == batch["next_sentence_labels"]).sum())
