@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+import numpy.lib.format as npy
 import tensorflow as tf
 from absl import logging
 
@@ -110,7 +111,9 @@ def _write(options: FeatureOptions, layers: Sequence[int], states: Iterable[tupl
             vectors = (pool(values, options.pooling) for _, values in states)
             if options.output_file.endswith(".npy"):
                 rows = np.stack(list(vectors))
-                np.save(stream, rows)
+                # As np.save, whose errors do not state that the disk is full.
+                npy.write_array_header_1_0(stream, npy.header_data_from_array_1_0(rows))
+                stream.write(rows.data)
                 return len(rows)
             texts = (json_lists(vector[np.newaxis])[0] for vector in vectors)
             lines = (f'{{"linex_index": {number}, "values": {text}}}' for number, text in enumerate(texts))

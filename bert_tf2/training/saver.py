@@ -7,6 +7,7 @@ steps depend, are in `model.ckpt-STEP.training.json`, which TensorFlow 1 ignores
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -155,7 +156,9 @@ class Saver:
         try:
             writing.result()
         except UserError as error:
-            latest = checkpoint.latest_checkpoint(self._output_dir)
+            latest = None
+            with contextlib.suppress(UserError):  # perhaps `checkpoint`, which names the newest, could not be written
+                latest = checkpoint.latest_checkpoint(self._output_dir)
             way_back = f"; {latest} is there, the same command continues from it" if latest else ""
             raise UserError(f"{error}{way_back}") from error
 

@@ -23,6 +23,7 @@ from refused import message_of
 from bert_tf2.data import records
 from bert_tf2.support import errors, files, output_lock, outputs
 from bert_tf2.support.errors import UserError
+from bert_tf2.training.saver import Saver, TrainingState
 
 
 @pytest.mark.parametrize(
@@ -100,6 +101,7 @@ WRITES = [
     ("build_vocab.py", "--vocab_file=OUT/disk/v.txt"),
     ("create_pretraining_data.py", "--output_file=OUT/disk/x"),
     ("extract_features.py", "--output_file=OUT/disk/x.json"),
+    ("extract_features.py", "--pooling=mean --output_file=OUT/disk/x.npy"),
     ("convert_checkpoint.py", "--to=tf1 --output=OUT/disk/x"),
     pytest.param("convert_checkpoint.py", "--to=hf --output=OUT/disk/x", marks=pytest.mark.slow),
     pytest.param("export_saved_model.py", "--export_dir=OUT/disk/x", marks=pytest.mark.slow),
@@ -112,7 +114,8 @@ def test_a_full_or_read_only_disk(script, change, bad_files, tmp_path, monkeypat
     """Large enough to begin, not large enough to end; for the vocabulary, not to begin."""
     monkeypatch.chdir(bad_files)
     given = flags(script, change, tmp_path)
-    with disk(tmp_path / "disk", "4k" if script == "build_vocab.py" else "24k") as where:
+    is_small = script == "build_vocab.py" or change.endswith("npy")
+    with disk(tmp_path / "disk", "4k" if is_small else "24k") as where:
         if script == "build_vocab.py":
             (where / "full").write_bytes(bytes(4096))
         found = message_of(lines.call, script, *given)
@@ -125,6 +128,15 @@ def test_a_full_or_read_only_disk(script, change, bad_files, tmp_path, monkeypat
         found = message_of(lines.call, script, *given)
     assert found.startswith("--") and "Read-only file system" in found
     assert not [line for line in log_lines if "Initialized" in line]  # before the work
+
+
+def test_a_checkpoint_that_cannot_be_named(tmp_path):
+    """The disk has room for the checkpoint, and not for the file that names the newest."""
+    with disk(tmp_path / "disk", "12k") as where:
+        saver = Saver(str(where), 1)
+        saver.save({"a": tf.Variable(1.0)}, 0, TrainingState())
+        assert "checkpoint: cannot be written: No space left" in message_of(saver.wait)
+        assert sorted(os.listdir(where))[-1] == "model.ckpt-0.training.json"
 
 
 def test_other_exceptions_of_the_same(tmp_path):
