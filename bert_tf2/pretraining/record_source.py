@@ -11,6 +11,7 @@ from bert_tf2.config import BertConfig
 from bert_tf2.data import example, record_index, record_order, records, tfrecords
 from bert_tf2.pretraining import dynamic_masking, manifest
 from bert_tf2.pretraining.options import PretrainingOptions
+from bert_tf2.support import outputs
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.training.forward import explained
@@ -34,6 +35,10 @@ class Source:
         self._options = options
         self._files = manifest.find(input_file, held_out)
         self.paths = self._files.paths
+        if pipe := next(filter(outputs.is_device, self.paths), None):
+            raise UserError(
+                f"{pipe}: is a pipe or a device, and records are read more than once; copy them to a file"
+            )
         self._sizes = {
             "max_seq_length": options.max_seq_length,
             "max_predictions_per_seq": options.max_predictions_per_seq,

@@ -73,8 +73,8 @@ def size(path: str) -> int:
 
 
 def modified(path: str) -> float | None:
-    """The time of the last change of a remote file, in seconds since 1970; None if the file system lacks it."""
-    return (_gfile("stat", path).mtime_nsec or 0) / 1e9 or None
+    """The time of the last change of a file, in seconds since 1970; None if a remote file system does not state it."""
+    return (_gfile("stat", path).mtime_nsec or 0) / 1e9 or None if is_remote(path) else os.stat(path).st_mtime
 
 
 def list_directory(path: str) -> list[str]:

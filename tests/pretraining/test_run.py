@@ -164,6 +164,7 @@ def test_the_pooler_of_the_initial_weights_is_kept_as_it_is(trained, pretrain, t
     [
         ({"input_file": "unmasked"}, "unmasked --vocab_file"),
         ({"input_file": "unmasked_words.gz", "vocab_file": "vocab.txt"}, "words.gz --objective=mlm"),
+        ({"input_file": "/dev/null"}, "/dev/null: copy"),
         ({"input_file": "words"}, "words, record 1: next_sentence_labels --objective=mlm"),
         ({"input_file": "words,unmasked", "objective": "mlm"}, "unmasked, record 1: input_mask"),
         ({"input_file": "unmasked", "vocab_file": "other.txt"}, "other.txt [CLS]"),
