@@ -134,7 +134,8 @@ def _find_columns(path: str, table: Table, header: list[str] | None, width: int)
     for name, column in wanted.items():
         if isinstance(column, str):
             if column not in header:
-                raise UserError(f"{path}: has no column {column!r}; its header is {and_more(header)}")
+                hint = ", without a TAB, which separates columns" if len(header) == 1 else ""
+                raise UserError(f"{path}: has no column {column!r}; its header is {and_more(header)}{hint}")
             column = header.index(column)
         if column >= width:
             where = f"{path}, row {1 if header is None else 2}"

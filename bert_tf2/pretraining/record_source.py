@@ -36,9 +36,7 @@ class Source:
         self._files = manifest.find(input_file, held_out)
         self.paths = self._files.paths
         if pipe := next(filter(outputs.is_device, self.paths), None):
-            raise UserError(
-                f"{pipe}: is a pipe or a device, and records are read more than once; copy them to a file"
-            )
+            raise UserError(f"{pipe}: is a pipe or a device, and records are read more than once; copy them to a file")
         self._sizes = {
             "max_seq_length": options.max_seq_length,
             "max_predictions_per_seq": options.max_predictions_per_seq,
