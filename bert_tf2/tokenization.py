@@ -350,7 +350,7 @@ def load_vocab(vocab_file: str, entries: Sequence[str] | None = None) -> dict[st
     if repeated:
         token, earlier, later = repeated[0]
         logging.warning(
-            "%s: entries that repeat an earlier entry, whose id no text will get: %d; the first is %r on lines %d and %d",
+            "%s: entries that repeat an earlier one, whose id no text will get: %d; the first is %r on lines %d and %d",
             vocab_file, len(repeated), token, earlier + 1, later + 1,
         )  # fmt: skip
     return vocab
