@@ -212,7 +212,7 @@ def of_like_length(windows, batch_size: int):
     """Divides windows into batches of like length, the longest rows first.
 
     Args:
-      windows: a dataset of dicts of [rows, ...] with `input_mask`.
+      windows: a dataset of dicts of [rows, ...] with `input_mask`, or with `input_ids` as a RaggedTensor.
       batch_size: the least number of rows in a batch; the last batch of a window may have fewer. A batch of short rows
         has more rows: as many tokens as `batch_size` rows of the full length.
 
@@ -221,9 +221,11 @@ def of_like_length(windows, batch_size: int):
     """
 
     def divided(number, window):
-        mask = window["input_mask"]
-        width = tf.shape(mask)[1]
-        lengths = tf.reduce_max(tf.where(mask > 0, tf.range(1, width + 1), 1), axis=1)
+        if isinstance(ids := window["input_ids"], tf.RaggedTensor):
+            width, lengths = (tf.cast(size, tf.int32) for size in (ids.bounding_shape(1), ids.row_lengths()))
+        else:
+            width = tf.shape(ids)[1]
+            lengths = tf.reduce_max(tf.where(window["input_mask"] > 0, tf.range(1, width + 1), 1), axis=1)
         order = tf.argsort(lengths, stable=True, direction="DESCENDING")
         longest, count = tf.gather(lengths, order), tf.size(order)
         rows = {name: tf.gather(values, order) for name, values in window.items()}
@@ -374,7 +376,7 @@ def read_records(
         that there are few different widths.
       like_lengths: with pad_to_max_length=False, whether to read batches of rows of like length; see `of_like_length`.
       transform: a function (batch, origins) -> batch. In its argument, features whose number of values varies are
-        RaggedTensors; the origins are the dict of `shuffled`, each int64 [B].
+        RaggedTensors; the origins are the dict of `shuffled`, each int64 [B], and empty with `like_lengths`.
 
     Returns:
       A tf.data.Dataset of dicts: features of length 1 as [B], the others as [B, length]; int32 or float32. An invalid
@@ -384,7 +386,7 @@ def read_records(
 
     def parse(serialized, origin):
         batch = _parse(serialized, kind, sizes)
-        return batch if transform is None else transform(batch, origin)
+        return batch if transform is None or like_lengths else transform(batch, origin)
 
     index = None if shuffle_seed is None else index or read_index(paths)
     if index and index.total:  # without records, there is no endless order
@@ -394,8 +396,9 @@ def read_records(
     at_once = rows_of_window(batch_size) if like_lengths else batch_size
     data = data.rebatch(at_once, drop_remainder=drop_remainder)
     data = (share.take(data, at_once) if share else data).map(parse, num_parallel_calls=2)
-    if like_lengths:
+    if like_lengths:  # a window of rows as long as its longest text could take gigabytes
         data = of_like_length(data, batch_size)
+        data = data if transform is None else data.map(lambda batch: transform(batch, {}))
     if not pad_to_max_length:
         wide = {*INPUTS, *(name for name, feature in kind.features.items() if feature.length == "max_seq_length")}
         data = data.map(lambda batch: cut_to_longest(batch, wide, width_multiple))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf2.data import record_index, record_order
+from bert_tf2.data import record_index, record_order, records
 from bert_tf2.layers import MASKED_SCORE
 
 COUNTS = {"d": 14_000, "a": 1, "c": 0, "b.gz": 9000, "e": 4096, "f": 2048}
@@ -177,6 +177,27 @@ def test_the_batches_are_as_large_as_a_padded_one_and_have_little_padding():
     windows = {size: record_order.rows_of_window(size) for size in (1, 7, 8, 32, 129, 1000, 16384, 50_000)}
     assert all(count % size == 0 for size, count in windows.items())  # they fit into memory
     assert windows.pop(50_000) == 50_000 and max(windows.values()) <= 16384 and windows[8] == 1024
+
+
+def test_a_long_text_widens_its_own_batch_alone(tmp_path):
+    """As whole texts, a window of rows as wide as the longest text would take gigabytes."""
+    kind, lengths = (
+        records.WHOLE_TEXTS[records.CLASSIFICATION.name],
+        [5000 if n == 7 else 3 + n % 40 for n in range(200)],
+    )
+    rows = ({"input_ids": [5] * n, "segment_lengths": [n], "label_ids": [1], "is_real_example": [1]} for n in lengths)
+    records.write_records(str(tmp_path / "a"), kind, rows)
+
+    def transform(batch, origin):
+        padded = record_order.padded_texts(batch, origin)
+        return {**padded, "sizes": tf.fill([tf.shape(padded["input_ids"])[0]], tf.size(padded["input_ids"]))}
+
+    sizes = {"vocab_size": 9, "type_vocab_size": 2, "num_labels": 2}
+    how = {"pad_to_max_length": False, "like_lengths": True, "transform": transform}
+    found = [*record_order.read_records([str(tmp_path / "a")], kind, sizes, 2, **how).as_numpy_iterator()]
+    assert found[0]["input_ids"].shape == (2, 5000) and max(batch["sizes"].max() for batch in found) == 2 * 5000
+    back = [*record_order.put_back(found, 2, MASKED_SCORE)]
+    assert [int(row.sum()) for batch in back for row in batch["input_mask"]] == lengths
 
 
 def test_a_position_that_was_not_computed_is_no_answer():
