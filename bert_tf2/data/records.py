@@ -172,6 +172,8 @@ _SIZES_OF_MODEL = ("vocab_size", "type_vocab_size")
 # Advice to a user whose record lacks a feature.
 _ADVICE = {"next_sentence_labels": ", so it is for masked words only; give --objective=mlm"}
 
+_IN_FIRST = ", which the first record has; inspect such files one at a time"
+
 Sizes = Mapping[str, int]
 Values = Mapping[str, np.ndarray]
 """Feature name -> int64 or float32 [length]."""
@@ -301,7 +303,8 @@ def check(block: tfrecords.Block, row: int, kind: RecordKind, sizes: Sizes, insp
 def _problems(found: Values, kind: RecordKind, sizes: Sizes, inspects: bool) -> Iterator[str]:
     """Yields the problems of a record. Use only the first: each check supposes that the checks before it passed."""
     if missing := next((name for name in kind.features if name not in found), None):
-        yield f"has no feature {missing}{_ADVICE.get(missing, f', which {kind.name} records have')}"
+        advice = _ADVICE.get(missing, f", which {kind.name} records have")
+        yield f"has no feature {missing}{_IN_FIRST if inspects else advice}"
     for name, feature in kind.features.items():
         values, length = found[name], feature.length
         size = sizes.get(length) if isinstance(length, str) else length

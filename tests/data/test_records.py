@@ -175,13 +175,15 @@ ROW = {**TOKENS, **MASKS, "next_sentence_labels": [1]}
         ({"masked_lm_weights": [1.0, float("nan"), 0.0]}, "masked_lm_weights holds nan,"),
         ({"masked_lm_weights": [1.0, -1.0, 0.0]}, "masked_lm_weights holds -1.0,"),
         ({"next_sentence_labels": []}, "has no values of type int64 in its feature next_sentence_labels"),
+        ({"next_sentence_labels": None}, "has no feature next_sentence_labels, which the first record has; inspect"),
         ({"masked_lm_positions": [3, 0, 0], "masked_lm_weights": [1.0, 0.0, 0.0]}, None),
     ],
 )
 def test_what_an_inspection_finds(tmp_path, change, words):
     """In the fourth record of the second file; a later one, invalid in another way, is not the first."""
     one, later = write_rows(tmp_path / "one", [ROW]), {**ROW, "input_ids": [-1] * 5}
-    two = write_rows(tmp_path / "two", [ROW, ROW, ROW, {**ROW, **change}, ROW, later])
+    changed = {name: values for name, values in {**ROW, **change}.items() if values is not None}
+    two = write_rows(tmp_path / "two", [ROW, ROW, ROW, changed, ROW, later])
     expected = f"{two}, record 4: {words}" if words else f"{two}, record 6: "
     assert message_of(inspect, one, two).startswith(expected)
 
