@@ -235,6 +235,7 @@ def _outputs(bert: Bert, found: trace.Trace) -> list[dict[str, Any]]:
         title, of, values = "Classifier", "text", model.output_layer(bert.encoder.pooler(states[:, 0]))
         if model.regression:
             title, labels = "Regression", ["score"]
+            values = getattr(tf, (bert.labels and bert.labels.activation) or "identity")(values)
         else:
             values = tf.sigmoid(values) if model.multi_label else tf.nn.softmax(values)
     elif isinstance(model, heads.TaggingModel):

@@ -130,7 +130,8 @@ def build(setting: Setting) -> onnx.ModelProto:
         head, first = model.output_layer, _pool(graph, encoder, states)
         logits = graph.Gemm(first, head.output_weights, head.output_bias, transB=1)
         if labels.regression:
-            graph.output("value", graph.Squeeze(logits, [1]))
+            value = graph.Squeeze(logits, [1])
+            graph.output("value", getattr(graph, labels.activation.title())(value) if labels.activation else value)
         else:
             found = graph.Sigmoid(logits) if labels.multi_label else graph.Softmax(logits, axis=-1)
             graph.output("probabilities", found, labels.num_labels)

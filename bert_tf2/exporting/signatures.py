@@ -251,7 +251,8 @@ class Classifier(Task):
     def _outputs(self, logits: tf.Tensor, windows: Windows | None = None) -> Outputs:
         probabilities = self.setting.model.probabilities(logits, windows)
         if self._labels is None:
-            return {"value": probabilities[:, 0]}
+            function = self.setting.labels.activation
+            return {"value": getattr(tf, function or "identity")(probabilities[:, 0])}
         if not self._several:
             label = tf.gather(self._labels, tf.argmax(probabilities, axis=-1))
             return {"probabilities": probabilities, "label": label}

@@ -62,7 +62,7 @@ def _logits(model, windows: Windows | None, is_compiled: bool, parts: list[heads
 
 
 class Answerer:
-    """A fine-tuned model with its tokenizer; `loading.Bert` has its methods for users."""
+    """A fine-tuned model with its tokenizer; `api.bert.Bert` has its methods for users."""
 
     def __init__(self, model, tokenizer: tokenization.FullTokenizer, labels: LabelMap | None, path: str):
         self._model = model
@@ -83,7 +83,7 @@ class Answerer:
                 self._labels.check_unique(self._path)
         found = (model.probabilities(logits, windows) for logits in self._logits(packed, batch_size, windows))
         if self._labels and self._labels.activation:
-            found = map({"sigmoid": tf.sigmoid, "tanh": tf.tanh}[self._labels.activation], found)
+            found = map(getattr(tf, self._labels.activation), found)
         return [dict(zip(names, np.asarray(row).tolist(), strict=True)) for row in found]
 
     def tag(self, sentences: Sequence[Sequence[str]], settings: Mapping[str, Any], batch_size: int) -> list[list[str]]:
@@ -162,7 +162,6 @@ class Answerer:
 
     def _logits(self, packed: Sequence[Row], batch_size: int, windows: Windows | None = None) -> Iterator[np.ndarray]:
         """The logits of each row: [L], or [tokens, L] if each token has logits; for spans, L is start and end."""
-
         longest = max((len(row.input_ids) for row in packed), default=1)
         strategy = self._model.distribute_strategy
         sizes = None if windows else few_sizes(strategy, len(packed), batch_size, longest)

@@ -109,10 +109,11 @@ class HuggingFaceFolder(Weights):
         # sentence-transformers' name of the function that CrossEncoder.predict applies to outputs; "" without any
         self._activation = self._find_activation() if self.num_labels else ""
         if self._activation and self.num_labels == 1:
-            where = "`classify` of bert_tf2.load alone" if self._activation.lower() in ACTIVATIONS else "no call"
+            is_here = self._activation.lower() in ACTIVATIONS
+            where = "`classify` of bert_tf2.load and in exports: not in run_classifier.py and Keras' models"
             self.remarks.append(
-                f"{self._activation} is applied to a score in sentence-transformers' predict(), and here in {where}:"
-                " not in scripts, exports and `fit`."
+                f"{self._activation} is applied to a score in sentence-transformers' predict(), and here in"
+                f" {where if is_here else 'no call'}."
             )
 
     def _find_activation(self) -> str:

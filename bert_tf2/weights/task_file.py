@@ -53,7 +53,8 @@ class LabelMap:
     labels: tuple[str, ...]  # in the order of the outputs; empty for a regression
     regression: bool  # whether the single output is a score
     multi_label: bool = False  # whether each output is an independent probability: a text may have several labels
-    activation: str = ""  # of ACTIVATIONS: the function of a score in sentence-transformers, which `classify` applies
+    # of ACTIVATIONS: the function of a score in sentence-transformers, which `classify` and exports apply
+    activation: str = ""
 
     @property
     def num_labels(self) -> int:

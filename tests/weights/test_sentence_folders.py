@@ -6,6 +6,7 @@ import pathlib
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from google_folders import write_vocab
 from huggingface_folders import make_folder, tensors_of, write_json
 from refused import refuses
@@ -129,7 +130,7 @@ def cross_encoder(folder: pathlib.Path, outputs: int, stated: dict, beside: dict
     ],
 )
 def test_the_function_of_a_cross_encoders_scores(tmp_path, log_lines, stated, beside, function):
-    """It is announced: scripts, exports and `fit` have the number itself."""
+    """It is announced: run_classifier.py and Keras' models have the number itself."""
     bert = bert_tf2.load(cross_encoder(tmp_path / "cross", 1, stated, beside))
     assert bert.labels.activation == function
     assert any("sentence-transformers' predict()" in line for line in log_lines) == bool(function)
@@ -151,3 +152,17 @@ def test_scores_of_a_cross_encoder_are_those_of_its_predict(tmp_path, log_lines)
     assert sum(found.values()) != pytest.approx(1.0, abs=1e-3)
     bert_tf2.load(cross_encoder(tmp_path / "relu", 1, {"sentence_transformers": RELU}))
     assert any("ReLU" in line for line in log_lines)
+
+
+@pytest.mark.parametrize("form", ["saved_model", pytest.param("onnx", marks=pytest.mark.extra)])
+def test_an_export_has_the_scores_of_a_cross_encoder(tmp_path, form):
+    bert, text = bert_tf2.load(cross_encoder(tmp_path / "cross", 1, TANH)), ("film", "the")
+    how = {"init_checkpoint": bert.path, "export_dir": str(tmp_path / "served"), "text_signatures": False}
+    commands.call("export_saved_model", task="classifier", format=form, **how)
+    folder, ids = tmp_path / "served" / "1", bert.tokenize(text)
+    if form == "onnx":
+        found = pytest.importorskip("onnxruntime").InferenceSession(folder / "model.onnx").run(["value"], ids)[0]
+    else:
+        ids = {name: tf.constant(values) for name, values in ids.items()}
+        found = tf.saved_model.load(str(folder)).signatures["serving_default"](**ids)["value"]
+    assert float(found[0]) == pytest.approx(bert.classify(text)["score"], abs=1e-5)
