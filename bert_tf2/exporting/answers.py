@@ -9,6 +9,7 @@ Dimensions: B questions or texts, W windows of all questions, F positions, N pie
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 import tensorflow as tf
 
@@ -29,13 +30,11 @@ from bert_tf2.exporting.signatures import (
 from bert_tf2.finetuning import squad
 from bert_tf2.long_texts import few_at_a_time
 
-# The number of windows that the encoder gets at a time; a long paragraph has many more windows than a usual batch.
-_WINDOWS_AT_A_TIME = 32
-
 
 def max_context(pieces: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Whether a window has the most context for the piece at a position, bool [W, F]: see squad._max_context_windows.
+    """Whether a window has the most context for the piece at a position, bool [W, F].
 
+    The rule is in squad.features._max_context_windows.
     `pieces`: int32 [W, F], the index of the piece at each position, among all `count` pieces; -1 if there is no piece.
     """
     inside = tf.cast(pieces >= 0, tf.int32)
@@ -87,12 +86,14 @@ class SpanFinder(Task):
     stated = ("doc_stride", "max_query_length", "n_best_size", "max_answer_length", "null_score_diff_threshold")
     texts = ("question", "context")
 
-    def _logits(self, rows: Rows) -> tuple[tf.Tensor, tf.Tensor]:
-        logits = self.head(self.encode(rows)[0])
-        return tf.unstack(tf.where(tf.expand_dims(rows.input_mask, -1) > 0, logits, modeling.MASKED_SCORE), axis=-1)
+    def _logits(self, rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """The logits of start and end, [B, F, 2]."""
+        ids, mask, segments = (rows[name] for name in IDS)
+        logits = self.head(self._encode(ids, mask, segments)[0])
+        return tf.where(tf.expand_dims(mask, -1) > 0, logits, modeling.MASKED_SCORE)
 
     def from_rows(self, rows: Rows) -> Outputs:
-        start_logits, end_logits = self._logits(rows)
+        start_logits, end_logits = tf.unstack(self._logits(rows._asdict()), axis=-1)
         return {"start_logits": start_logits, "end_logits": end_logits}
 
     def from_texts(self, **texts: tf.Tensor) -> Outputs:
@@ -103,7 +104,8 @@ class SpanFinder(Task):
         of_windows, rows = windows(pieces, options.max_query_length, options.max_seq_length, options.doc_stride)
         inputs = self.combine(of_windows)
         places = tf.maximum(inputs.words - tf.size(pieces["question"].ids), -1)  # indexes of paragraph pieces, [W, F]
-        start_logits, end_logits = self._logits_of_all(Rows(*inputs[:3]))
+        ids = {name: getattr(inputs, name) for name in IDS}
+        start_logits, end_logits = tf.unstack(few_at_a_time(self._logits, ids, [tf.shape(places)[1], 2]), axis=-1)
         may_start = max_context(places, tf.size(paragraph.ids))
         starts, ends, scores = best_spans(start_logits, end_logits, may_start, places >= 0, options)
         is_best, count = tf.equal(scores, tf.gather(tf.math.segment_max(scores, rows), rows)), tf.size(scores)
@@ -127,25 +129,6 @@ class SpanFinder(Task):
             "score": tf.cast(tf.where(is_there, score, -squad.NO_SPAN_ODDS), tf.float32),
             "null_odds": tf.cast(null_odds, tf.float32),
         }
-
-    def _logits_of_all(self, rows: Rows) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns start and end logits of any number of windows, computed a few at a time to limit memory."""
-
-        def add(begin: tf.Tensor, *found: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            part = Rows(*(values[begin : begin + _WINDOWS_AT_A_TIME] for values in rows))
-            logits = self._logits(part)
-            return begin + _WINDOWS_AT_A_TIME, *(tf.concat(pair, 0) for pair in zip(found, logits, strict=True))
-
-        shape = tf.TensorShape([None, None])
-        empty = tf.zeros([0, tf.shape(rows.input_ids)[1]])
-        _, start_logits, end_logits = tf.while_loop(
-            lambda begin, *_: begin < tf.shape(rows.input_ids)[0],
-            add,
-            (0, empty, empty),
-            shape_invariants=(tf.TensorShape([]), shape, shape),
-            parallel_iterations=1,
-        )
-        return start_logits, end_logits
 
 
 class Tagger(Task):

@@ -24,7 +24,7 @@ class Task:
     tables: Mapping[str, Table]
     # in the order of the outputs; None if they are collected from the training file; empty for a regression
     labels: tuple[str, ...] | None
-    measures: tuple[str, ...] = ("accuracy",)  # the scores (see `scores`) that belong to the task, the main one first
+    measures: tuple[str, ...] = ("accuracy",)  # names of scores of results.compute_metrics, the main score first
     other_names_of_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)  # spelling in the files -> label
     # the separator between the labels of a cell; None if a text has exactly one label
     separator: str | None = None
