@@ -118,6 +118,11 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         super().check_inputs()
         _ = self.inputs
 
+    @property
+    def takes_texts(self) -> bool:
+        """Whether the exported model tokenizes texts and divides long texts."""
+        return self.text_signatures and self.format != "onnx"
+
     def length_for(self, config: BertConfig) -> int:
         """Returns max_seq_length, or its default, for a model with this configuration."""
         if self.max_seq_length is not None:
@@ -126,7 +131,7 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         if length < 3 + bool(self.stride):
             least = "4 with --stride" if self.stride else "3 ([CLS], a piece, [SEP])"
             raise UserError(f"--max_seq_length={length}: must be at least {least}")
-        if self.task == "ner" and (self.doc_stride or 0) > length - 2:
+        if self.task == "ner" and self.takes_texts and (self.doc_stride or 0) > length - 2:
             raise UserError(
                 f"--doc_stride={self.doc_stride}: at most {length - 2} is possible, or words would be left out"
             )
@@ -134,7 +139,7 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
             from bert_tf2.finetuning.squad.features import check_lengths  # late: it needs numpy
 
             config.check_pairs("--task=squad")
-            if self.text_signatures:
+            if self.takes_texts:
                 check_lengths(length, self.max_query_length, self.doc_stride)
         return length
 

@@ -77,8 +77,7 @@ def _read(options: ExportOptions) -> tuple[Setting, Weights]:
     has_pooler = all(row.reference in source.shapes for row in names.POOLER)
     if options.task == "features" and not has_pooler:
         logging.info("%s: has no pooler, so there will be no output pooled_output", source.path)
-    takes_text = options.text_signatures and options.format != "onnx"
-    graph = GraphTokenizer(tokenizer, keep_masks=options.task == "masked_lm") if takes_text else None
+    graph = GraphTokenizer(tokenizer, keep_masks=options.task == "masked_lm") if options.takes_texts else None
     return Setting(options, config, tokenizer, graph, model, labels, has_pooler, vectors), source
 
 

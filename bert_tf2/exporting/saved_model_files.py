@@ -117,6 +117,8 @@ def load(path: str | os.PathLike[str]) -> ExportedModel:
             f"{folder}: is no export ({EXPORT_INFO_FILE} is missing); give a folder that export_saved_model.py wrote"
         )
     info = files.read_json(path)
+    if info.get("format") == "onnx":
+        raise UserError(f"{folder}: is for ONNX Runtime, which opens model.onnx; for this call, export a SavedModel")
     if info.get("text_signatures", True):
         load_tensorflow_text(f"{folder}: its signature for texts")
     problem = "is damaged or incomplete ({}); export it again"

@@ -92,6 +92,10 @@ def test_settings_that_do_not_fit(exported, tmp_path):
             (tmp_path / "labels.json").write_text(json.dumps(content))
         refuses(words, export_with, exported(given).weights, task, changes)
     assert not (tmp_path / "export").exists()
+    of_texts = {"max_query_length": 22, "format": "onnx"}  # does not matter to a model that reads no texts
+    assert make_options(tmp_path, "squad", exported("squad").weights, **of_texts).length_for(CONFIG) == 24
+    (tmp_path / "model_info.json").write_text('{"task": "squad", "format": "onnx"}')
+    refuses("model.onnx", load, tmp_path)
 
 
 def test_labels_that_are_given_and_no_texts(exported, tmp_path):
