@@ -180,11 +180,15 @@ def find_labels(
         raise UserError(f"regression=True, {other}: a text has a number in place of labels; give only one of both")
     if isinstance(given, str | set | frozenset | Mapping) or (given is not None and not isinstance(given, Iterable)):
         raise UserError(f"labels={given!r:.60}: must be a list of names, in the order of the outputs")
+    has_names = found is not None and found.labels != task_file.numbered(found.num_labels)
+    if multi_label and has_names and not found.multi_label:
+        raise _misfit(source, found, "multi_label")
     if given is None and not regression:
         if found is None or found.labeled != ("tokens" if tags else "texts"):
             what = "words; give labels=[...]" if tags else "texts; give labels=[...], or regression=True"
             raise UserError(f"{source.path}: has no labels of {what}")
-        return dataclasses.replace(found, activation="")  # `fit` trains the score itself
+        # `fit` trains the score itself.
+        return dataclasses.replace(found, multi_label=found.multi_label or multi_label, activation="")
     names = () if given is None else tuple(str(name) if isinstance(name, str) else name for name in given)
     if [*range(len(names))] == [*names]:  # `y` has the same numbers, as the indexes of the labels
         names = tuple(map(str, names))
@@ -201,6 +205,10 @@ def find_labels(
     asked.check_unique("labels")
     if not tags:
         warn_of_amounts("labels", names, sys.maxsize, "give regression=True")
-    if found and found.labels != task_file.numbered(found.num_labels) and not (found.regression and regression):
-        raise UserError(f"{source.path}: was trained for {found.describe()}; leave labels out, or give other weights")
+    if has_names and not (found.regression and regression):
+        raise _misfit(source, found, "regression" if regression else "labels")
     return asked
+
+
+def _misfit(source: Weights, found: LabelMap, argument: str) -> UserError:
+    return UserError(f"{source.path}: was trained for {found.describe()}; leave {argument} out, or give other weights")
