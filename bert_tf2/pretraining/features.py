@@ -18,7 +18,7 @@ import random
 import struct
 import tempfile
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -352,7 +352,7 @@ def create_instances_from_document(
 
 
 def write_instance_to_example_files(
-    instances: Collection[TrainingInstance],
+    instances: Iterable[TrainingInstance],
     tokenizer: Tokenizer,
     max_seq_length: int,
     max_predictions_per_seq: int,
@@ -373,8 +373,9 @@ def write_instance_to_example_files(
     Raises:
       ValueError: an instance is longer than `max_seq_length` or `max_predictions_per_seq`.
     """
-    for instance in itertools.islice(instances, 1):
-        _log_first(instance.tokens, len(instances))
+    instances = [*instances]
+    if instances:
+        _log_first(instances[0].tokens, len(instances))
     rows = (_features_of(instance, tokenizer, max_seq_length, max_predictions_per_seq) for instance in instances)
     size = _rows_per_batch(max_seq_length, max_predictions_per_seq)
     batches = (

@@ -137,7 +137,7 @@ def test_instances_of_one_s_own_are_written(tokenizer, tmp_path):
         is_random_next=True,
     )  # fmt: skip
     path = str(tmp_path / "out")
-    pretraining.write_instance_to_example_files([own], tokenizer, 4, 2, [path])
+    pretraining.write_instance_to_example_files(iter([own]), tokenizer, 4, 2, [path])
     (row,) = rows_of(path)
     assert row["input_ids"] == [*tokenizer.convert_tokens_to_ids(own.tokens), 0] and row["next_sentence_labels"] == [1]
     for second, length, error in ((own, 2, ValueError), (None, 4, AttributeError)):  # too long; a failure halfway
