@@ -77,7 +77,8 @@ class TaskProcessor(DataProcessor):
         path = os.path.join(data_dir, table.file)
         if table.label is None and part != "predict":
             raise UserError(f"the task {task.name} has no label column, which is needed to train and evaluate")
-        labels = self._labels if part == "train" else self.get_labels()
+        # Labels that training collects are not known yet; a subclass may override `get_labels`.
+        labels = None if part == "train" and self._labels is None else self.get_labels()
         examples: dict[int, InputExample] = {}  # by the row
         rows: dict[str, int] = {}  # label -> its first row, while the labels are collected
         for index, cells in read_rows(path, table):

@@ -248,6 +248,9 @@ def test_a_processor_of_ones_own(tmp_path):
     assert Bytes._read_tsv(path, quotechar='"') == [["x", "a b\ny\tc\n"]]
     path = write(tmp_path, "mine.tsv", "x|", "", "y")
     assert Bytes._read_tsv(path) == Bytes._read_tsv(path, quotechar='"') == [["x", ""], [], ["y"]]
+    write(tmp_path, "train.tsv", "header", "2|1|2|A|B")
+    more_labels = type("More", (classification.MrpcProcessor,), {"get_labels": lambda self: ["0", "1", "2"]})
+    assert more_labels().get_train_examples(str(tmp_path)) == [InputExample("train-1", "A", "B", "2")]
     refuses("no get_test_examples of-bytes", processor.get_test_examples, "")
     refuses("taken", classification.register, "MRPC", Bytes)
     for labels in (("a",), ("a", "a")):
