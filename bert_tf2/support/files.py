@@ -289,7 +289,7 @@ _KINDS = {
 _KINDS_NOT_OF_TEXT = {
     rb"PK\x03\x04": ("a zip archive", "unpack it first: unzip {path}"),
     rb"7z\xbc\xaf\x27\x1c": ("a 7-Zip archive", "unpack it first: 7z x {path}"),
-    rb"(?s:.{257})ustar": ("a tar archive", "unpack it first: tar -xf {path}"),
+    rb"(?s:.{257})ustar(  )?\x00": ("a tar archive", "unpack it first: tar -xf {path}"),
     rb"PAR1\x15": ("a Parquet table", "write its text into a file in UTF-8"),
 }
 

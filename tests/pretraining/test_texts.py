@@ -175,6 +175,8 @@ def test_a_corpus_is_unpacked_as_it_is_read(tmp_path, vocab_file, ending):
     several = pack(TEXT[:half]) + pack(TEXT[half:])  # as parallel programs write it
     assert make(tmp_path, TEXT) == make(tmp_path, several)
     assert make(tmp_path, TEXT, **SHARDS) == make(tmp_path, pack(TEXT), **SHARDS)
+    word = "x " * 128 + "mustard"  # where a tar archive has "ustar" and a NUL
+    assert read(tmp_path, word) == [word]
     long = "a\n\nb\r\n" * 5000
     assert read(tmp_path, pack(long.encode())) == read(tmp_path, long)
 
