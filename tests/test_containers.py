@@ -145,9 +145,9 @@ def test_labels_in_every_container(name, first, given, request):
 
 
 def test_labels_as_vectors(films, names, scores, topics, ids):
-    one_hot = np.eye(2)[[1, 0, 1]]
+    one_hot, is_good = np.eye(2)[[1, 0, 1]], np.array([True, False, True])
     table = pandas.DataFrame(one_hot[:, ::-1], columns=["good", "bad"])
-    for y in (one_hot, table, [1, 0, 1], np.array([True, False, True]), data(ids, one_hot)):
+    for y in (one_hot, table, [1, 0, 1], is_good, data(ids, one_hot), data(ids, is_good)):
         found = films.dataset(y) if isinstance(y, tf.data.Dataset) else films.dataset(ids, y)
         assert parts_of(found)[0].tolist() == [1, 0, 1]
     tags = [text.split() for text in TAGS]

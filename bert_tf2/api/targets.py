@@ -255,6 +255,7 @@ class Targets:
             there = y[..., None] == tf.constant(self.labels)
             found, good = tf.argmax(there, -1, tf.int32), tf.reduce_any(there, -1)
         else:
+            y = tf.cast(y, tf.int32) if y.dtype == tf.bool else y
             found = tf.cast(y, tf.int32) if y.dtype.is_floating else y
             good = (found >= 0) & (found < len(self.labels)) & (tf.cast(found, y.dtype) == y)
         return checked(found, good, "y: '", y, f"' is not one of the labels {and_more(self.labels)}")
