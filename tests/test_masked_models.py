@@ -160,4 +160,6 @@ def test_wrong_calls(words, encoder):
     refuses(
         "max_predictions_per_seq=99: 16", bert_tf2.masked_lm, encoder, max_seq_length=16, max_predictions_per_seq=99
     )
+    refuses("max_seq_length=3: >= 5", bert_tf2.masked_lm, encoder, max_seq_length=3)
+    refuses("random_seed= or less", bert_tf2.masked_lm, encoder, random_seed=2**31)
     refuses("masked_lm_prob=2.0: is a share", bert_tf2.masked_lm, "x", masked_lm_prob=2.0)

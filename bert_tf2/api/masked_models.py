@@ -30,7 +30,7 @@ from bert_tf2.inference import predict_masked
 from bert_tf2.losses import NO_PREDICTIONS
 from bert_tf2.pretraining.dynamic_masking import EVALUATION, TRAINING, Masker
 from bert_tf2.pretraining.options import PretrainingDataOptions
-from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.support.errors import UserError, and_more, naming_arguments
 from bert_tf2.support.rows import TWO_COLUMNS
 from bert_tf2.support.settings import check_type
 from bert_tf2.weights import names
@@ -269,7 +269,10 @@ def masked_lm(
     if most > tokenize.max_seq_length:
         raise UserError(f"max_predictions_per_seq={most}: must not be above max_seq_length, {tokenize.max_seq_length}")
     settings = {"masked_lm_prob": float(masked_lm_prob), "max_predictions_per_seq": most}
-    settings |= {"do_whole_word_mask": bool(do_whole_word_mask), "random_seed": random_seed}
+    settings["do_whole_word_mask"] = bool(do_whole_word_mask)
+    with naming_arguments():
+        PretrainingDataOptions(max_seq_length=tokenize.max_seq_length, **settings)
+    settings["random_seed"] = random_seed
     there = found.source.shapes
     if missing := [row.reference for row in names.MASKED_LM if row.reference not in there]:
         logging.warning("%s: has no masked-LM head; it begins with random %s", found.source.path, and_more(missing, 3))

@@ -208,7 +208,7 @@ class TextModel(TextSteps):
         if text_rows.has_ids(x):
             given = dict(x)
         else:
-            texts = rows.texts(x)[0]
+            texts = rows.texts(x, "x")[0]
             if y is not None and not of_batch:  # the graph checks the texts of a batch
                 text_rows.refuse_blank(texts)
             given = columns(texts)

@@ -91,6 +91,8 @@ class Parts:
     def model(self, kind: type, *settings, seed: int) -> keras.Model:
         """A model of `heads` with the weights."""
         check_type("random_seed", seed, int, low=0)
+        if seed > (most := _STATED["random_seed"][0].high):
+            raise UserError(f"random_seed={seed}: must be {most} or less")
         with initial_weights_from(seed):
             model = kind(self.config, *settings)
         checkpoint.initialize(model, self.source)

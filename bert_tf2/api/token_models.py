@@ -365,7 +365,7 @@ class SpanTextModel(_WindowModel):
 
 def _strings(x: Any) -> tuple[list[str], list[str]]:
     """The columns of questions and paragraphs."""
-    found, _ = rows.texts(x)
+    found, _ = rows.texts(x, "x")
     if not all(isinstance(row, tuple) for row in found):
         raise UserError("x: has single texts; each row must be a tuple (question, paragraph)")
     return [question for question, _ in found], [paragraph for _, paragraph in found]
