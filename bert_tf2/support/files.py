@@ -92,7 +92,8 @@ def make_directory(path: str) -> None:
         elif path:
             os.makedirs(path, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make the folder {errors.explain(error)}") from error
+        link = dangling(path)
+        raise UserError(f"{path}: {link}" if link else f"cannot make the folder {errors.explain(error)}") from error
 
 
 @contextlib.contextmanager
