@@ -60,7 +60,6 @@ class InputFeatures:
 def run(options: FeatureOptions) -> int:
     """Writes one JSON line (or one vector) for each line of the input; returns their number."""
     config, layers = options.config, options.numbers_of_layers
-    config.check_sequence_length(options.max_seq_length)
     source = checkpoint.open_weights(options.init_checkpoint)
     tokenizer = text_rules.load_tokenizer(
         options.vocab_file, options.do_lower_case, config.vocab_size, source, options.init_checkpoint

@@ -83,8 +83,7 @@ def run(options: MaskedLMOptions) -> None:
 
     An invalid sentence ends the run after the answers to all sentences before it. Blank lines are skipped.
     """
-    config = BertConfig.from_json_file(options.bert_config_file)
-    source = checkpoint.open_weights(options.init_checkpoint)
+    config, source = options.config, checkpoint.open_weights(options.init_checkpoint)
     tokenizer = text_rules.load_tokenizer(options.vocab_file, options.do_lower_case, source=source)
     check_vocab_size(options.vocab_file, len(tokenizer.entries), config.vocab_size)
     name, lines = _open(options)
