@@ -200,7 +200,8 @@ def test_the_settings_of_tags(tmp_path, log_lines):
     tables = [part.splitlines() for part in (tmp_path / "out/predictions.txt").read_text().strip().split("\n\n")]
     script = [[line.split()[-1] for line in lines] for lines in tables]
     bert = bert_tf2.load(tmp_path / "out")
-    assert bert.tag(given) == script
+    assert bert.tag(given) == bert.tag(given, max_seq_length=13) == script
+    assert bert_tf2.tagger(tmp_path / "out", max_seq_length=13).predict(given) == script
     assert bert.tag(given[1]) != script[1]  # so the sentences around count
     ner = {"task": "ner", "init_checkpoint": str(tmp_path / "out"), "export_dir": str(tmp_path / "served")}
     call("export_saved_model", **ner, text_signatures=False)
