@@ -190,8 +190,8 @@ def test_litert_answers_as_tensorflow(of_ids, task):
             assert_outputs(asked(**inputs), made.ask(name, **inputs))
 
 
-# OpenVINO converts a SavedModel in 20 to 30 s.
-@pytest.mark.parametrize("task", [pytest.param(it, marks=[pytest.mark.slow] * (it != "ner")) for it in MAKERS])
+@pytest.mark.slow  # OpenVINO converts a SavedModel in 20 to 30 s
+@pytest.mark.parametrize("task", MAKERS)
 def test_openvino_answers_as_tensorflow(of_ids, task):
     made, inputs = of_ids(task), rows()
     found, wanted = (
