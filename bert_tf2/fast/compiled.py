@@ -45,10 +45,10 @@ def program(function: Callable) -> Callable:
     """
     compiled = tf.function(function, jit_compile=True, autograph=False)
 
-    def call(*arguments):
+    def call(*arguments, **named):
         while ops.uid() % _NAMES:
             pass
-        return compiled(*arguments)
+        return compiled(*arguments, **named)
 
     return call
 

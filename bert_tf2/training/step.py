@@ -12,7 +12,7 @@ from bert_tf2 import layers, optimization
 from bert_tf2.data.records import PACKED
 from bert_tf2.fast import compiled
 from bert_tf2.heads import Batch, LossTerm
-from bert_tf2.layers import fold_in
+from bert_tf2.layers import computes_on, fold_in
 from bert_tf2.shapes import get_shape_list
 from bert_tf2.training import layerwise
 from bert_tf2.training.devices import can_compile, compiles_step
@@ -61,6 +61,9 @@ class TrainingStep:
         sizes = _NUMBERS_OF_ROWS if options.pack_rows else 1
         is_fixed = model.encoder.computes_padding
         self.is_compiled = compiles_step(strategy, options.xla, options.num_train_steps, is_fixed, sizes)
+        # A GPU would launch a program for each variable; and all updates in one program take few seconds to compile.
+        able = can_compile(strategy)
+        self._compiles_update = able and computes_on(strategy) == "GPU"
         trained = [*self._variables]
         shares = layerwise.shares_of(trained, options.layer_decay)
         if options.layer_decay != 1.0 or options.freeze:
@@ -69,7 +72,7 @@ class TrainingStep:
             self._optimizer = optimization.AdamWeightDecayOptimizer(
                 self._variables,
                 bias_correction=options.adam_bias_correction,
-                fused=can_compile(strategy),
+                fused=able,
                 shares=dict(zip(trained, shares, strict=True)),
             )
             self._loss_scale = LossScale() if PRECISIONS[options.precision].scales_loss else None
@@ -91,11 +94,10 @@ class TrainingStep:
         if all are finite.
         """
         strategy = self._strategy
-        replica_step = self._replica_step
-        if self.is_compiled:
-            whole = compiled.program(self._replica_step)  # the last argument: is_one_program
-            is_alone = strategy.num_replicas_in_sync == 1
-            replica_step = (lambda batch, of_step: whole(batch, of_step, True)) if is_alone else self._step_of_programs
+        replica_step = self._step_of_programs if self.is_compiled or self._compiles_update else self._replica_step
+        if self.is_compiled and strategy.num_replicas_in_sync == 1:
+            whole = compiled.program(self._replica_step)
+            replica_step = functools.partial(whole, is_one_program=True)
 
         of_scale, of_rows = self._loss_scale is not None, self._options.pack_rows
         names = (*_MEASURES, *of_scale * _OF_LOSS_SCALE, *of_rows * _OF_PACKED_ROWS, *self._model.loss_names)
@@ -154,10 +156,13 @@ class TrainingStep:
         """The same in two programs that XLA compiles, the gradients and the update, with the replicas' sum in between.
 
         XLA's programs cannot sum over the replicas. Each replica makes programs of its own, because they refer to the
-        replica's variables.
+        replica's variables. If the step is not compiled, only the update is a program.
         """
-        weights = weights_of(self._model.loss_terms(batch, dropout_seed=tf.constant([0, 0])))
-        values, gradients = compiled.program(self._gradients)(batch, of_step, _replica(), weights)
+        compute, weights = self._gradients, None
+        if self.is_compiled:
+            compute = compiled.program(compute)
+            weights = weights_of(self._model.loss_terms(batch, dropout_seed=tf.constant([0, 0])))
+        values, gradients = compute(batch, of_step, _replica(), weights)
         reduced = reduce_gradients(gradients, self._all_reduce_dtype)
         return values | self._rows(batch) | compiled.program(self._update)(reduced, of_step, _replica(), True)
 

@@ -40,13 +40,14 @@ WAYS = {
     "parts": {"gradient_accumulation_steps": 4},
     "replicas": {"strategy": "two", "plan": Plan(share_graph=True)},
     "programs": {"strategy": "two", "xla": "true"},
+    "on a GPU": {"strategy": "two"},
     "narrow sums": {"strategy": "two", "all_reduce_dtype": "bfloat16"},
     "float16": {"precision": "float16"},
 }
 SLOW = [
     *((kind, "parts") for kind in MAKERS if kind != "span"),
     *((kind, "replicas") for kind in ("pretraining", "masked_words", "classifier", "tagging")),
-    *(("pretraining", "float16"), ("span", "narrow sums"), ("span", "programs")),
+    *(("pretraining", "float16"), ("span", "narrow sums"), ("span", "programs"), ("span", "on a GPU")),
 ]
 
 
@@ -57,14 +58,17 @@ SLOW = [
         *(pytest.param(*case, marks=[pytest.mark.slow, pytest.mark.compiled]) for case in SLOW),
     ],
 )
-def test_an_update_is_the_same_in_every_way(tmp_path, plainly, two, kind, way):
+def test_an_update_is_the_same_in_every_way(tmp_path, plainly, two, monkeypatch, kind, way):
     """Compares the gradients' sums, because Adam enlarges the rounding of a gradient that is 0."""
+    wanted = plainly(kind)
+    if way == "on a GPU":
+        monkeypatch.setattr("bert_tf2.training.step.computes_on", lambda strategy: "GPU")
     how = {**WAYS[way], **({"strategy": two} if "strategy" in WAYS[way] else {})}
     found: list[dict] = []
     nodes = executed(lambda: found.append(train(tmp_path, kind, **how)))
-    if way == "programs":  # for each replica, the gradients and the update
-        assert sum(node.attr["_XlaMustCompile"].b for node in nodes) == 4
-    (found,), wanted = found, plainly(kind)
+    if way in ("programs", "on a GPU"):  # for each replica the update, and among programs the gradients
+        assert sum(node.attr["_XlaMustCompile"].b for node in nodes) == {"programs": 4, "on a GPU": 2}[way]
+    (found,) = found
     assert {*found} - {*wanted} == ({"loss_scale", "loss_scale_good_steps"} if way == "float16" else set())
     gradients = [name for name in wanted if name.endswith("/adam_m")]
     ours, plain = (np.concatenate([state[name].ravel() for name in gradients]) for state in (found, wanted))
