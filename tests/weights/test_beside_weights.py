@@ -67,10 +67,10 @@ DROPOUT = {"hidden_dropout_prob": 0.5, "attention_probs_dropout_prob": 0.4, "ini
 @pytest.mark.parametrize(
     ("folder", "changes", "refusal", "warning"),
     [
-        ("tf1", {"num_attention_heads": 4}, "tf1/bert_config.json num_attention_heads 4 --bert_config_file=", ""),
+        ("tf1", {"num_attention_heads": 4}, "tf1/bert_config.json num_attention_heads 4 bert_config_file=", ""),
         ("tf1", {"hidden_act": "gelu_erf"}, "tf1/bert_config.json hidden_act gelu gelu_erf", ""),
         ("tf1", {"layer_norm_eps": 1e-5}, "tf1/bert_config.json layer_norm_eps 1e-12 1e-05", ""),
-        ("keras", {"hidden_act": "relu"}, "keras/bert_model.keras hidden_act --bert_config_file", ""),
+        ("keras", {"hidden_act": "relu"}, "keras/bert_model.keras hidden_act bert_config_file", ""),
         ("tf1", {"hidden_act": "GELU", "extra": {"pooler_type": "x"}, **DROPOUT}, "", ""),
         ("tf1", {"num_hidden_layers": 1}, "", "only the first layers"),
         ("hf", {}, "", "not certain"),
