@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bert_tf2 import optimization
+from bert_tf2 import layers, optimization
 from bert_tf2.fast import compiled
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type
@@ -132,6 +132,17 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             (None if gradient is None else tf.convert_to_tensor(gradient) * tf.cast(scale, gradient.dtype), variable)
             for gradient, variable in pairs
         ]
+
+    def _distributed_tf_update_step(self, distribution, grads_and_vars, learning_rate: tf.Tensor) -> None:
+        """As in Keras; a GPU updates all variables in one program, as in a step of the scripts."""
+        update = super()._distributed_tf_update_step
+        in_one = distribution.num_replicas_in_sync == 1 and layers.built_for() == "GPU" and compiled.can_compile()
+        if not in_one or tf.executing_eagerly():
+            update(distribution, grads_and_vars, learning_rate)
+            return
+        gradients, variables = zip(*grads_and_vars, strict=True)
+        program = compiled.program(lambda gradients, rate: update(distribution, zip(gradients, variables), rate))
+        program(gradients, tf.convert_to_tensor(learning_rate))
 
     def update_step(self, gradient: tf.Tensor, variable: keras.Variable, learning_rate: tf.Tensor) -> None:
         number = self._get_variable_index(variable)

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from executed_graphs import executed
 from refused import refuses
 from small_models import MAKERS, batch_for, tiny_config
 
@@ -110,19 +111,21 @@ def made(kind, **how):
     return model
 
 
-WAYS = {"devices": {}, "parts": {"parts": 2}, "compiled": {"jit_compile": True}}
+WAYS = {"devices": {}, "parts": {"parts": 2}, "compiled": {"jit_compile": True}, "on a GPU": {}}
 
 
 @pytest.mark.parametrize(
     ("kind", "way"),
     [
         *(("functional", "devices"), ("dense", "parts")),
+        pytest.param("dense", "on a GPU", marks=pytest.mark.compiled),
         *(pytest.param(kind, "devices", marks=pytest.mark.slow) for kind in ("pretraining", "classifier", "tagging")),
         *(pytest.param("functional", way, marks=pytest.mark.slow) for way in ("compiled", "mixed_float16")),
+        pytest.param("functional", "on a GPU", marks=[pytest.mark.slow, pytest.mark.compiled]),
         pytest.param("tagging", "mixed_bfloat16", marks=pytest.mark.slow),
     ],
 )
-def test_every_model_trains_alike_in_every_way(two, kind, way):
+def test_every_model_trains_alike_in_every_way(two, monkeypatch, kind, way):
     """Against one device in float32, of which each step takes the batch whole."""
     start, batch, draw = made(kind), batch_for(kind, 8), np.random.default_rng(0)
     if kind in ("functional", "dense"):
@@ -144,7 +147,12 @@ def test_every_model_trains_alike_in_every_way(two, kind, way):
         return np.concatenate([*map(np.ravel, model.get_weights())])
 
     one = tf.distribute.get_strategy()
-    wanted, found = fitted(one), fitted(two if way == "devices" else one, **WAYS.get(way, {"dtype": way}))
+    wanted, nodes, found = fitted(one), [], None
+    if way == "on a GPU":
+        monkeypatch.setattr("bert_tf2.layers.built_for", lambda: "GPU")
+        nodes = executed(lambda: fitted(one))
+        assert [node.attr["_XlaMustCompile"].b for node in nodes if node.op.endswith("Call")].count(True) == 1
+    found = fitted(two if way == "devices" else one, **WAYS.get(way, {"dtype": way}))
     if "mixed" in way:  # rounding turns the sign of small gradients, and so of Adam's first steps
         begun = np.concatenate([*map(np.ravel, start.get_weights())])
         assert 0 < np.linalg.norm(found - wanted) < 0.3 * np.linalg.norm(wanted - begun)
