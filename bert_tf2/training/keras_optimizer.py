@@ -141,8 +141,11 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             update(distribution, grads_and_vars, learning_rate)
             return
         gradients, variables = zip(*grads_and_vars, strict=True)
-        program = compiled.program(lambda gradients, rate: update(distribution, zip(gradients, variables), rate))
-        program(gradients, tf.convert_to_tensor(learning_rate))
+
+        def update_all(gradients: list[tf.Tensor], learning_rate: tf.Tensor) -> None:
+            update(distribution, zip(gradients, variables, strict=True), learning_rate)
+
+        compiled.program(update_all)(gradients, tf.convert_to_tensor(learning_rate))
 
     def update_step(self, gradient: tf.Tensor, variable: keras.Variable, learning_rate: tf.Tensor) -> None:
         number = self._get_variable_index(variable)
