@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import shutil
 
 import keras
@@ -27,7 +28,7 @@ KINDS = [("classifier", "max"), ("multi_label", "mean"), ("regression", "mean")]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "pooling"), KINDS)
-def test_one_answer(exported, tmp_path, kind, pooling):
+def test_one_answer(exported, tmp_path, kind, pooling, log_lines):
     """Of the script, Keras' models, `load` and the export, which take the windows from task.json."""
     text_operations.need()
     folder, kept, kinds = (
@@ -52,6 +53,9 @@ def test_one_answer(exported, tmp_path, kind, pooling):
     model.export(tmp_path / "served")
     served, key = exporting.load(tmp_path / "served")(PAIRS), "value" if kind == "regression" else "probabilities"
     np.testing.assert_allclose([np.reshape(answer[key], [-1]) for answer in served], wanted, **CLOSE)
+    if importlib.util.find_spec("onnx"):
+        model.export(tmp_path / "onnx", format="onnx")
+        assert any("divide texts of more than 8 tokens" in line for line in log_lines)
     model.save(tmp_path / "films.keras")
     for again in (keras.models.load_model(tmp_path / "films.keras"), bert_tf2.classifier(kept)):
         np.testing.assert_allclose(again(PAIRS), wanted, **CLOSE)

@@ -16,15 +16,17 @@ from bert_tf2.exporting.request_checks import Rows, checked_rows, require
 from bert_tf2.exporting.signatures import IDS, Outputs, Setting, Task
 from bert_tf2.modeling import BertModel
 from bert_tf2.support import files
-from bert_tf2.support.errors import UserError
+from bert_tf2.support.errors import UserError, naming_arguments
+from bert_tf2.support.settings import check_type
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights.sources import EXPORT_INFO_FILE
 
 _OF_ROWS = {**dict(zip(IDS, IDS, strict=True)), "token_type_ids": "segment_ids"}
 
 
+@naming_arguments()
 def export(
-    model: keras.Model, tokenizer: FullTokenizer, export_dir: str | os.PathLike[str], max_seq_length: int = 128
+    model: keras.Model, tokenizer: FullTokenizer, export_dir: str | os.PathLike[str], max_seq_length: int | None = None
 ) -> str:
     """Writes the next version of an export of a Keras model, with its outputs; returns its folder.
 
@@ -36,15 +38,21 @@ def export(
         input_mask and segment_ids or token_type_ids [B, F], and its own inputs, whose first axis is the batch.
       tokenizer: the tokenizer that the model was trained with.
       export_dir: the folder of the versions.
-      max_seq_length: the number of tokens to which texts are cut.
+      max_seq_length: the number of tokens to which texts are cut; defaults to 128, or to the most that the model reads.
 
     Raises:
-      UserError: the model has no encoder of this project or no input_ids, or export_dir is not writable.
+      UserError: an argument is wrong, the model has no encoder of this project or no input_ids, or export_dir is not
+        writable.
     """
+    check_type("export_dir", export_dir, os.PathLike)
+    check_type("max_seq_length", max_seq_length, int, low=3, optional=True)
+    if not isinstance(tokenizer, FullTokenizer):
+        raise UserError(f"tokenizer={tokenizer!r:.60}: must be a tokenizer of bert_tf2; bert_tf2.load(...) has one")
     encoder = next((layer for layer in _layers(model) if isinstance(layer, BertModel)), None)
     if encoder is None:
-        raise UserError(f"{model.name}: has no encoder of bert_tf2; build it over bert_tf2.load(...).encoder")
-    task = _KerasTask(model, tokenizer, encoder, max_seq_length)
+        raise UserError(f"model={model!r:.60}: has no encoder of bert_tf2; build it over bert_tf2.load(...).encoder")
+    length = max_seq_length or min(128, encoder.config.max_position_embeddings)
+    task = _KerasTask(model, tokenizer, encoder, length)
 
     def write(folder: str) -> None:
         described = saved_model_files.save(task, task.signatures(), folder)

@@ -71,8 +71,14 @@ def _read(options: ExportOptions) -> tuple[Setting, Weights]:
     options = dataclasses.replace(options, max_seq_length=length)
     with initial_weights_from(0):
         model = _make_model(options, config, labels)
-    if task_file.settings(source.folder, {"document_context": bool}).get("document_context"):
+    kept = task_file.settings(source.folder, {"document_context": bool, "doc_stride": int})
+    if kept.get("document_context"):
         logging.warning("%s: was trained with --document_context, and an export reads each text alone", source.path)
+    if (options.task, options.format) == ("classifier", "onnx") and kept.get("doc_stride"):
+        logging.warning(
+            "%s: was trained with windows, and an ONNX file reads rows: divide texts of more than %d tokens",
+            source.path, length,
+        )  # fmt: skip
     logging.info(checkpoint.initialize(model, source))
     has_pooler = all(row.reference in source.shapes for row in names.POOLER)
     if options.task == "features" and not has_pooler:

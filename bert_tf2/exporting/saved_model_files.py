@@ -107,7 +107,8 @@ def load(path: str | os.PathLike[str]) -> ExportedModel:
     Raises:
       UserError: there is no export, it is damaged, or it takes no texts.
     """
-    folder = os.fspath(path)
+    check_type("path", path, os.PathLike)
+    folder = str(os.fspath(path))
     if not files.companion(folder, EXPORT_INFO_FILE):
         versions = filter(str.isdecimal, (name.strip("/") for name in files.list_directory(folder)))
         folder = os.path.join(folder, *sorted(versions, key=int)[-1:])

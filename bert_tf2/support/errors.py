@@ -75,6 +75,7 @@ ADVICE = {
     errno.ENOTDIR: "a file is where a folder is needed; give another name",
     errno.EISDIR: "give the name of a file",
     errno.ENAMETOOLONG: "give a shorter name",
+    errno.EFBIG: "raise the limit, see ulimit -f, or write to another disk",
     errno.EACCES: "change the permissions, or choose another folder",
 }
 _NUMBERS = {os.strerror(number): number for number in errno.errorcode}

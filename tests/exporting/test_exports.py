@@ -250,6 +250,14 @@ def test_a_functional_model_answers_texts(exported, tmp_path, width):
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             call(given)
     refuses("age", load, folder)
+    refuses("path=None", load, None)
+    for wrong, words in (
+        ((model, bert.tokenizer, folder, 65), "max_seq_length=65 64"),
+        ((model, "vocab.txt", folder), "tokenizer='vocab.txt'"),
+        (("model", bert.tokenizer, folder), "model='model' encoder"),
+        ((model, bert.tokenizer, None), "export_dir=None"),
+    ):
+        refuses(words, bert_tf2.export, *wrong)
 
 
 @pytest.mark.slow
