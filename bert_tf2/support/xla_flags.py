@@ -12,8 +12,11 @@ import importlib.metadata
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
+
+from absl import logging
 
 # The releases of TensorFlow whose XLA knows these flags. XLA ends the process over a flag that it does not know.
 _RELEASES = ("2.20.", "2.21.", "2.22.")
@@ -31,6 +34,7 @@ _FLAGS = {
 NO_CACHE = "none"
 """The value of --xla_cache_dir with which compiled programs are not kept."""
 _MOST_BYTES = 2 << 30  # in the cache; a step of BERT-Base takes 12 MB
+_LEAST_FREE = 256 << 20  # bytes on the disk of the cache
 
 
 def has_gpu() -> bool:
@@ -76,18 +80,36 @@ def _cache_folder(cache_dir: str | None, release: str) -> pathlib.Path | None:
     hash of their names.
     """
     gpus = _gpus()
-    base = pathlib.Path(cache_dir or os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    base = pathlib.Path(cache_dir or os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     base = base if cache_dir else base / "bert_tf2" / "xla"
-    if not gpus or re.search(r"\s", str(base)):  # TF_XLA_FLAGS cannot quote a blank
+    if not gpus:
         return None
     made_for = hashlib.sha1(f"{gpus}\n{os.environ['XLA_FLAGS']}".encode()).hexdigest()[:12]
-    folder = base / f"tensorflow-{release}-{made_for}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
+        base = base.expanduser()
+        folder = base / f"tensorflow-{release}-{made_for}"
+        problem = _problem_of(folder)
+    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home folder
+        problem = getattr(error, "strerror", None) or str(error)
+    if problem:
+        how = "--xla_cache_dir=FOLDER selects another folder, --xla_cache_dir=none keeps none"
+        logging.warning("%s: cannot keep XLA's programs (%s), so each run compiles them; %s", base, problem, how)
         return None
     _bound(base)
     return folder
+
+
+def _problem_of(folder: pathlib.Path) -> str:
+    """Makes a folder; returns why TensorFlow cannot keep programs there, "" if it can.
+
+    TensorFlow ends a run if it cannot write a program.
+    """
+    if re.search(r"\s", str(folder)):
+        return "TF_XLA_FLAGS allows no blank in its name"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return "not writable"
+    return f"less than {_LEAST_FREE >> 20} MB are free" if shutil.disk_usage(folder).free < _LEAST_FREE else ""
 
 
 def _gpus() -> str:

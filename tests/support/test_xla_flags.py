@@ -16,6 +16,8 @@ if os.environ.get("OTHER_BUILD"):
     found = importlib.metadata.version
     importlib.metadata.version = lambda name: found("no-" + name)
 from bert_tf2.support import xla_flags
+if os.environ.get("FREE"):
+    xla_flags.shutil.disk_usage = lambda folder: type("Usage", (), {"free": int(os.environ["FREE"])})
 xla_flags.prepare(*sys.argv[1:])
 print(json.dumps({name: os.environ.get(name, "") for name in ("XLA_FLAGS", "TF_XLA_FLAGS")}))
 """
@@ -34,7 +36,9 @@ def prepared(tmp_path):
         program.chmod(0o755)
         command = [sys.executable, "-c", SHOW, *arguments]
         how = {"env": environment(**{**fixed, **variables}), "capture_output": True, "text": True, "check": True}
-        found = json.loads(subprocess.run(command, **how).stdout)
+        done = subprocess.run(command, **how)
+        found = json.loads(done.stdout)
+        run.warned = "cannot keep XLA's programs" in done.stderr
         return found["XLA_FLAGS"], dict(word.split("=", 1) for word in found["TF_XLA_FLAGS"].split())
 
     return run
@@ -62,14 +66,17 @@ def test_flags_of_the_user_stay_and_a_program_is_found_again_by_the_same_machine
 
 
 @pytest.mark.parametrize(
-    ("arguments", "variables", "compiles"),
+    ("arguments", "variables", "compiles", "warns"),
     [
-        (["none"], {}, True),
-        ([], {"XDG_CACHE_HOME": "/dev/null/x"}, True),
-        ([], {"CUDA_VISIBLE_DEVICES": "-1"}, False),
-        ([], {"OTHER_BUILD": "1"}, False),  # of TensorFlow, with another name
+        (["none"], {}, True, False),
+        ([], {"XDG_CACHE_HOME": "/dev/null/x"}, True, True),
+        (["/tmp/a folder"], {}, True, True),
+        ([], {"FREE": "1000000"}, True, True),
+        ([], {"CUDA_VISIBLE_DEVICES": "-1"}, False, False),
+        ([], {"OTHER_BUILD": "1"}, False, False),  # of TensorFlow, with another name
     ],
 )
-def test_where_no_program_is_kept(prepared, arguments, variables, compiles):
+def test_where_no_program_is_kept(prepared, arguments, variables, compiles, warns):
+    """TensorFlow would end the run over a program that it cannot keep."""
     flags, kept = prepared(*arguments, **variables)
-    assert (bool(flags), kept) == (compiles, {})
+    assert (bool(flags), kept, prepared.warned) == (compiles, {}, warns)
