@@ -121,15 +121,17 @@ def _gpus() -> str:
 
 
 def _bound(base: pathlib.Path) -> None:
-    """Deletes the oldest programs until the rest has at most _MOST_BYTES; another process may delete them, too."""
+    """Deletes the oldest programs until the rest has at most _MOST_BYTES; another process may delete them, too.
+
+    Also deletes empty files, which a power failure can leave, because they would end a run.
+    """
     found = []
-    for path in base.glob("tensorflow-*/*"):
+    for path in base.glob("tensorflow-*/*.pb"):
         with contextlib.suppress(OSError):
             found.append((path.stat().st_mtime, path.stat().st_size, path))
     excess = sum(size for _, size, _ in found) - _MOST_BYTES
     for _, size, path in sorted(found):
-        if excess <= 0:
-            return
-        with contextlib.suppress(OSError):
-            path.unlink()
+        if excess > 0 or not size:
+            with contextlib.suppress(OSError):
+                path.unlink()
         excess -= size

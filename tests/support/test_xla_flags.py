@@ -54,6 +54,7 @@ def test_flags_of_the_user_stay_and_a_program_is_found_again_by_the_same_machine
         with open(old / f"{number}.pb", "wb") as stream:
             stream.truncate(1 << 30)
         os.utime(old / f"{number}.pb", (number + 1, number + 1))
+    (old / "3b.pb").write_bytes(b"")
     first = prepared()[1][CACHE]
     assert os.path.isdir(first) and first.startswith(str(tmp_path / "cache")) and prepared()[1][CACHE] == first
     assert sorted(path.name for path in old.iterdir()) == ["2.pb", "3.pb"]  # the cache is bounded
