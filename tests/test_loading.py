@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import pathlib
 import pickle
@@ -104,6 +105,20 @@ def test_what_cannot_be_loaded(folder, tmp_path):
         (None, {}, "path=None"),
     ):
         refuses(words, bert_tf2.load, path, **given)
+
+
+def test_settings_of_another_task(encoder, tmp_path):
+    """The strides of run_classifier.py have another meaning than of run_squad.py, and may be 0."""
+    bert_tf2.classifier(encoder, ["no", "yes"], window=8, stride=3).save_folder(tmp_path)
+    for stride in (3, 0):
+        (tmp_path / "task.json").write_text(
+            (tmp_path / "task.json").read_text().replace('stride": 3', f'stride": {stride}')
+        )
+        assert bert_tf2.answerer(tmp_path, max_seq_length=32).settings["doc_stride"] == 8
+    config = json.loads((tmp_path / "bert_config.json").read_text()) | {"num_attention_heads": 1}
+    (tmp_path / "other.json").write_text(json.dumps(config))
+    found = message_of(bert_tf2.masked_lm, tmp_path, bert_config_file=tmp_path / "other.json")
+    assert " give bert_config_file=" in found
 
 
 def test_a_fork_after_use_is_noticed(bert):

@@ -88,6 +88,7 @@ class Parts:
         given = (self.kept.get("max_seq_length") or min(usual, longest)) if given is None else given
         return checked_length(given, longest, name)
 
+    @naming_arguments()
     def model(self, kind: type, *settings, seed: int) -> keras.Model:
         """A model of `heads` with the weights."""
         check_type("random_seed", seed, int, low=0)
@@ -155,7 +156,9 @@ def span_settings(
     The result also has `version_2_with_negative`: `may_be_missing`, else as in the training. Raises UserError.
     """
     check_type("may_be_missing", may_be_missing, bool, optional=True)
-    kept = {name: value for name, value in kept_settings(folder).items() if name in SQUAD}
+    kept = kept_settings(folder)
+    is_of_questions = "max_query_length" in kept  # run_classifier.py and run_ner.py keep other doc_strides
+    kept = {name: value for name, value in kept.items() if name in SQUAD} if is_of_questions else {}
     if unknown := sorted(given.keys() - SQUAD.keys()):
         raise UserError(f"{method}() has no setting {unknown[0]}; the settings are {', '.join(SQUAD)}")
     stated = {**SQUAD, **usual, **kept, **given}
