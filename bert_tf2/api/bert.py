@@ -18,7 +18,7 @@ from bert_tf2.api.vectors import Vectors
 from bert_tf2.data.rows import padded
 from bert_tf2.finetuning.options import checked_length, stride_of_tagger
 from bert_tf2.inference import answering, predict_masked, scoring
-from bert_tf2.support import hub, rows
+from bert_tf2.support import files, hub, rows
 from bert_tf2.support.errors import UserError, naming_arguments
 from bert_tf2.support.rows import Text
 from bert_tf2.support.settings import check_type
@@ -46,7 +46,8 @@ class Bert(Vectors):
         self.model = model
         self.labels = labels
         self._variables = frozenset(parts.source.shapes)
-        self._folder = parts.source.folder
+        folder = parts.source.folder  # is read again after the process may have changed its folder
+        self._folder = folder if files.is_remote(folder) else os.path.abspath(folder)
 
     def __repr__(self) -> str:
         config = self.config
