@@ -199,7 +199,7 @@ def cut_to_longest(batch: Mapping[str, Any], wide: Container[str], multiple: int
     The new width is a multiple of `multiple`, or F. Attention gives padding no weight, so outputs do not change.
     """
     used = tf.where(tf.reduce_any(batch["input_mask"] > 0, axis=0))  # columns with a token in any row
-    length = tf.maximum(tf.reduce_max(tf.concat([used, [[0]]], 0)) + 1, 1)
+    length = tf.reduce_max(tf.concat([used, [[0]]], 0)) + 1
     length = -(-length // multiple) * multiple  # a slice ends at the last column in any case
     return {name: values[:, :length] if name in wide else values for name, values in batch.items()}
 
@@ -368,6 +368,7 @@ def read_records(
       sizes: the value of every size that `kind` names, e.g. {"max_seq_length": 128, "vocab_size": 30522, ...}.
       batch_size: examples per batch, over all replicas.
       shuffle_seed: shuffles the records, see `shuffled`; None for the order of the files.
+      index: with `shuffle_seed`, the index of the files, if it was read already.
       first: with `shuffle_seed`, the number of examples that were read before; reading continues behind them.
       share: the rows of each batch that this process reads, with `drop_remainder`; None for all.
       repeat: whether to repeat the records endlessly. A batch may then contain the last and the first records.
