@@ -278,6 +278,7 @@ _PACKERS = 4  # each packs about 25,000 examples in a second
 _SIZES_OF_ROWS = 16  # the number of possible row counts; two to five of them are usual
 
 
+@tf.autograph.experimental.do_not_convert  # as for read_records
 def with_packed_rows(batches, parts: int = 1):
     """A dataset of the batches of a dataset, each with `packed` rows."""
     return batches.map(lambda batch: packed(batch, parts), num_parallel_calls=_PACKERS).prefetch(2)
