@@ -369,16 +369,14 @@ def read_records(
       sizes: the value of every size that `kind` names, e.g. {"max_seq_length": 128, "vocab_size": 30522, ...}.
       batch_size: examples per batch, over all replicas.
       shuffle_seed: shuffles the records, see `shuffled`; None for the order of the files.
-      index: with `shuffle_seed`, the index of the files, if it was read already.
       first: with `shuffle_seed`, the number of examples that were read before; reading continues behind them.
       share: the rows of each batch that this process reads, with `drop_remainder`; None for all.
       repeat: whether to repeat the records endlessly. A batch may then contain the last and the first records.
       pad_to_max_length: False cuts each batch to its longest row.
-      width_multiple: with pad_to_max_length=False, a batch's width is a multiple of this number, or the whole width, so
-        that there are few different widths.
+      width_multiple: widths of cut batches are multiples of this number, or the whole width, so that they are few.
       like_lengths: with pad_to_max_length=False, whether to read batches of rows of like length; see `of_like_length`.
-      transform: a function (batch, origins) -> batch. In its argument, features whose number of values varies are
-        RaggedTensors; the origins are the dict of `shuffled`, each int64 [B], and empty with `like_lengths`.
+      transform: (batch, origins) -> batch. Features whose number of values varies are RaggedTensors in its argument;
+        the origins are the dict of `shuffled`, each int64 [B], empty with `like_lengths`.
 
     Returns:
       A tf.data.Dataset of dicts: features of length 1 as [B], the others as [B, length]; int32 or float32. An invalid
