@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Iterable, Sequence
@@ -46,8 +47,12 @@ class Bert(Vectors):
         self.model = model
         self.labels = labels
         self._variables = frozenset(parts.source.shapes)
-        folder = parts.source.folder  # is read again after the process may have changed its folder
+        folder = parts.source.folder
         self._folder = folder if files.is_remote(folder) else os.path.abspath(folder)
+        # Read now, because the folder may be gone later. An error is raised by the calls that need the file.
+        for name in ("_task", "_kept", "_stated_vectors", "_prompts"):
+            with contextlib.suppress(UserError):
+                getattr(self, name)
 
     def __repr__(self) -> str:
         config = self.config
@@ -62,9 +67,16 @@ class Bert(Vectors):
         return self.model if isinstance(self.model, modeling.BertModel) else self.model.bert
 
     @functools.cached_property
+    def _task(self) -> dict[str, Any]:
+        return task_file.read(self._folder)
+
+    @functools.cached_property
+    def _stated_vectors(self) -> SentenceVectors | None:
+        return task_file.read_sentence_vectors(self._folder)
+
+    @functools.cached_property
     def _sentence_vectors(self) -> SentenceVectors:
-        found = task_file.read_sentence_vectors(self._folder)
-        if found:
+        if found := self._stated_vectors:
             logging.info("%s: vectors as sentence-transformers makes them, %s", self._folder, found)
         return found or SentenceVectors()
 
@@ -236,7 +248,7 @@ class Bert(Vectors):
           UserError: the weights are not from run_squad.py, a text is empty, or a setting is unknown or wrong.
         """
         check_type("batch_size", batch_size, int, low=1)
-        stated = span_settings("answer", self._folder, settings, may_be_missing)
+        stated = span_settings("answer", self._kept, self._task, settings, may_be_missing)
         alone = isinstance(question, str)
         questions, paragraphs = [question], [paragraph]
         if not alone:
@@ -256,11 +268,10 @@ class Bert(Vectors):
         UserError if the folder holds another model, or is not writable; or as `embed`, if the vectors are not known.
         """
         folder = path_of("output_dir", output_dir)
-        if task_file.read_sentence_vectors(self._folder):
+        if self._stated_vectors:
             model_folder.save_vectors(folder, self.model, self.tokenizer, self._sentence_vectors, self._prompts)
             return
-        task = task_file.read(self._folder) or None
-        model_folder.save(folder, self.model, 0, self.tokenizer, self.labels, task)
+        model_folder.save(folder, self.model, 0, self.tokenizer, self.labels, self._task or None)
 
     @functools.cached_property
     def _kept(self) -> dict[str, Any]:

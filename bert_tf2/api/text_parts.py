@@ -149,14 +149,19 @@ class CutTexts:
 
 
 def span_settings(
-    method: str, folder: str, given: Mapping[str, Any], may_be_missing: bool | None, **usual: int
+    method: str,
+    kept: Mapping[str, Any],
+    task: Mapping[str, Any],
+    given: Mapping[str, Any],
+    may_be_missing: bool | None,
+    **usual: int,
 ) -> dict[str, Any]:
-    """The settings of SQUAD: as given, else as kept by the training in `folder`, else `usual`, else the script's.
+    """The settings of SQUAD: as given, else as the training `kept` them, else `usual`, else the script's.
 
-    The result also has `version_2_with_negative`: `may_be_missing`, else as in the training. Raises UserError.
+    `task`: the task.json of the training, {} without it. The result also has `version_2_with_negative`:
+    `may_be_missing`, else as in the training. Raises UserError.
     """
     check_type("may_be_missing", may_be_missing, bool, optional=True)
-    kept = kept_settings(folder)
     is_of_questions = "max_query_length" in kept  # run_classifier.py and run_ner.py keep other doc_strides
     kept = {name: value for name, value in kept.items() if name in SQUAD} if is_of_questions else {}
     if unknown := sorted(given.keys() - SQUAD.keys()):
@@ -165,7 +170,7 @@ def span_settings(
     for name, default in SQUAD.items():
         check_type(name, stated[name], type(default), low=1 if type(default) is int else None)
     if may_be_missing is None:
-        may_be_missing = bool(task_file.read(folder).get("version_2_with_negative"))
+        may_be_missing = bool(task.get("version_2_with_negative"))
     return {**stated, "version_2_with_negative": may_be_missing}
 
 

@@ -34,6 +34,7 @@ from bert_tf2.inference.answering import NER, SQUAD, Answerer, SpanAnswer
 from bert_tf2.support import rows
 from bert_tf2.support.errors import UserError, naming_arguments
 from bert_tf2.support.settings import check_type
+from bert_tf2.weights import task_file
 from bert_tf2.weights.task_file import LabelMap
 
 
@@ -400,7 +401,8 @@ def answerer(
     length = found.length(max_seq_length, SQUAD["max_seq_length"])
     usual = {"max_query_length": length // 2, "doc_stride": length // 4} if length < SQUAD["max_seq_length"] else {}
     usual = {name: min(SQUAD[name], most) for name, most in usual.items()}
-    stated = span_settings("answerer", found.source.folder, settings, may_be_missing, **usual)
+    task = task_file.read(found.source.folder)
+    stated = span_settings("answerer", found.kept, task, settings, may_be_missing, **usual)
     stated["max_seq_length"] = length
     squad.check_lengths(length, stated["max_query_length"], stated["doc_stride"])
     model = found.model(heads.SpanModel, seed=random_seed)
