@@ -126,12 +126,12 @@ def _bound(base: pathlib.Path) -> None:
     Also deletes empty files, which a power failure can leave, because they would end a run.
     """
     found = []
-    for path in base.glob("tensorflow-*/*.pb"):
+    for path in base.glob("tensorflow-*/*"):
         with contextlib.suppress(OSError):
             found.append((path.stat().st_mtime, path.stat().st_size, path))
     excess = sum(size for _, size, _ in found) - _MOST_BYTES
     for _, size, path in sorted(found):
-        if excess > 0 or not size:
+        if excess > 0 or (not size and path.suffix == ".pb"):  # TensorFlow writes programs under other names
             with contextlib.suppress(OSError):
                 path.unlink()
         excess -= size
