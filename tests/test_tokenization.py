@@ -182,7 +182,7 @@ def test_load_vocab_reads_as_the_reference(tmp_path, log_lines):
         log_lines.clear()
         assert tokenization.load_vocab(str(path)) == entries
     (message,) = log_lines  # of entries that are there twice
-    assert str(path) in message and "2 entries" in message and "'twice' on lines 2 and 4" in message
+    assert str(path) in message and "earlier one" in message and ": 2; the first is 'twice' on lines 2 and 4" in message
 
 
 def test_unknown_tokens_and_ids():
