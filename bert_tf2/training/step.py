@@ -202,7 +202,8 @@ class TrainingStep:
         given = gradients, of_step.learning_rate, of_step.step, factor
         update = functools.partial(self._optimizer.apply_gradients, *given)
         left_out = self._loss_scale.apply(norm, update)
-        norm = tf.where(left_out > 0, 0.0, norm)
+        # With the smallest scale, no later step would be better, and the loop ends the training.
+        norm = tf.where((left_out > 0) & (scale > _SMALLEST_SCALE), 0.0, norm)
         return {"left_out": once * left_out, "loss_scale": once * scale, "gradient_norm": once * norm}
 
 
@@ -337,7 +338,7 @@ def global_norm(gradients: Gradients, in_few_kernels: bool = False) -> tf.Tensor
     return tf.sqrt(tf.add_n([*squares, optimization.square_norm(*others, in_few_kernels=in_few_kernels)]))
 
 
-_LARGEST_SCALE = 2.0**30  # the largest loss scale of float16
+_SMALLEST_SCALE, _LARGEST_SCALE = 1.0, 2.0**30  # of the loss of float16
 
 LOSS_SCALE_NAMES = ("loss_scale", "loss_scale_good_steps")
 """The names of the state in checkpoints; weights.names counts them as optimizer state."""
@@ -373,7 +374,7 @@ class LossScale:
         scale, steps = tf.convert_to_tensor(self.scale), tf.convert_to_tensor(self._good_steps) + 1.0
         grows = steps >= self._steps_before_growth
         larger = tf.where(grows, tf.minimum(scale * 2.0, _LARGEST_SCALE), scale)
-        smaller = tf.maximum(scale * 0.5, 1.0)
+        smaller = tf.maximum(scale * 0.5, _SMALLEST_SCALE)
         # Every replica changes its own copy by the same rule; `assign` would require a rule to merge them.
         for variable, value in (
             (self.scale, tf.where(good, larger, smaller)),

@@ -131,6 +131,20 @@ def test_the_scale_grows_after_many_good_steps():
     assert float(highest.scale) == 2.0**30 and float(lowest.scale) == 1.0
 
 
+def test_a_gradient_that_no_scale_makes_finite_ends_the_training(tmp_path):
+    """The root of 0 has an infinite gradient. Each step before halves the scale of 2^15."""
+    trainer = make_trainer(tmp_path, "span", precision="float16", num_train_steps=40)
+    bias, of_model = trainer.model.output_layer.output_bias, trainer.model.loss_terms
+
+    def loss_terms(batch, dropout_seed):
+        (term,) = of_model(batch, dropout_seed)
+        return [term._replace(total=term.total + tf.sqrt(tf.reduce_sum(tf.convert_to_tensor(bias)) * 0.0))]
+
+    trainer.model.loss_terms = loss_terms
+    trainer.start()
+    refuses("step 16: not finite", trainer.train, endless(batch_for("span")))
+
+
 @pytest.mark.slow
 def test_a_checkpoint_keeps_the_scale_and_a_training_in_float32_has_none(tmp_path):
     for steps, precision, good_steps in (
