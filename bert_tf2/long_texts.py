@@ -141,7 +141,7 @@ def chosen(
     `kept`: the settings in the task.json of the weights, which count where an argument is None. `length`: the tokens of
     a row. Raises UserError for wrong arguments.
     """
-    check_type("stride", stride, int, low=0, optional=True)
+    stride = check_type("stride", stride, int, low=0, optional=True)
     if pooling not in (None, *POOLINGS):
         raise UserError(f"pooling={pooling!r}: must be {' or '.join(POOLINGS)}")
     is_of_texts = "pooling" in kept  # run_squad.py and run_ner.py keep a doc_stride with another meaning

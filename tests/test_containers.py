@@ -211,6 +211,21 @@ def test_labels_may_be_their_indexes(encoder):
     assert bert_tf2.classifier(encoder, labels=[0, 1], max_seq_length=16).labels == ["0", "1"]
 
 
+def test_numbers_of_numpy_are_those_of_python(encoder, tmp_path):
+    """Also in the files of a model."""
+    eight, three, yes = np.int64(8), np.int64(3), np.bool_(True)
+    how = {"window": eight, "stride": three, "random_seed": three, "multi_label": yes}
+    bert_tf2.classifier(encoder, np.array(["a", "b"]), **how).save_folder(tmp_path / "windows")
+    bert_tf2.tagger(encoder, ["O", "X"], max_seq_length=eight, stride=three).save_folder(tmp_path / "tags")
+    reader = bert_tf2.answerer(encoder, max_seq_length=eight * 4, doc_stride=eight, may_be_missing=yes)
+    reader.save_folder(tmp_path / "reader")
+    bert_tf2.embedder(encoder, normalize=yes, max_seq_length=eight).save_folder(tmp_path / "vectors")
+    bert, text = bert_tf2.load(tmp_path / "windows"), "good film " * 9
+    assert bert.classify(text) == bert.classify(text, window=eight, stride=three)
+    assert bert.embed(text, layers=[three - 3], max_seq_length=eight).shape == (16,)
+    assert bert_tf2.Tokenize(bert.tokenizer, eight)(text)["input_ids"].shape == (1, 8)
+
+
 def test_single_batches_and_shares_of_labels(encoder, ids):
     """`train_on_batch` has a constant rate. Shares [N, L] are for a loss that compares vectors."""
     keras.utils.set_random_seed(1)  # of the dropout

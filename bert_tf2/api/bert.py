@@ -217,7 +217,7 @@ class Bert(Vectors):
         """
         given, alone = _sentences(sentences)
         check_type("batch_size", batch_size, int, low=1)
-        check_type("stride", stride, int, low=1, optional=True)
+        stride = check_type("stride", stride, int, low=1, optional=True)
         length = self._checked_length(max_seq_length, kept=True)
         settings = {"max_seq_length": length, "doc_stride": stride_of_tagger(self._kept, length, stride)}
         found = self._answerer.tag(given, answering.NER | self._kept | settings, batch_size)

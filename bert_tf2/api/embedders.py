@@ -380,7 +380,7 @@ def embedder(
       UserError: as `load`; or an argument is wrong.
     """
     check_type("pooling", pooling, str, optional=True)
-    check_type("normalize", normalize, bool, optional=True)
+    normalize = check_type("normalize", normalize, bool, optional=True)
     if pooling not in (None, *_POOLINGS):
         raise UserError(f"pooling={pooling!r}: must be one of {', '.join(_POOLINGS)}")
     found = Parts(weights, (bert_config_file, vocab_file, do_lower_case))

@@ -272,7 +272,7 @@ def masked_lm(
     settings["do_whole_word_mask"] = bool(do_whole_word_mask)
     with naming_arguments():
         PretrainingDataOptions(max_seq_length=tokenize.max_seq_length, **settings)
-    settings["random_seed"] = random_seed
+    settings["random_seed"] = check_type("random_seed", random_seed, int, low=0)
     there = found.source.shapes
     if missing := [row.reference for row in names.MASKED_LM if row.reference not in there]:
         logging.warning("%s: has no masked-LM head; it begins with random %s", found.source.path, and_more(missing, 3))

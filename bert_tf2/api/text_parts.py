@@ -91,7 +91,7 @@ class Parts:
     @naming_arguments()
     def model(self, kind: type, *settings, seed: int) -> keras.Model:
         """A model of `heads` with the weights."""
-        check_type("random_seed", seed, int, low=0)
+        seed = check_type("random_seed", seed, int, low=0)
         if seed > (most := _STATED["random_seed"][0].high):
             raise UserError(f"random_seed={seed}: must be {most} or less")
         with initial_weights_from(seed):
@@ -161,14 +161,14 @@ def span_settings(
     `task`: the task.json of the training, {} without it. The result also has `version_2_with_negative`:
     `may_be_missing`, else as in the training. Raises UserError.
     """
-    check_type("may_be_missing", may_be_missing, bool, optional=True)
+    may_be_missing = check_type("may_be_missing", may_be_missing, bool, optional=True)
     is_of_questions = "max_query_length" in kept  # run_classifier.py and run_ner.py keep other doc_strides
     kept = {name: value for name, value in kept.items() if name in SQUAD} if is_of_questions else {}
     if unknown := sorted(given.keys() - SQUAD.keys()):
         raise UserError(f"{method}() has no setting {unknown[0]}; the settings are {', '.join(SQUAD)}")
     stated = {**SQUAD, **usual, **kept, **given}
     for name, default in SQUAD.items():
-        check_type(name, stated[name], type(default), low=1 if type(default) is int else None)
+        stated[name] = check_type(name, stated[name], type(default), low=1 if type(default) is int else None)
     if may_be_missing is None:
         may_be_missing = bool(task.get("version_2_with_negative"))
     return {**stated, "version_2_with_negative": may_be_missing}
@@ -183,8 +183,7 @@ def find_labels(
 ) -> LabelMap:
     """The meaning of the outputs: as given, else as the weights have it; `tags`: whether words have the labels."""
     found = task_file.label_map_of(source)
-    for name, value in (("regression", regression), ("multi_label", multi_label)):
-        check_type(name, value, bool)
+    regression, multi_label = check_type("regression", regression, bool), check_type("multi_label", multi_label, bool)
     if regression and (multi_label or given is not None):
         other = "multi_label=True" if multi_label else f"labels={given!r:.60}"
         raise UserError(f"regression=True, {other}: a text has a number in place of labels; give only one of both")

@@ -274,7 +274,7 @@ def tagger(
     found = Parts(weights, (bert_config_file, vocab_file, do_lower_case), init_from_layers)
     tokenize = Tokenize(found.tokenizer, found.length(max_seq_length))
     label_map = find_labels(found.source, labels, tags=True)
-    check_type("stride", stride, int, low=1, optional=True)
+    stride = check_type("stride", stride, int, low=1, optional=True)
     kept = found.kept if "document_context" in found.kept else {}  # else the folder is not a tagger's
     settings = {name: kept.get(name, usual) for name, usual in NER.items()}
     settings["max_seq_length"] = tokenize.max_seq_length

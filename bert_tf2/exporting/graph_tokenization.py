@@ -75,11 +75,13 @@ class GraphTokenizer(tf.Module):
         operations of tensorflow-text; if False, `word_pieces` replaces tensorflow-text where it is not installed.
 
         Raises:
-          UserError: tensorflow-text is needed, and cannot be loaded.
+          UserError: `tokenizer` is no FullTokenizer; or tensorflow-text is needed, and cannot be loaded.
           NotInVocabularyError: the vocabulary lacks [UNK], [CLS], [SEP], or the [MASK] to keep.
           ValueError: the tokenizer has rules of its own (a subclass), which a graph cannot reproduce.
         """
         super().__init__(name="graph_tokenizer")
+        if not isinstance(tokenizer, tokenization.FullTokenizer):
+            raise UserError(f"tokenizer={tokenizer!r:.60}: must be a FullTokenizer, such as load(folder).tokenizer")
         if tokenizer.has_own_rules:
             raise ValueError(
                 "a tokenizer with rules of its own (a subclass, or another object for words or pieces) works in Python"

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 import keras
 import tensorflow as tf
 
-from bert_tf2.config import BertConfig
+from bert_tf2.config import BertConfig, check_vocab_size
 from bert_tf2.exporting import saved_model_files
 from bert_tf2.exporting.graph_tokenization import GraphTokenizer, Inputs
 from bert_tf2.exporting.request_checks import Rows, checked_rows, require
 from bert_tf2.exporting.signatures import IDS, Outputs, Setting, Task
+from bert_tf2.finetuning.options import checked_length
 from bert_tf2.modeling import BertModel
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, naming_arguments
@@ -45,14 +46,11 @@ def export(
         writable.
     """
     check_type("export_dir", export_dir, os.PathLike)
-    check_type("max_seq_length", max_seq_length, int, low=3, optional=True)
-    if not isinstance(tokenizer, FullTokenizer):
-        raise UserError(f"tokenizer={tokenizer!r:.60}: must be a tokenizer of bert_tf2; bert_tf2.load(...) has one")
     encoder = next((layer for layer in _layers(model) if isinstance(layer, BertModel)), None)
     if encoder is None:
         raise UserError(f"model={model!r:.60}: has no encoder of bert_tf2; build it over bert_tf2.load(...).encoder")
-    length = max_seq_length or min(128, encoder.config.max_position_embeddings)
-    task = _KerasTask(model, tokenizer, encoder, length)
+    usual = min(128, encoder.config.max_position_embeddings)
+    task = _KerasTask(model, tokenizer, encoder, usual if max_seq_length is None else max_seq_length)
 
     def write(folder: str) -> None:
         described = saved_model_files.save(task, task.signatures(), folder)
@@ -86,12 +84,14 @@ class _KerasTask(Task):
             self._inputs = {tensor.name: tensor for tensor in keras.tree.flatten(self._structure)}
         if "input_ids" not in self._inputs:
             raise UserError(f"{model.name}: no input is called input_ids, but {', '.join(self._inputs)}; name it so")
-        encoder.config.check_sequence_length(max_seq_length)
+        max_seq_length = checked_length(max_seq_length, encoder.config.max_position_embeddings)
+        graph = GraphTokenizer(tokenizer)
+        check_vocab_size("the tokenizer's vocabulary", len(tokenizer.entries), encoder.config.vocab_size)
         widths = [tensor.shape[1] for name, tensor in self._inputs.items() if name in _OF_ROWS and tensor is not None]
         width = min(filter(None, widths), default=encoder.config.max_position_embeddings)  # an Input may fix F
         options = types.SimpleNamespace(max_seq_length=min(max_seq_length, width))
         config = BertConfig.from_dict({**encoder.config.to_dict(), "max_position_embeddings": width})
-        self.setting = Setting(options, config, tokenizer, GraphTokenizer(tokenizer))
+        self.setting = Setting(options, config, tokenizer, graph)
         self._names = getattr(model, "output_names", None)
 
     def signatures(self) -> dict[str, Callable]:

@@ -44,12 +44,9 @@ class Tokenize(keras.layers.Layer):
           pad_to_max_length: whether F is always max_seq_length, and not the length of the longest text of a batch.
         """
         super().__init__(**kwargs)
-        if not isinstance(tokenizer, FullTokenizer | Mapping):
-            raise UserError(f"tokenizer={tokenizer!r:.60}: must be a FullTokenizer, such as load(folder).tokenizer")
-        check_type("pad_to_max_length", pad_to_max_length, bool)
-        self.tokenizer = tokenizer if isinstance(tokenizer, FullTokenizer) else FullTokenizer("vocab.txt", **tokenizer)
+        self.tokenizer = FullTokenizer("vocab.txt", **tokenizer) if isinstance(tokenizer, Mapping) else tokenizer
         self.max_seq_length = checked_length(max_seq_length, MOST_TOKENS)
-        self.pad_to_max_length = pad_to_max_length
+        self.pad_to_max_length = check_type("pad_to_max_length", pad_to_max_length, bool)
         self._graph = GraphTokenizer(self.tokenizer, for_servers=False)
         self.built = True
 

@@ -43,7 +43,7 @@ def checked_length(length: int | None, longest: int, name: str = "max_seq_length
     """Returns the checked length, the argument `name` of a call from Python; None becomes `longest`, the limit."""
     if length is None:
         return longest
-    check_type(name, length, int)
+    length = check_type(name, length, int)
     if not LEAST_LENGTH <= length <= longest:
         raise UserError(f"{name}={length}: must be from {LEAST_LENGTH} to {longest}, the most that the model can read")
     return length

@@ -177,7 +177,7 @@ def embed(
     texts, _ = rows.texts(texts)
     check_type("pooling", pooling, str)
     check_type("batch_size", batch_size, int, low=1)
-    layers = [*layers]
+    layers = [check_type("layers", layer, int) for layer in layers]
     if pooling not in _POOLINGS:
         raise UserError(f"pooling={pooling!r}: must be one of {', '.join(_POOLINGS)}")
     max_seq_length = checked_length(max_seq_length, config.max_position_embeddings)

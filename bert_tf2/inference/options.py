@@ -11,7 +11,6 @@ from bert_tf2.support.settings import (
     FEATURES,
     MODEL,
     WrongSetting,
-    check_type,
     options,
     setting,
 )
@@ -32,7 +31,6 @@ def check_layers(layers: Sequence[int], num_hidden_layers: int, setting: str) ->
     if not layers:
         raise UserError(f"{setting}: at least one layer is needed")
     for number in layers:
-        check_type("layers", number, int)
         if not -num_hidden_layers <= number < num_hidden_layers:
             raise UserError(
                 f"{setting}: the model has {num_hidden_layers} layers, 0 to {num_hidden_layers - 1} or"

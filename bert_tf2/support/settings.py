@@ -108,9 +108,7 @@ class Options:
                     value = _HOME.sub(lambda _: os.path.expanduser("~"), value)
             if stated.is_switch and type(value).__name__ in ("bool", "bool_"):
                 value = str(bool(value)).lower()
-            check_type(name, value, kind, optional=default in (None, dataclasses.MISSING), finite=False)
-            if type(value).__module__ == "numpy" and hasattr(value, "item"):  # JSON does not know numpy's types
-                value = value.item()
+            value = check_type(name, value, kind, optional=default in (None, dataclasses.MISSING), finite=False)
             object.__setattr__(self, name, value)
         if problem := next(_problems(self), None):
             raise WrongSetting(problem)
@@ -256,11 +254,11 @@ _KINDS = {
 
 def check_type(
     name: str, value: Any, kind: Any, *, optional: bool = False, low: int | None = None, finite: bool = True
-) -> None:
-    """Raises WrongSetting for an argument of another type, or below `low`. Numpy's numbers and booleans are accepted.
+) -> Any:
+    """Returns an argument. Numbers and booleans of numpy become Python's, as JSON and TensorFlow's operations need.
 
-    `kind` is a key of _KINDS; any other kind accepts every value. `optional`: whether None is accepted. `finite`:
-    whether nan and infinity are refused.
+    Raises WrongSetting for an argument of another type, or below `low`. `kind` is a key of _KINDS; any other kind
+    accepts every value. `optional`: whether None is accepted. `finite`: whether nan and infinity are refused.
     """
     accepted, what = _KINDS.get(kind, (object, ""))
     is_bool = type(value).__name__ in ("bool", "bool_")  # numpy's has both names
@@ -271,3 +269,4 @@ def check_type(
         raise WrongSetting(f"{name}={value}: a finite number is needed")
     if low is not None and value is not None and value < low:
         raise WrongSetting(f"{name}={value}: must be {low} or more")
+    return value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value

@@ -18,7 +18,7 @@ from export_cases import CLOSE, CONFIG, LABELS, POSITIONS, SETTINGS, make_option
 from refused import message_of, refuses
 
 import bert_tf2
-from bert_tf2 import commands, heads, modeling
+from bert_tf2 import commands, heads, modeling, tokenization
 from bert_tf2.exporting import load, saved_model_files
 from bert_tf2.exporting.options import TASKS
 from bert_tf2.exporting.run import run
@@ -251,9 +251,12 @@ def test_a_functional_model_answers_texts(exported, tmp_path, width):
             call(given)
     refuses("age", load, folder)
     refuses("path=None", load, None)
+    more = tokenization.FullTokenizer("vocab.txt", entries=[*bert.tokenizer.entries, "zebra"])
     for wrong, words in (
         ((model, bert.tokenizer, folder, 65), "max_seq_length=65 64"),
+        ((model, bert.tokenizer, folder, 2), "max_seq_length=2"),
         ((model, "vocab.txt", folder), "tokenizer='vocab.txt'"),
+        ((model, more, folder), "38 entries"),
         (("model", bert.tokenizer, folder), "model='model' encoder"),
         ((model, bert.tokenizer, None), "export_dir=None"),
     ):
