@@ -131,8 +131,8 @@ class PretrainingTask(driver.Task):
         num_batches = count * (options.num_train_steps // options.eval_steps + 1 if is_repeated else 1)
         is_fixed = self.model.encoder.computes_padding
         packs = options.pack_rows and is_fixed and self.strategy.num_replicas_in_sync == 1
-        widths = forward.WIDTHS if packs else 1
-        compiles = compiles_step(self.strategy, options.xla, num_batches, is_fixed, widths)
+        sizes = forward.NUMBERS_OF_ROWS if packs else 1
+        compiles = compiles_step(self.strategy, options.xla, num_batches, is_fixed, sizes)
         size = options.eval_batch_size if compiles else None
         batches = self.runner.run(data, explain=self._evaluation.find_fault, compiled_size=size, packs=packs)
         results = evaluation_results(progress.track(itertools.islice(batches, count), "Evaluating", count, "batches"))

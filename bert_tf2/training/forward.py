@@ -197,6 +197,8 @@ def shapes_of(strategy: tf.distribute.Strategy, names: Sequence[str]) -> list[Ba
 
 WIDTHS = 4
 """The number of widths of batches for which XLA compiles a program each."""
+NUMBERS_OF_ROWS = 4
+"""The usual number of different row counts of batches whose examples share rows; XLA compiles a program for each."""
 
 
 def width_step(longest: int) -> int:

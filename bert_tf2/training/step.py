@@ -16,13 +16,13 @@ from bert_tf2.layers import computes_on, fold_in
 from bert_tf2.shapes import get_shape_list
 from bert_tf2.training import layerwise
 from bert_tf2.training.devices import can_compile, compiles_step
+from bert_tf2.training.forward import NUMBERS_OF_ROWS
 from bert_tf2.training.options import PRECISIONS, TrainOptions
 from bert_tf2.weights import checkpoint
 
 # The measures that a step returns in addition to the losses of the model.
 _MEASURES = ("loss", "gradient_norm")
 _OF_LOSS_SCALE = ("left_out", "loss_scale")  # for float16: the share of the steps that were left out, and the scale
-_NUMBERS_OF_ROWS = 4  # the usual number of row counts if examples share rows; XLA compiles a program for each
 _OF_PACKED_ROWS = ("rows",)  # the number of rows that all replicas computed
 # From this number of steps on, faster loops save more time than their compilation for several sizes takes.
 _STEPS_WORTH_COMPILING = 100
@@ -58,7 +58,7 @@ class TrainingStep:
         # Without padding, the number of tokens is rounded to few values; the number of packed rows is, too.
         varies = options.pack_rows or not model.encoder.computes_padding
         self._has_few_sizes = varies and options.num_train_steps >= _STEPS_WORTH_COMPILING
-        sizes = _NUMBERS_OF_ROWS if options.pack_rows else 1
+        sizes = NUMBERS_OF_ROWS if options.pack_rows else 1
         is_fixed = model.encoder.computes_padding
         self.is_compiled = compiles_step(strategy, options.xla, options.num_train_steps, is_fixed, sizes)
         # A GPU would launch a program for each variable; and all updates in one program take few seconds to compile.
