@@ -16,8 +16,6 @@ import shutil
 import subprocess
 import sys
 
-from absl import logging
-
 # The releases of TensorFlow whose XLA knows these flags. XLA ends the process over a flag that it does not know.
 _RELEASES = ("2.20.", "2.21.", "2.22.")
 _FLAGS = {
@@ -92,6 +90,8 @@ def _cache_folder(cache_dir: str | None, release: str) -> pathlib.Path | None:
     except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home folder
         problem = getattr(error, "strerror", None) or str(error)
     if problem:
+        from absl import logging  # late, because `process` imports this module before signals are handled
+
         how = "--xla_cache_dir=FOLDER selects another folder, --xla_cache_dir=none keeps none"
         logging.warning("%s: cannot keep XLA's programs (%s), so each run compiles them; %s", base, problem, how)
         return None
