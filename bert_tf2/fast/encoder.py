@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -47,14 +48,21 @@ def faster(bert: modeling.BertModel, plan: Plan) -> FastEncoder | modeling.BertM
     return FastEncoder(bert, plan) if is_plain and bert.variable_dtype == "float32" else bert
 
 
+_ONE_AT_A_TIME = threading.RLock()
+
+
 @contextlib.contextmanager
 def accelerated(model: Model) -> Iterator[Model]:
-    """Accelerates a model, unless it is already, while a graph is traced; afterwards restores its encoder."""
-    before = model.encoder
-    try:
-        yield accelerate(model, Plan()) if before is model.bert else model
-    finally:
-        model.encoder = before
+    """Accelerates a model, unless it is already, while a graph is traced; afterwards restores its encoder.
+
+    Other threads that trace a graph wait, because they would take the accelerated encoder for the model's own encoder.
+    """
+    with _ONE_AT_A_TIME:
+        before = model.encoder
+        try:
+            yield accelerate(model, Plan()) if before is model.bert else model
+        finally:
+            model.encoder = before
 
 
 class FastEncoder:

@@ -1,6 +1,7 @@
 """A model that is made fast has the states, losses, gradients and dropout of the plain model, and keeps less memory."""
 
 import collections
+import threading
 
 import hypothesis
 import numpy as np
@@ -14,7 +15,7 @@ from bert_tf2 import modeling
 from bert_tf2.data import records
 from bert_tf2.data.record_order import packed
 from bert_tf2.fast import blocks, compiled
-from bert_tf2.fast.encoder import FastEncoder, Plan, accelerate
+from bert_tf2.fast.encoder import FastEncoder, Plan, accelerate, accelerated
 from bert_tf2.training.options import PRECISIONS
 from bert_tf2.training.step import global_norm, local_gradients, reduce_gradients
 from bert_tf2.weights import checkpoint
@@ -236,6 +237,26 @@ def test_answers_do_not_depend_on_a_training_before():
     ids = tf.constant(np.arange(12).reshape(2, 6))
     graph = tf.function(lambda ids: fast(ids).pooled_output, autograph=False).get_concrete_function(ids).graph
     assert sum(op.type == "Softmax" for op in graph.get_operations()) == 2  # of each block
+
+
+def test_threads_that_trace_one_model_wait_for_each_other():
+    model = MAKERS["classifier"](small_config())
+    begun, ends = threading.Event(), [threading.Event(), threading.Event()]
+
+    def trace(end):
+        with accelerated(model):
+            begun.set()
+            assert end.wait(60)
+
+    threads = [threading.Thread(target=trace, args=[end]) for end in ends]
+    threads[0].start()
+    begun.wait(60)
+    threads[1].start()
+    threads[1].join(0.1)
+    for thread, end in zip(threads, ends, strict=True):
+        end.set()
+        thread.join()
+    assert model.encoder is model.bert
 
 
 @pytest.mark.parametrize(("count", "kept"), [(1, [0]), (2, [1]), (4, [0, 3]), (12, [2, 5, 8, 11])])
