@@ -94,13 +94,13 @@ def create_strategy(
             "this machine has an NVIDIA GPU, but TensorFlow cannot use it and computes on the CPU, many times slower;"
             " install its CUDA libraries: pip install 'tensorflow[and-cuda]' (TF_CPP_MIN_LOG_LEVEL=0 shows the reasons)"
         )
-    oldest = min(compiled.capabilities(), default=_AMPERE)
-    if computes_on(strategy) == "GPU" and options.precision == "bfloat16" and oldest < _AMPERE:
-        logging.warning(
-            "a GPU of compute capability %d.%d has no products in bfloat16, and computes them more slowly than float32;"
-            " use --precision=float16",
-            *oldest,
-        )
+    if computes_on(strategy) == "GPU" and options.precision == "bfloat16":
+        oldest = min(compiled.capabilities(), default=_AMPERE)
+        if oldest < _AMPERE:
+            logging.warning(
+                "a GPU of compute capability %d.%d has no products in bfloat16, and computes them more slowly than"
+                " float32; use --precision=float16", *oldest,
+            )  # fmt: skip
     return strategy
 
 

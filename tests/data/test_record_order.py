@@ -181,10 +181,8 @@ def test_the_batches_are_as_large_as_a_padded_one_and_have_little_padding():
 
 def test_a_long_text_widens_its_own_batch_alone(tmp_path):
     """As whole texts, a window of rows as wide as the longest text would take gigabytes."""
-    kind, lengths = (
-        records.WHOLE_TEXTS[records.CLASSIFICATION.name],
-        [5000 if n == 7 else 3 + n % 40 for n in range(200)],
-    )
+    kind = records.WHOLE_TEXTS[records.CLASSIFICATION.name]
+    lengths = [5000 if n == 7 else 3 + n % 40 for n in range(200)]
     rows = ({"input_ids": [5] * n, "segment_lengths": [n], "label_ids": [1], "is_real_example": [1]} for n in lengths)
     records.write_records(str(tmp_path / "a"), kind, rows)
 
