@@ -123,15 +123,31 @@ def _gpus() -> str:
 def _bound(base: pathlib.Path) -> None:
     """Deletes the oldest programs until the rest has at most _MOST_BYTES; another process may delete them, too.
 
-    Also deletes empty files, which a power failure can leave, because they would end a run.
+    Also deletes incomplete programs, which a power failure can leave, because they would end a run.
     """
     found = []
     for path in base.glob("tensorflow-*/*"):
         with contextlib.suppress(OSError):
-            found.append((path.stat().st_mtime, path.stat().st_size, path))
+            if path.suffix == ".pb" and not _is_whole(path):  # TensorFlow writes a program under another name first
+                path.unlink()
+            else:
+                found.append((path.stat().st_mtime, path.stat().st_size, path))
     excess = sum(size for _, size, _ in found) - _MOST_BYTES
     for _, size, path in sorted(found):
-        if excess > 0 or (not size and path.suffix == ".pb"):  # TensorFlow writes programs under other names
+        if excess > 0:
             with contextlib.suppress(OSError):
                 path.unlink()
         excess -= size
+
+
+def _is_whole(path: pathlib.Path) -> bool:
+    """Whether a program's file ends where a field ends. A field is a tag, a length, and as many bytes."""
+    place, size = 0, path.stat().st_size
+    with open(path, "rb") as stream:
+        while place < size:
+            stream.seek(place)
+            head = re.match(rb"[\x0a\x12\x1a]([\x80-\xff]{0,4}[\0-\x7f])", stream.read(6))
+            if not head:
+                return False
+            place += head.end() + sum((byte & 127) << 7 * digit for digit, byte in enumerate(head[1]))
+    return place == size > 0

@@ -52,9 +52,11 @@ def test_flags_of_the_user_stay_and_a_program_is_found_again_by_the_same_machine
     old.mkdir(parents=True)
     for number in range(4):  # of 1 GiB, without blocks on the disk
         with open(old / f"{number}.pb", "wb") as stream:
+            stream.write(b"\x0a\x01k\x1a\xf7\xff\xff\xff\x03")  # a field of 1 byte, a field of 1 GiB - 9 bytes
             stream.truncate(1 << 30)
         os.utime(old / f"{number}.pb", (number + 1, number + 1))
-    (old / "3b.pb").write_bytes(b"")
+    for number, damaged in enumerate((b"", b"\0" * 4096, b"\x0a\x01k\x1a\x02v", b"\x0a\x01k\x1a\xff")):
+        (old / f"damaged{number}.pb").write_bytes(damaged)
     first = prepared()[1][CACHE]
     assert os.path.isdir(first) and first.startswith(str(tmp_path / "cache")) and prepared()[1][CACHE] == first
     assert sorted(path.name for path in old.iterdir()) == ["2.pb", "3.pb"]  # the cache is bounded
