@@ -17,7 +17,7 @@ from bert_tf2.api import targets, text_rows
 from bert_tf2.api.text_parts import Parts, kept_settings, path_of, span_settings
 from bert_tf2.api.vectors import Vectors
 from bert_tf2.data.rows import padded
-from bert_tf2.finetuning.options import checked_length, stride_of_tagger
+from bert_tf2.finetuning.options import checked_length
 from bert_tf2.inference import answering, predict_masked, scoring
 from bert_tf2.support import files, hub, rows
 from bert_tf2.support.errors import UserError, naming_arguments
@@ -218,8 +218,8 @@ class Bert(Vectors):
         given, alone = _sentences(sentences)
         check_type("batch_size", batch_size, int, low=1)
         stride = check_type("stride", stride, int, low=1, optional=True)
-        length = self._checked_length(max_seq_length, kept=True)
-        settings = {"max_seq_length": length, "doc_stride": stride_of_tagger(self._kept, length, stride)}
+        settings = {"max_seq_length": self._checked_length(max_seq_length, kept=True)}
+        settings |= {} if stride is None else {"doc_stride": stride}
         found = self._answerer.tag(given, answering.NER | self._kept | settings, batch_size)
         return found[0] if alone else found
 

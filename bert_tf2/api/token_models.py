@@ -29,7 +29,6 @@ from bert_tf2.api.text_steps import Answers
 from bert_tf2.exporting.signatures import IDS
 from bert_tf2.exporting.tokenize_layer import Tokenize
 from bert_tf2.finetuning import ner, squad
-from bert_tf2.finetuning.options import stride_of_tagger
 from bert_tf2.inference.answering import NER, SQUAD, Answerer, SpanAnswer
 from bert_tf2.support import rows
 from bert_tf2.support.errors import UserError, naming_arguments
@@ -278,7 +277,7 @@ def tagger(
     kept = found.kept if "document_context" in found.kept else {}  # else the folder is not a tagger's
     settings = {name: kept.get(name, usual) for name, usual in NER.items()}
     settings["max_seq_length"] = tokenize.max_seq_length
-    settings["doc_stride"] = stride_of_tagger(kept, tokenize.max_seq_length, stride)
+    settings["doc_stride"] = settings["doc_stride"] if stride is None else stride
     model = found.model(heads.TaggingModel, len(label_map.labels), seed=random_seed)
     return TagModel(model, tokenize, label_map, settings)
 

@@ -6,7 +6,6 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from bert_tf2.config import BertConfig
-from bert_tf2.finetuning.options import stride_of_tagger
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import ANSWERS, EXPORT, WrongSetting, kept_setting, options, setting
@@ -103,8 +102,8 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         kept = task_file.settings(files.folder_of(self.init_checkpoint), known)
         if (self.task, self.format, self.stride) == ("classifier", "saved_model", None):  # ONNX reads no texts
             found["stride"] = kept.get("doc_stride") or None if "pooling" in kept else None
-        if self.task == "ner":
-            found["doc_stride"] = stride_of_tagger(kept, self.max_seq_length, self.doc_stride)
+        if self.task == "ner" and self.doc_stride is None:
+            found["doc_stride"] = kept.get("doc_stride", 0)
         return found
 
     @functools.cached_property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from bert_tf2.finetuning.classification.tasks import TsvLayout, find_task
@@ -47,13 +46,6 @@ def checked_length(length: int | None, longest: int, name: str = "max_seq_length
     if not LEAST_LENGTH <= length <= longest:
         raise UserError(f"{name}={length}: must be from {LEAST_LENGTH} to {longest}, the most that the model can read")
     return length
-
-
-def stride_of_tagger(kept: Mapping[str, Any], length: int | None, given: int | None) -> int:
-    """The doc_stride of a call: as given, else as `kept` by the training if it had this max_seq_length, else 0."""
-    if given is None and length in (None, kept.get("max_seq_length")):
-        return kept.get("doc_stride", 0)
-    return given or 0
 
 
 def _length(help: str, usual: int = 128, low: int = LEAST_LENGTH) -> Any:

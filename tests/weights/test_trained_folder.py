@@ -197,11 +197,17 @@ def test_the_settings_of_tags(tmp_path, log_lines):
     training = {"do_train": True, "num_train_epochs": 1.0, "train_batch_size": 16, "learning_rate": 1e-3}
     call("run_ner", do_predict=True, **files, **kept, **training)
     assert json.loads((tmp_path / "out" / "task.json").read_text())["settings"] == kept
-    tables = [part.splitlines() for part in (tmp_path / "out/predictions.txt").read_text().strip().split("\n\n")]
-    script = [[line.split()[-1] for line in lines] for lines in tables]
-    bert = bert_tf2.load(tmp_path / "out")
+
+    def predicted() -> list[list[str]]:
+        tables = (tmp_path / "out/predictions.txt").read_text().strip().split("\n\n")
+        return [[line.split()[-1] for line in part.splitlines()] for part in tables]
+
+    bert, script = bert_tf2.load(tmp_path / "out"), predicted()
     assert bert.tag(given) == bert.tag(given, max_seq_length=13) == script
     assert bert_tf2.tagger(tmp_path / "out", max_seq_length=13).predict(given) == script
+    call("run_ner", do_predict=True, max_seq_length=10, **files)  # the training's doc_stride counts for every length
+    assert bert.tag(given, max_seq_length=10) == predicted() != bert.tag(given, max_seq_length=10, stride=4)
+    assert bert_tf2.tagger(tmp_path / "out", max_seq_length=10).predict(given) == predicted()
     assert bert.tag(given[1]) != script[1]  # so the sentences around count
     ner = {"task": "ner", "init_checkpoint": str(tmp_path / "out"), "export_dir": str(tmp_path / "served")}
     call("export_saved_model", **ner, text_signatures=False)
