@@ -158,7 +158,7 @@ SMALL := $(if $(QUICK),--bert_config_file=benchmarks/quick_config.json)
 BENCH := $(BIN)/python benchmarks
 WIKI := --max_seq_length=512 --max_predictions_per_seq=76 --mean_length=256
 bench: $(VENV)/runtimes-installed
-	$(BENCH)/tokenization.py $(TEXT)
+	$(BENCH)/tokenizer.py $(TEXT)
 	$(BENCH)/pretraining_data.py $(TEXT)
 	for precision in float32 bfloat16; do \
 	  for rows in "" "$(WIKI)"; do \

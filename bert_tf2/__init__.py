@@ -60,6 +60,14 @@ _IN_KERAS = {
     for name in names.split()
     if name[0].isupper()
 }
+# Module of google-research/bert -> the module that has its names: `from bert_tf2 import run_classifier`.
+_OF_REFERENCE = {
+    "create_pretraining_data": "pretraining",
+    "extract_features": "inference.extract_features",
+    "run_classifier": "finetuning.classification",
+    "run_pretraining": "heads",
+    "run_squad": "finetuning.squad",
+}
 lazy.offer_to_keras(__name__, _IN_KERAS)
 _get, __dir__ = lazy.names(__name__, _NAMES | _WITHOUT_TENSORFLOW)
 __all__ = __dir__()
@@ -70,4 +78,4 @@ def __getattr__(name: str) -> Any:
         from bert_tf2.support.process import load_tensorflow
 
         load_tensorflow()  # with few of its messages about devices
-    return _get(name)
+    return _get(_OF_REFERENCE.get(name, name))

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import bert_tf2
 from bert_tf2 import __version__
 from bert_tf2.support import process
 from bert_tf2.support.errors import naming_arguments
@@ -50,25 +51,13 @@ COMMANDS = {
 }
 
 
-_REFERENCE = {
-    "create_pretraining_data": "pretraining",
-    "extract_features": "inference.extract_features",
-    "run_classifier": "finetuning.classification",
-    "run_pretraining": "heads",
-    "run_squad": "finetuning.squad",
-}
-
-
 def names(name: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a script of the reference, so that the script has the names of the package."""
+    """The `__getattr__` of a script of the reference, so that the script has the names of the package's module."""
 
     def get(attribute: str) -> Any:
         if attribute.startswith("__"):
             raise AttributeError(attribute)
-        try:
-            return find(f"{_REFERENCE[name]}:{attribute}")
-        except AttributeError:
-            raise AttributeError(f"{name}.py has no {attribute!r}: docs/migrating.md names its replacement") from None
+        return getattr(getattr(bert_tf2, name), attribute)
 
     return get
 

@@ -46,6 +46,9 @@ from bert_tf2.losses import (
 from bert_tf2.losses import gather_indexes as gather_indexes
 from bert_tf2.losses import get_masked_lm_output as get_masked_lm_output
 from bert_tf2.shapes import get_shape_list
+from bert_tf2.support import lazy
+
+__getattr__ = lazy.unknown(__name__)
 
 Batch = Mapping[str, tf.Tensor]
 

@@ -50,7 +50,10 @@ from bert_tf2.shapes import assert_rank as assert_rank
 from bert_tf2.shapes import get_shape_list
 from bert_tf2.shapes import reshape_from_matrix as reshape_from_matrix
 from bert_tf2.shapes import reshape_to_matrix as reshape_to_matrix
+from bert_tf2.support import lazy
 from bert_tf2.support.errors import UserError
+
+__getattr__ = lazy.unknown(__name__)
 
 
 class Embeddings(keras.layers.Layer):

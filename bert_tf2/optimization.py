@@ -12,6 +12,10 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
+from bert_tf2.support import lazy
+
+__getattr__ = lazy.unknown(__name__)
+
 Gradient = tf.Tensor | tf.IndexedSlices
 
 # The maximum global norm of the gradients.

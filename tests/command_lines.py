@@ -25,7 +25,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-SCRIPTS = sorted(path.name for path in ROOT.glob("*.py") if path.name != "setup.py")
+# Not scripts: the reference's modules beside its scripts.
+REFERENCE_MODULES = ("modeling", "optimization", "tokenization")
+SCRIPTS = sorted(path.name for path in ROOT.glob("*.py") if path.stem not in ("setup", *REFERENCE_MODULES))
 
 
 def environment(*folders: pathlib.Path, **variables: str) -> dict[str, str]:

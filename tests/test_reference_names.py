@@ -14,6 +14,8 @@ import re
 import pytest
 from small_models import REFERENCE
 
+import bert_tf2
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 # The reference's module -> the one that has its names.
@@ -85,3 +87,17 @@ def test_every_name_of_the_reference_is_here_or_in_the_guide(module):
     named = {name for code in re.findall(r"`([^`]+)`", first_cells) for name in re.findall(r"[\w.]+", code)}
     lacking = [(entry["name"], name) for entry in entries[module] for name in missing(module, entry)]
     assert [name for entry, name in lacking if not {name, entry} & named] == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_references_modules_are_imported_by_their_names(module, monkeypatch):
+    """`from bert_tf2 import modeling` for `from bert import modeling`; beside the scripts `import modeling`."""
+    ours = getattr(bert_tf2, module)
+    assert ours is importlib.import_module(f"bert_tf2.{MODULES[module]}")
+    monkeypatch.syspath_prepend(ROOT)
+    beside = importlib.import_module(module)
+    name = json.loads((REFERENCE / "names.json").read_text())[module][-1]["name"]
+    assert getattr(beside, name, None) is getattr(ours, name, None)
+    for place in (ours, beside) if module != "tokenization" else ():  # which has all names
+        with pytest.raises(AttributeError, match=r"input_fn_builder.*migrating"):
+            _ = place.input_fn_builder

@@ -1,6 +1,6 @@
 """The tokenizer against recorded results of the reference, its rules stated once more, and manual cases.
 
-The rules of google-research/bert are in benchmarks/tokenization.py, one after the other and without a cache;
+The rules of google-research/bert are in benchmarks/tokenizer.py, one after the other and without a cache;
 exporting/test_graph_tokenization.py compares the tokenizer of a graph with the one in Python.
 """
 
@@ -20,7 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mutations import SOAK, lengths
 from refused import refuses
-from tokenization import pieces_by_the_rules, words_by_the_rules  # in benchmarks
+from tokenizer import pieces_by_the_rules, words_by_the_rules  # in benchmarks
 
 from bert_tf2 import tokenization
 from bert_tf2.support.errors import UserError

@@ -22,7 +22,7 @@ from bert_tf2.fast.encoder import Plan, faster
 from bert_tf2.finetuning.classification.examples import log_cut, pack_texts
 from bert_tf2.finetuning.options import checked_length
 from bert_tf2.inference.options import FeatureOptions, check_layers
-from bert_tf2.support import console, files, progress, rows
+from bert_tf2.support import console, files, lazy, progress, rows
 from bert_tf2.support.decimals import json_lists
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.rows import Text
@@ -31,6 +31,8 @@ from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy, few_sizes, fuses_attention
 from bert_tf2.training.options import PRECISIONS
 from bert_tf2.weights import checkpoint, text_rules
+
+__getattr__ = lazy.unknown(__name__)
 
 # The size of the hidden states that wait in memory until the hidden states of all lines before them are known.
 _WINDOW_BYTES = 1 << 27

@@ -28,10 +28,27 @@ def names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any
         except ModuleNotFoundError as error:
             if error.name != home:  # something that the module needs
                 raise
-            raise AttributeError(f"module {package!r} has no attribute {name!r}") from None
+            raise no_attribute(package, name) from None
         return getattr(module, name) if name in homes else module
 
     return get, lambda: sorted(homes)
+
+
+def no_attribute(module: str, name: str) -> AttributeError:
+    """The error for a name that a module lacks; it may be a name of google-research/bert."""
+    return AttributeError(
+        f"module {module!r} has no attribute {name!r}; docs/migrating.md replaces the names of google-research/bert"
+        " that are not here"
+    )
+
+
+def unknown(module: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a module that replaces a module of google-research/bert."""
+
+    def get(name: str) -> Any:
+        raise no_attribute(module, name)
+
+    return get
 
 
 def offer_to_keras(package: str, modules: Mapping[str, str]) -> None:

@@ -1,6 +1,6 @@
 """Measures the tokenizer in lines per second, compared with the reference's algorithm on the same text.
 
-    python benchmarks/tokenization.py --input_file=corpus.txt --vocab_file=vocab.txt
+    python benchmarks/tokenizer.py --input_file=corpus.txt --vocab_file=vocab.txt
 
 The other side is a separate implementation of google-research/bert's algorithm, character by character and without
 caches. Both must give the same pieces for the whole input, or the benchmark stops. Our tokenizer
