@@ -290,7 +290,6 @@ WRONG = {
             for name in ("fit", "evaluate")
         ),
         ("evaluate", alone(data({"id": TEXTS, "text": TEXTS}, LABELS).map(lambda x, y: ({**x, "id": 1}, y))), "'text'"),
-        ("evaluate", alone(data(["good", ""], ["good", "bad"])), "text 2"),
         (
             "evaluate",
             {"x": {name: np.array([[99]] * 3) for name in ("input_ids", "input_mask", "segment_ids")}},
@@ -302,7 +301,6 @@ WRONG = {
         ("dataset", {"x": THREE}, "give its column"),
         ("dataset", {"x": (("a", "b"), ("c", "d"))}, "two tuples"),
         ("dataset", {"x": ["good", None, NAN]}, "missing (rows 2, 3)"),
-        ("dataset", {"x": ["good", "", " "]}, "empty (rows 2, 3)"),
         ("dataset", {"x": (TEXTS, TEXTS[:2])}, "3 first texts of pairs, but 2"),
         ("dataset", {"y": LABELS[:2]}, "y: 2 rows for 3 texts"),
         ("dataset", {"y": ["good", "", None]}, "labels are empty (rows 2, 3)"),

@@ -35,13 +35,17 @@ def flags(made: Exported, **more) -> dict[str, str]:
 def test_labels_of_texts(exported, tmp_path, kind):
     made, kinds = exported(kind), {} if kind == "classifier" else {kind: True}
     toy_data.write_table(tmp_path / "test.tsv", "text\tother", PAIRS)
-    columns = {"text_a_column": "text", "text_b_column": "other"}
-    places = {"data_dir": str(tmp_path), "output_dir": str(tmp_path)}
-    commands.call("run_classifier", task_name="tsv", do_predict=True, **columns, **places, **flags(made), **kinds)
+    with_empty, label = [*PAIRS, ("", "a"), ("", "")], "0.5" if kind == "regression" else LABELS[1]
+    toy_data.write_table(tmp_path / "dev.tsv", "text\tother\tlabel", [(*row, label) for row in with_empty])
+    columns = {"text_a_column": "text", "text_b_column": "other", "label_column": "label"}
+    how = {"data_dir": str(tmp_path), "output_dir": str(tmp_path), "do_eval": True, "do_predict": True, **kinds}
+    scores = commands.call("run_classifier", task_name="tsv", **columns, **flags(made), **how)
     wanted = np.loadtxt(tmp_path / "test_results.tsv", ndmin=2)
     bert, served = bert_tf2.load(made.weights.parent), exporting.load(made.folder)
     model = bert_tf2.classifier(made.weights.parent, **LENGTH)
     assert model.labels == [*bert.labels.labels] == made.info["labels"]
+    labels = [{"regression": 0.5, "multi_label": [label]}.get(kind, label)] * len(with_empty)
+    assert np.ravel(model.evaluate(with_empty, labels, verbose=0))[0] == pytest.approx(scores["loss"], rel=1e-4)
     key = "value" if kind == "regression" else "probabilities"
     for texts in (PAIRS, TEXTS):
         found, answers = bert.classify(texts, **LENGTH, batch_size=2), served(texts, batch_size=2)

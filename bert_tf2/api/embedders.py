@@ -214,9 +214,9 @@ class EmbeddingModel(Vectors, Answers, TextModel):
             _check_are_pairs(columns)
         return text_rows.counted(columns, scores, targets.weights_of_rows(sample_weight))
 
-    def _element(self, x: Any, *others: tf.Tensor, may_be_blank: bool = False) -> tuple[tuple, tf.Tensor]:
+    def _element(self, x: Any, *others: tf.Tensor) -> tuple[tuple, tf.Tensor]:
         """Converts a batch of columns to the input of the model, arrays [B, C, F]."""
-        texts = tf.stack([text_rows.refuse_blank_in_graph((column,), may_be_blank)[0] for column in x], axis=1)
+        texts = tf.stack([text_rows.refuse_blank_in_graph(column) for column in x], axis=1)
         features, are_cut = self.tokenize.with_cut(tf.reshape(texts, [-1]))
         scores, *weights = others
         shape = [-1, len(x), tf.shape(features["input_ids"])[1]]

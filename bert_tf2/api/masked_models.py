@@ -141,7 +141,6 @@ class MaskedTextModel(Answers, TextModel):
         self,
         data: tf.data.Dataset,
         cut: CutTexts | None = None,
-        may_be_blank: bool = False,
         trains: bool = False,
     ) -> tf.data.Dataset:
         """Draws the masks, for a training new masks in each pass over the data."""

@@ -208,11 +208,8 @@ class TextModel(TextSteps):
         if text_rows.has_ids(x):
             given = dict(x)
         else:
-            texts = rows.texts(x, "x")[0]
-            if y is not None and not of_batch:  # the graph checks the texts of a batch
-                text_rows.refuse_blank(texts)
-            given = columns(texts)
-            given = (*given, tf.fill([len(texts)], "")) if of_batch and len(given) == 1 else given
+            given = columns(rows.texts(x, "x")[0])
+            given = (*given, tf.fill([len(given[0])], "")) if of_batch and len(given) == 1 else given
             given = given[0] if len(given) == 1 else given
         y = None if y is None else self._reader.array(y)
         return text_rows.counted(given, y, targets.weights_of_rows(sample_weight))
@@ -222,14 +219,13 @@ class TextModel(TextSteps):
         self,
         data: tf.data.Dataset,
         cut: CutTexts | None = None,
-        may_be_blank: bool = False,
         trains: bool = False,  # whether a training reads the batches
     ) -> tf.data.Dataset:
         """The input of the model for batches of strings or ids; `cut` counts the texts that are cut."""
 
         def element(number: tf.Tensor, rows: Any) -> tuple:
             given = rows if isinstance(rows, tuple) else (rows,)
-            found, are_cut = self._element(*given, may_be_blank=may_be_blank)
+            found, are_cut = self._element(*given)
             return found, number, are_cut
 
         def counted(found: tuple, number: tf.Tensor, are_cut: tf.Tensor) -> tuple:
@@ -239,13 +235,12 @@ class TextModel(TextSteps):
 
         return data.enumerate().map(element, tf.data.AUTOTUNE).map(counted).prefetch(tf.data.AUTOTUNE)
 
-    def _element(self, x: Any, *others: tf.Tensor, may_be_blank: bool = False) -> tuple[tuple, tf.Tensor]:
+    def _element(self, x: Any, *others: tf.Tensor) -> tuple[tuple, tf.Tensor]:
         """Converts a batch of strings or ids to the input of the model; also which of its texts are cut, bool [B]."""
         if text_rows.has_ids(x):
             x, are_cut = text_rows.ids_in_range(x, self.model.config.vocab_size), tf.zeros([0], tf.bool)
         else:
-            texts = text_rows.texts_in_graph(x)
-            x, are_cut = self.tokenize.with_cut(text_rows.refuse_blank_in_graph(texts, not others or may_be_blank))
+            x, are_cut = self.tokenize.with_cut(text_rows.texts_in_graph(x))
         weights = [targets.weights_in_graph(weight) for weight in others[1:]]
         return ((x, self._reader.tensor(others[0]), *weights) if others else (x,)), are_cut
 
@@ -411,7 +406,7 @@ class TextModel(TextSteps):
         batches = self._batches(x, None, None, size, False, steps)
         if text_rows.is_empty(batches):  # Keras fails without batches
             return np.zeros([0, self.model.num_outputs], np.float32)
-        data = self._tokenized(batches.data, may_be_blank=True)
+        data = self._tokenized(batches.data)
         with self.compiled_if_long(steps or int(data.cardinality()), data) as (data,), text_rows.in_one_line():
             return super().predict(data, None, verbose, steps, *args, **kwargs)
 

@@ -154,9 +154,9 @@ def words_of(given: Any, name: str = "x") -> list[list[str]]:
     return sentences
 
 
-def refuse_blank(texts: list[rows.Text]) -> None:
-    """Raises UserError for texts without a word, because each text has a label."""
-    blank = [number for number, text in enumerate(texts) if not "".join(text).strip()]
+def refuse_blank(texts: list[str]) -> None:
+    """Raises UserError for texts without a word."""
+    blank = [number for number, text in enumerate(texts) if not text.strip()]
     rows.refuse(blank, "x", f"of {len(texts)} texts are empty", "leave these rows out")
 
 
@@ -263,13 +263,11 @@ def texts_in_graph(x: Any) -> tuple[tf.Tensor, ...]:
     return columns(x)
 
 
-def refuse_blank_in_graph(x: tuple[tf.Tensor, ...], may_be_blank: bool) -> tuple[tf.Tensor, ...]:
-    """The columns; InvalidArgumentError if a row has no word in any column, unless `may_be_blank`."""
-    if may_be_blank:
-        return x
-    lengths = tf.add_n([tf.strings.length(tf.strings.strip(tf.reshape(column, [-1]))) for column in x])
+def refuse_blank_in_graph(column: tf.Tensor) -> tf.Tensor:
+    """A column of texts; InvalidArgumentError if a text has no word."""
+    lengths = tf.strings.length(tf.strings.strip(tf.reshape(column, [-1])))
     numbers = tf.range(1, tf.size(lengths) + 1)
-    return (checked(x[0], lengths > 0, "x: text ", numbers, " of a batch is empty; leave such rows out"), *x[1:])
+    return checked(column, lengths > 0, "x: text ", numbers, " of a batch is empty; leave such rows out")
 
 
 def ids_in_range(x: Mapping[str, tf.Tensor], vocab_size: int) -> dict[str, tf.Tensor]:
