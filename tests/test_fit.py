@@ -70,9 +70,11 @@ def test_saved_it_goes_on(trained, tmp_path):
     text_operations.need()
     model, *_ = trained
     wanted = model(TEXTS)
-    model.save(tmp_path / "films.keras")
+    model.save(file := tmp_path / "kept" / "films.keras")
+    refuses("/dev/null/kept", model.save, "/dev/null/kept/films.keras")
+    refuses(f"{file.parent}.keras written", model.save, file.parent.rename(f"{file.parent}.keras"))
     model.save_folder(tmp_path / "out")
-    again = keras.models.load_model(tmp_path / "films.keras")
+    again = keras.models.load_model(tmp_path / "kept.keras" / "films.keras")
     assert again.optimizer.iterations == model.optimizer.iterations
     assert again.get_compile_config()["optimizer"] == 3e-3  # the next `fit` warms up again
     for each in (again, bert_tf2.classifier(tmp_path / "out")):

@@ -32,7 +32,7 @@ from bert_tf2.exporting import run as exporting
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
 from bert_tf2.fast.encoder import accelerate
 from bert_tf2.support import files, rows
-from bert_tf2.support.errors import UserError, naming_arguments
+from bert_tf2.support.errors import UserError, naming_arguments, writing
 from bert_tf2.support.settings import check_type
 from bert_tf2.training.devices import plan_for
 from bert_tf2.training.keras_optimizer import AdamWeightDecay, WarmupAndDecay
@@ -416,10 +416,14 @@ class TextModel(TextSteps):
         return {"task": self._label_map.task}, kept
 
     def save(self, filepath: str | os.PathLike[str], *args, **kwargs) -> None:
-        """As in Keras, into a file NAME.keras. Raises UserError for the older .h5, which cannot hold the model."""
+        """As in Keras, into a file NAME.keras; its folder may be new.
+
+        Raises UserError for the older .h5, which cannot hold the model, or if the file cannot be written.
+        """
         if (path := path_of("filepath", filepath)).endswith((".h5", ".hdf5")):
             raise UserError(f"{path}: Keras' older format cannot hold this model; name it .keras")
-        super().save(path, *args, **kwargs)
+        with files.made_directory(os.path.dirname(path)), writing(path):
+            super().save(path, *args, **kwargs)
 
     def save_folder(self, output_dir: str | os.PathLike[str]) -> None:
         """Writes the files that the script of the task writes; the script, export_saved_model.py and `load` read them.
