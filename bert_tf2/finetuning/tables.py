@@ -141,6 +141,10 @@ def _find_columns(path: str, table: Table, header: list[str] | None, width: int)
             where = f"{path}, row {1 if header is None else 2}"
             raise UserError(f"{where}: has {num_columns(width)}, but {name} is to come from column {column + 1}")
         numbers[name] = column
+    texts = {number for name, number in numbers.items() if name in ("text_a", "text_b")}
+    for number, text in enumerate(header or ()):
+        if number in texts and text.count(" ") > 3:
+            logging.warning("%s: row 1 is read as the header, so its text %r is no example", path, shortened(text, 60))
     return numbers, range(max(numbers.values()) + 1, sys.maxsize) if table.any_width else range(width, width + 1)
 
 

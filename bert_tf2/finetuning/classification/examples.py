@@ -9,14 +9,16 @@ import collections
 import csv
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from absl import logging
 
 from bert_tf2 import tokenization
 from bert_tf2.data import records
 from bert_tf2.data.rows import kept_lengths, pack
-from bert_tf2.finetuning.classification.tasks import SCORES, TASKS, Task, find_task
+from bert_tf2.finetuning.classification.tasks import SCORES, TASKS, Task, find_task, usual_measures
 from bert_tf2.finetuning.tables import TsvLayout, as_number, read_rows, warn_of_amounts, warn_of_similar
 from bert_tf2.support import files, progress
 from bert_tf2.support.errors import UserError, and_more
@@ -90,7 +92,9 @@ class TaskProcessor(DataProcessor):
             else:
                 label = task.other_names_of_labels.get(label, label)
             if problem := label_problem(label, labels):
-                raise UserError(f"{path}, row {index + 1}: {problem}")
+                advice = "; for labels of your own, give --task_name=tsv" if labels and task.name in TASKS else ""
+                advice = "; this table has no header, so delete row 1 if it is a header" if index == 0 else advice
+                raise UserError(f"{path}, row {index + 1}: {problem}{advice}")
             guid = table.guid.format(cells.get("id", index))
             example = examples[index + 1] = InputExample(guid, cells["text_a"], cells.get("text_b"), label)
             for name in labels_of(example) if labels is None else ():
@@ -104,6 +108,7 @@ class TaskProcessor(DataProcessor):
             warn_of_similar(path, rows)
             warn_of_amounts(path, rows, len(examples), "give --regression")
             self._labels = sorted(rows)
+        _warn_of_texts(path, examples, self.get_labels())
         if task.regression and task.name in TASKS:
             _warn_of_scores(path, examples)
         if part == "predict" and table.id is not None:
@@ -152,15 +157,32 @@ class _Registered(TaskProcessor):
         examples = []
         for number, example in enumerate(found, 1):
             texts = (text and tokenization.convert_to_unicode(text) for text in (example.text_a, example.text_b))
-            # The label of a test set is not used, as in a table without labels.
-            label = labels[0] if part == "predict" else str(example.label)
+            label = self._label(name, number, None if part == "predict" else example.label)
             if problem := label_problem(label, labels):
                 raise UserError(f"{name}, example {number}: {problem}")
             examples.append(InputExample(str(example.guid), *texts, label))
         return examples
 
+    def _label(self, name: str, number: int, given: Any) -> str | tuple[str, ...]:
+        """The label of an example in this module's form; None, of a test set, gives a label that is not used."""
+        labels, is_list = self.get_labels(), not isinstance(given, str) and isinstance(given, Iterable)
+        if is_list and not self.task.multi_label:
+            raise UserError(f"{name}, example {number}: the label is a list; give register(..., multi_label=True)")
+        if not self.task.multi_label:
+            return str(given) if given is not None else labels[0] if labels else "0"
+        found = [*given] if is_list else [] if given is None else [given]
+        if len(found) == len(labels) and all(each in (0, 1, "0", "1") for each in found):
+            return tuple(label for label, has in zip(labels, found, strict=True) if int(has))
+        return tuple(map(str, found))
 
-def register(task_name: str, processor: type[DataProcessor], measures: Sequence[str] = ("accuracy",)) -> None:
+
+def register(
+    task_name: str,
+    processor: type[DataProcessor],
+    measures: Sequence[str] | None = None,
+    multi_label: bool = False,
+    regression: bool = False,
+) -> None:
     """Adds a task to run_classifier.py in this process: `--task_name` may then be `task_name`.
 
         run_classifier.register("reviews", ReviewsProcessor)
@@ -170,14 +192,20 @@ def register(task_name: str, processor: type[DataProcessor], measures: Sequence[
       task_name: its name, in upper or lower case.
       processor: has the methods of DataProcessor, as in a fork of the reference. Called without arguments.
       measures: the names of its scores (see `results.compute_metrics`); --eval_steps compares the first score.
+      multi_label: a label of an example is a list: of labels, or of a 0 or a 1 for each label of `get_labels`.
+      regression: a label is a number, and `get_labels` is not used.
     """
     name = task_name.lower()
     if name == "tsv" or (name in TASKS and TASKS[name].processor is None):
         raise UserError(f"the name of the task {task_name!r} is taken; give the processor another name")
-    labels = tuple(map(str, processor().get_labels()))
-    if len({*labels}) < 2 or len({*labels}) < len(labels):
-        raise UserError(f"the labels of the task {task_name!r} are {list(labels)}; give two or more, each once")
-    TASKS[name] = Task(name, {}, labels, tuple(measures), processor=processor)
+    if multi_label and regression:
+        raise UserError(f"the task {task_name!r}: give multi_label or regression, not both")
+    labels = () if regression else tuple(map(str, processor().get_labels()))
+    if not regression and (len({*labels}) < 2 or len({*labels}) < len(labels)):
+        what = f"the labels of the task {task_name!r} are {list(labels)}"
+        raise UserError(f"{what}; give two or more, each once, or regression=True if a label is a number")
+    found = tuple(measures or usual_measures(multi_label, regression))
+    TASKS[name] = Task(name, {}, labels, found, separator="," if multi_label else None, processor=processor)
 
 
 def get_processor(
@@ -198,6 +226,26 @@ def get_processor(
             f" it does not fit the task {task.name}: {advice}give another {flag}"
         )
     return kind(task, label_map.labels)
+
+
+def _is_quoted(text: str | None) -> bool:
+    return bool(text) and '""' in text[1:-1] and re.fullmatch(r'"(?:[^"]|"")*"', text) is not None
+
+
+def _warn_of_texts(path: str, examples: Mapping[int, InputExample], labels: Sequence[str]) -> None:
+    """Warns of texts that are quoted as in CSV, and of a table whose texts are all numbers or labels."""
+    quoted = [row for row, each in examples.items() if any(map(_is_quoted, (each.text_a, each.text_b)))]
+    if quoted:
+        what = (
+            "%s: texts of %d rows are quoted as in CSV, the first in row %d; here the quotation marks are part of the"
+            " text, so write the table without them (pandas: quoting=csv.QUOTE_NONE)"
+        )
+        logging.warning(what, path, len(quoted), quoted[0])
+    for name in ("text_a", "text_b"):
+        texts = [getattr(example, name) for example in examples.values()]
+        if all(text in labels or as_number(text or "") is not None for text in texts):
+            what = "%s: every %s is a number or a label, the first is %r; compare its columns with those of the task"
+            return logging.warning(what, path, name, texts[0])
 
 
 def _warn_of_scores(path: str, examples: Mapping[int, InputExample]) -> None:

@@ -14,6 +14,9 @@ from typing import Any
 from bert_tf2.finetuning.tables import Table, TsvLayout
 from bert_tf2.support.errors import UserError
 
+_OF_CLASSES, _OF_SEVERAL = ("accuracy",), ("micro_f1", "macro_f1", "exact_match")
+_OF_REGRESSION = ("spearman", "pearson")
+
 
 @dataclasses.dataclass(frozen=True)
 class Task:
@@ -24,7 +27,7 @@ class Task:
     tables: Mapping[str, Table]
     # in the order of the outputs; None if they are collected from the training file; empty for a regression
     labels: tuple[str, ...] | None
-    measures: tuple[str, ...] = ("accuracy",)  # names of scores of results.compute_metrics, the main score first
+    measures: tuple[str, ...] = _OF_CLASSES  # names of scores of results.compute_metrics, the main score first
     other_names_of_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)  # spelling in the files -> label
     # the separator between the labels of a cell; None if a text has exactly one label
     separator: str | None = None
@@ -51,7 +54,6 @@ class Task:
 
 
 SCORES = (0.0, 5.0)  # the lowest and the highest of STS-B
-_OF_REGRESSION = ("spearman", "pearson")
 
 _BINARY = ("0", "1")
 _INFERENCE = ("contradiction", "entailment", "neutral")
@@ -118,6 +120,11 @@ TASKS: dict[str, Task] = {
 _OTHER_NAMES = {"sst2": "sst-2", "stsb": "sts-b"}
 
 
+def usual_measures(multi_label: bool, regression: bool) -> tuple[str, ...]:
+    """The measures of a task that names none."""
+    return _OF_REGRESSION if regression else _OF_SEVERAL if multi_label else _OF_CLASSES
+
+
 def find_task(task_name: str, tsv: TsvLayout | None = None) -> Task:
     """The task of this name, in upper or lower case; `tsv` has the columns of the task `tsv`."""
     name = _OTHER_NAMES.get(task_name.lower(), task_name.lower())
@@ -125,10 +132,11 @@ def find_task(task_name: str, tsv: TsvLayout | None = None) -> Task:
         if tsv is None or tsv.text_a in (None, ""):
             raise UserError("the task tsv needs to know which column holds the text (text_a), by number or name")
         tables = {"train": tsv.table("train"), "eval": tsv.table("dev"), "predict": tsv.table("test")}
-        if tsv.regression:
-            return Task("tsv", tables, (), _OF_REGRESSION)
-        measures = ("accuracy",) if tsv.separator is None else ("micro_f1", "macro_f1", "exact_match")
-        return Task("tsv", tables, None, measures, separator=tsv.separator)
+        measures = usual_measures(tsv.separator is not None, tsv.regression)
+        return Task("tsv", tables, () if tsv.regression else None, measures, separator=tsv.separator)
     if name not in TASKS:
-        raise UserError(f"there is no task {task_name!r}; the known tasks are {', '.join([*TASKS, 'tsv'])}")
+        raise UserError(
+            f"there is no task {task_name!r}; the known tasks are {', '.join([*TASKS, 'tsv'])}; give tsv for a table of"
+            " your own, or register your own DataProcessor (docs/migrating.md)"
+        )
     return TASKS[name]

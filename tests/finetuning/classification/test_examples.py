@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from command_lines import ROOT
 from golden_data import GOLDEN, cases, digest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -96,15 +94,6 @@ def test_names_and_label_orders_of_the_reference():
     refuses(f"'mprc' {' '.join(TASKS)} tsv", get_processor, "mprc")
 
 
-def test_scripts_have_the_reference_s_names(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT))
-    for script, name in (("run_classifier", "MrpcProcessor"), ("run_pretraining", "get_masked_lm_output")):
-        module = importlib.import_module(script)
-        assert callable(getattr(module, name))
-        with pytest.raises(AttributeError, match=f"{script}.py has no 'FLAGS': docs/migrating.md"):
-            _ = module.FLAGS
-
-
 def test_labels_of_another_task():
     two, three = (get_processor(task).label_map() for task in ("mrpc", "mnli"))
     for task in ("mnli", "sts-b"):
@@ -132,7 +121,8 @@ def processor_of(task, part):
         ("mrpc", "dev", ["h|h|h|h|h", "1|1|2|A|B", ""], ", row 3: 1 column 5"),
         ("mrpc", "dev", ["h", "1|1|2|A"], ", row 2: 4 columns text_b column 5"),
         ("mnli", "train", [f"{MNLI}|l1|gold_label", MNLI_ROW, f"{MNLI_ROW}|"], ", row 3: 13 columns 12"),
-        ("cola", "dev", ["s|yes||A"], ", row 1: 'yes' 0, 1"),
+        ("cola", "dev", ["id|label||text"], ", row 1: 'label' 0, 1 header"),
+        ("cola", "dev", ["s|1||A", "s|2||B"], ", row 2: '2' 0, 1 --task_name=tsv"),
         ("rte", "dev", ["index|a|b|label", "0|A|B|entailment"], ": 'sentence1' index, a, b, label"),
         ("sts-b", "dev", [f"{STS_B}|score", "0|g|f|y|o|s|s|A|B|high"], ", row 2: 'high' number"),
         *((AMOUNTS, "train", ["A|1.5", f"B|{cell}"], f", row 2: {cell!r} number")
@@ -161,10 +151,14 @@ def test_bad_tables(task, part, rows, words, tmp_path):
         (ONE, "train", ["a film|Sci/Tech", "a|Arts, Music", "a|Sports"], None),
         (SEVERAL, "train", ["a film|c,b", "a|", "b|b,a", "b|a"], None),
         (BY_NUMBER, "test", ["t|a|id", "x||8", "y||7", "z||8"], ", row 4: '8' row 2"),
+        # A test set in the columns of the training set, and without a header.
+        (ONE, "train", ['"a ""film"""|x', '"b"|y', '"c" "" d|x'], ": 1 rows row 1; quoting=csv.QUOTE_NONE"),
+        ("cola", "test", ["id|label||text", "s|0||A", "s|1||B"], ": text_a number or a label '0'"),
+        ("cola", "test", ["1|this film is very good", "2|bad"], ": row 1 header 'this film is very good'"),
         ("sts-b", "dev", [f"{STS_B}|score", *(f"0|g|f|y|o|s|s|A|B|{n}" for n in (500, 5, 0, -3))],
          ": 2 of 4 scores 500 row 2"),
         # Classes that look like amounts: fractions, or most of them different.
-        *((ONE, "train", [f"a|{label}" for label in labels], warning) for labels, warning in (
+        *((ONE, "train", [f"x|{label}" for label in labels], warning) for labels, warning in (
             ([1.5, 2.25, 3.75] * 5, ": --regression"), ([*range(100, 109), *[7] * 6], ": --regression"),
             ([1, 2, 3, 4, 5] * 4, None), (["1.0", "2.0"] * 8, None), (["a", *range(15)], None))),
     ],
@@ -173,7 +167,7 @@ def test_bad_tables(task, part, rows, words, tmp_path):
 def test_doubtful_tables_are_warned_of_once(task, part, rows, warning, tmp_path, log_lines):
     path = write(tmp_path, f"{part}.tsv", *rows)
     read = getattr(processor_of(task, part), f"get_{part}_examples")(str(tmp_path))
-    assert len(read) == len(rows) - (task in ("mrpc", "sts-b", BY_NUMBER))
+    assert len(read) == len(rows) - (task in ("mrpc", "sts-b", BY_NUMBER) or part == "test")
     assert len(log_lines) == (warning is not None), log_lines
     for line in log_lines:
         assert line.startswith(path) and [word for word in warning.split() if word not in line] == [], line
@@ -257,6 +251,35 @@ def test_a_processor_of_ones_own(tmp_path):
         refuses("two or more", classification.register, "of-bytes", type("Few", (Bytes,), {"labels": labels}))
     given = {"config": BertConfig(9), "is_training": False, "input_ids": [[1]], "input_mask": None}  # as forks do
     refuses("BertModel(config)", modeling.BertModel, **given)
+
+
+@pytest.mark.parametrize(
+    ("label", "kind", "wanted"),
+    [
+        ([0, 1, 1], {"multi_label": True}, ("sad", "fun")),
+        ("1 0 0".split(), {"multi_label": True}, ("long",)),
+        (["fun"], {"multi_label": True}, ("fun",)),
+        ([], {"multi_label": True}, ()),
+        (2.5, {"regression": True}, "2.5"),
+        ([0, 1, 1], {}, "example 1: list multi_label=True"),
+        (["funny"], {"multi_label": True}, "example 1: 'funny' long, sad, fun"),
+        ("high", {"regression": True}, "example 1: 'high' number"),
+    ],
+    ids=str,
+)
+def test_a_processor_with_several_labels_or_numbers(label, kind, wanted):
+    """As the forks for toxic comments have it: a 0 or a 1 for each label; and as those for STS-B."""
+    methods = {"get_labels": lambda _: ["long", "sad", "fun"], "get_train_examples": lambda *_: [example]}
+    example = InputExample("a", "a film", None, label)
+    classification.register("own", type("Own", (Bytes,), methods | {"get_test_examples": lambda *_: [example]}), **kind)
+    processor = get_processor("own")
+    found = processor.label_map()
+    assert (found.multi_label, found.regression) == ("multi_label" in kind, "regression" in kind)
+    assert len(processor.get_test_examples("")) == 1  # whose label is not used
+    if isinstance(wanted, str) and " " in wanted:
+        return refuses(f"get_train_examples own {wanted}", processor.get_train_examples, "")
+    assert processor.get_train_examples("")[0].label == wanted
+    refuses("not both", classification.register, "own", Bytes, multi_label=True, regression=True)
 
 
 # Features
