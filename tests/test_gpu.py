@@ -20,6 +20,7 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.python.framework import kernels as registered
 
 from bert_tf2 import exporting as exports
+from bert_tf2 import layers
 from bert_tf2.fast import fused_attention, kernels
 from bert_tf2.fast.encoder import Plan
 from bert_tf2.layers import MASKED_SCORE
@@ -128,71 +129,6 @@ def test_two_replicas_make_the_update_of_one(kind, two, tmp_path):
         np.testing.assert_allclose(found[1][name], found[0][name], rtol=1e-4, atol=1e-7, err_msg=name)
 
 
-# --deterministic concerns a whole process.
-HIDDEN = {"CUDA_VISIBLE_DEVICES": "-1"}
-TWICE = """
-import pathlib, sys
-from pretraining_text import VOCABULARY
-from small_models import tiny_config
-from unmasked_data import LENGTH, PREDICTIONS, make
-from bert_tf2 import commands
-from bert_tf2.training.devices import computes_on, create_strategy
-folder, rates = pathlib.Path(sys.argv[1]), {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-config = tiny_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH, **rates)
-(folder / "config.json").write_text(config.to_json_string())
-records = make(folder, "records", dynamic_masking=False)
-sizes = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, "train_batch_size": 4}
-how = {**sizes, "learning_rate": 1e-2, "num_train_steps": 4, "num_warmup_steps": 1, "do_train": True}
-how |= {"input_file": records, "bert_config_file": f"{folder}/config.json", "deterministic": True}
-for number in (1, 2):
-    commands.call("run_pretraining", output_dir=f"{folder}/{number}", **how)
-print(computes_on(create_strategy()))
-"""
-
-
-def whole_runs(folder, kind: str, *arguments: str) -> dict[str, np.ndarray]:
-    """The numbers of whole_runs.py on a device."""
-    folder.mkdir()
-    env = environment(ROOT, ROOT / "tests", TF_CPP_MIN_LOG_LEVEL="2", **(HIDDEN if kind == "CPU" else {}))
-    call = [sys.executable, str(ROOT / "tests" / "whole_runs.py"), str(folder), *arguments]
-    done = subprocess.run(call, env=env, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[-1] == kind
-    with np.load(folder / "numbers.npz") as file:
-        return dict(file)
-
-
-@pytest.fixture(scope="module")
-def runs_on_the_cpu(tmp_path_factory) -> dict[str, np.ndarray]:
-    return whole_runs(tmp_path_factory.mktemp("runs") / "cpu", "CPU")
-
-
-@pytest.mark.parametrize("kind", [pytest.param("CPU", marks=[pytest.mark.slow, pytest.mark.soak]), "GPU"])
-@pytest.mark.parametrize("arguments", [(), ("xla",)])
-def test_the_scripts_and_fit_have_the_numbers_of_the_cpu(kind, arguments, request, tmp_path):
-    """The weights and moments of the trainings, evaluations, vectors, scores and probabilities."""
-    need(kind)
-    wanted = request.getfixturevalue("runs_on_the_cpu")
-    found = whole_runs(tmp_path / "runs", kind, *arguments)
-    assert found.keys() == wanted.keys()
-    wrong = {name: np.linalg.norm(found[name] - wanted[name]) / np.linalg.norm(wanted[name]) for name in wanted}
-    assert {name: by for name, by in wrong.items() if not by < 1e-3} == {}
-
-
-@pytest.mark.parametrize("kind", [pytest.param("CPU", marks=[pytest.mark.slow, pytest.mark.soak]), "GPU"])
-def test_deterministic_trainings_write_the_same_bytes(kind, tmp_path):
-    need(kind)
-    env = environment(ROOT, ROOT / "tests", TF_CPP_MIN_LOG_LEVEL="2", **(HIDDEN if kind == "CPU" else {}))
-    call = [sys.executable, "-c", TWICE, str(tmp_path)]
-    done = subprocess.run(call, env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[-1] == kind
-    first, second = (
-        {path.name: path.read_bytes() for path in (tmp_path / number).glob("model.ckpt-*")} for number in ("1", "2")
-    )
-    assert first == second and len(first) >= 4
-
-
 @pytest.mark.parametrize("has_texts", [False, True])
 @pytest.mark.parametrize("kind", SLOW_ON_CPU)
 def test_an_export_answers_ids_and_texts_as_on_the_cpu(kind, has_texts, tmp_path):
@@ -269,15 +205,15 @@ XLA, GROUPS = Plan(), Plan("groups", recompute=True, share_graph=True)
         *(pytest.param(kind, "float32", plan, marks=pytest.mark.slow) for kind in MAKERS for plan in (XLA, GROUPS)),
     ],
 )
-def test_a_training_step_and_its_parts_for_xla(kind, precision, plan):
-    """The usual package does not list XLA's kernels for TPUs; all but a few are the same for all devices."""
+def test_a_training_step_and_its_parts_for_xla(kind, precision, plan, monkeypatch):
+    """A GPU's graphs. The usual package does not list XLA's kernels for TPUs; all but a few are the same."""
     tf.function(lambda: tf.constant(0.0), jit_compile=True)()  # the first compilation registers them
+    monkeypatch.setattr(layers, "built_for", lambda: "GPU")
     trainer = make_trainer("", kind, config={"num_hidden_layers": 2, **DROPOUT}, precision=precision, plan=plan)
-    batch = {name: tf.constant(value) for name, value in batch_for(kind).items()}
-    step = trainer.step.compiled(jit_compile=False).get_concrete_function(batch, tf.constant(3, tf.int64))
-    graph = step.graph.as_graph_def()
-    devices = ("GPU", "XLA_GPU_JIT") if plan is XLA else ("GPU",)
-    assert [without_kernel(graph, device) for device in devices] == [set()] * len(devices)
+    given = {name: tf.constant(value) for name, value in batch_for(kind).items()}, tf.constant(3, tf.int64)
+    for device, compiled in [("GPU", False), ("XLA_GPU_JIT", True)][: 2 if plan is XLA else 1]:
+        step = trainer.step.compiled(jit_compile=compiled).get_concrete_function(*given)
+        assert without_kernel(step.graph.as_graph_def(), device) == set()
 
 
 def test_what_has_no_kernel_is_named():
@@ -290,3 +226,68 @@ def test_what_has_no_kernel_is_named():
 def test_an_export_of_ids(task, tmp_path):
     signature = export_cases.export(tmp_path, task, text_signatures=False).saved.signatures["serving_default"]
     assert without_kernel(signature.graph.as_graph_def()) <= ON_THE_HOST
+
+
+# Last, because they take minutes. --deterministic concerns a whole process.
+HIDDEN = {"CUDA_VISIBLE_DEVICES": "-1"}
+TWICE = """
+import pathlib, sys
+from pretraining_text import VOCABULARY
+from small_models import tiny_config
+from unmasked_data import LENGTH, PREDICTIONS, make
+from bert_tf2 import commands
+from bert_tf2.training.devices import computes_on, create_strategy
+folder, rates = pathlib.Path(sys.argv[1]), {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+config = tiny_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH, **rates)
+(folder / "config.json").write_text(config.to_json_string())
+records = make(folder, "records", dynamic_masking=False)
+sizes = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, "train_batch_size": 4}
+how = {**sizes, "learning_rate": 1e-2, "num_train_steps": 4, "num_warmup_steps": 1, "do_train": True}
+how |= {"input_file": records, "bert_config_file": f"{folder}/config.json", "deterministic": True}
+for number in (1, 2):
+    commands.call("run_pretraining", output_dir=f"{folder}/{number}", **how)
+print(computes_on(create_strategy()))
+"""
+
+
+def whole_runs(folder, kind: str, *arguments: str) -> dict[str, np.ndarray]:
+    """The numbers of whole_runs.py on a device."""
+    folder.mkdir()
+    env = environment(ROOT, ROOT / "tests", TF_CPP_MIN_LOG_LEVEL="2", **(HIDDEN if kind == "CPU" else {}))
+    call = [sys.executable, str(ROOT / "tests" / "whole_runs.py"), str(folder), *arguments]
+    done = subprocess.run(call, env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == kind
+    with np.load(folder / "numbers.npz") as file:
+        return dict(file)
+
+
+@pytest.fixture(scope="module")
+def runs_on_the_cpu(tmp_path_factory) -> dict[str, np.ndarray]:
+    return whole_runs(tmp_path_factory.mktemp("runs") / "cpu", "CPU")
+
+
+@pytest.mark.parametrize("kind", [pytest.param("CPU", marks=[pytest.mark.slow, pytest.mark.soak]), "GPU"])
+@pytest.mark.parametrize("arguments", [(), ("xla",)])
+def test_the_scripts_and_fit_have_the_numbers_of_the_cpu(kind, arguments, request, tmp_path):
+    """The weights and moments of the trainings, evaluations, vectors, scores and probabilities."""
+    need(kind)
+    wanted = request.getfixturevalue("runs_on_the_cpu")
+    found = whole_runs(tmp_path / "runs", kind, *arguments)
+    assert found.keys() == wanted.keys()
+    wrong = {name: np.linalg.norm(found[name] - wanted[name]) / np.linalg.norm(wanted[name]) for name in wanted}
+    assert {name: by for name, by in wrong.items() if not by < 1e-3} == {}
+
+
+@pytest.mark.parametrize("kind", [pytest.param("CPU", marks=[pytest.mark.slow, pytest.mark.soak]), "GPU"])
+def test_deterministic_trainings_write_the_same_bytes(kind, tmp_path):
+    need(kind)
+    env = environment(ROOT, ROOT / "tests", TF_CPP_MIN_LOG_LEVEL="2", **(HIDDEN if kind == "CPU" else {}))
+    call = [sys.executable, "-c", TWICE, str(tmp_path)]
+    done = subprocess.run(call, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == kind
+    first, second = (
+        {path.name: path.read_bytes() for path in (tmp_path / number).glob("model.ckpt-*")} for number in ("1", "2")
+    )
+    assert first == second and len(first) >= 4
