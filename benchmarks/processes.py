@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -211,8 +212,12 @@ def seconds_to_first_step(folder: str | Path, began: float) -> float:
     return ends_of_steps(folder)[1] - began
 
 
+# Behind the reason of a failure, TensorFlow writes where it failed.
+_PLACE = re.compile(r"\s*(\[\[\{\{node|@ +0x|\*\*\*|$)")
+
+
 def _last_line(text: str, status: int) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in text.splitlines() if not _PLACE.match(line)]
     return lines[-1].strip()[:300] if lines else f"status {status}"
 
 

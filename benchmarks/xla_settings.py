@@ -69,9 +69,10 @@ def row(options: BenchmarkOptions, name: str, xla_flags: str | None, cache: str)
         given = " ".join([os.environ.get("XLA_FLAGS", ""), xla_flags or ""]).strip()
         found = processes.measure(command, limit=options.limit, XLA_FLAGS=given)
     except subprocess.TimeoutExpired:
-        return [name, f"over {options.limit}", "", ""]
+        return [name, f"over {options.limit}", "", "", ""]
     except processes.Failed as failure:
-        return [name, str(failure)[:60], "", ""]
+        print(f"{name}: {failure}", flush=True)
+        return [name, "failed", "", "", ""]
     whole = time.perf_counter() - began
     loop = found["examples_per_second_in_loop"]
     return [name, f"{found['first_step']:.1f}", f"{whole:.0f}", f"{loop:.0f}", f"{found['memory_gb']:.2f}"]

@@ -61,6 +61,22 @@ def test_what_is_computed_of_results():
     assert importlib.import_module("steps").step_flops(config, [3], 2) == 3 * forward
 
 
+def test_a_row_that_fails_is_in_the_table_of_settings_with_its_reason_before_it(monkeypatch, capsys, sizes):
+    """The program of a row is stopped, fails as TensorFlow does, or prints a result."""
+    settings, processes = map(importlib.import_module, ("xla_settings", "processes"))
+    result = {"first_step": 50.0, "examples_per_second_in_loop": 2000.0, "memory_gb": 3.5}
+    programs = iter(["import time; time.sleep(60)", "raise SystemExit('no kernel\\n\\t [[{{node while}}]] [Op:steps]')",
+                     f"print({json.dumps(result)!r})"])  # fmt: skip
+    monkeypatch.setattr(processes, "ours", lambda *words: [sys.executable, "-S", "-c", next(programs)])
+    names = [name for name in settings.SETTINGS if name != "as bert_tf2 sets them"][:3]
+    settings.main(settings.BenchmarkOptions(settings=",".join(names), limit=3))
+    printed = capsys.readouterr().out
+    assert f"{names[1]}: no kernel\n" in printed
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines()[-3:]]
+    assert [row[:2] for row in rows] == [[names[0], "over 3"], [names[1], "failed"], [names[2], "50.0"]]
+    assert rows[2][3:] == ["2000", "3.50"]
+
+
 def test_steps_of_a_gpu_are_compared_with_the_cpu_and_what_its_replicas_sum(two, sizes):
     """All gradients, and before them the weights of the two losses."""
     all_reduce = importlib.import_module("all_reduce")
