@@ -81,8 +81,9 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
     Returns:
       The seconds of each step after the warm-up, and a dictionary: `gflops` per second of the real work in a step,
       `machine_gflops` of a product alone, the `share` of `gflops` in `machine_gflops`, all `losses`, the seconds of the
-      `first_step`, and `memory_gb`, see peak_memory_gb. With `options.loop` also `examples_per_second_in_loop`, the
-      rate of a training: one call runs several steps, and no step waits until its loss is read.
+      `first_step`, and `memory_gb`, see peak_memory_gb. With `options.loop`, the steps are calls of the loop of a
+      training, which XLA thus compiles once, and there is `examples_per_second_in_loop`, the rate of a training: one
+      call runs several steps, and no step waits until its loss is read.
     """
     import tensorflow as tf
 
@@ -91,20 +92,24 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
     policy, (rows, length) = PRECISIONS[options.precision].policy, batches[0]["input_mask"].shape
     rate, profile_dir = product_rate(config, rows * length, policy), getattr(options, "profile_dir", None)
     training_step, compiled = _step_of(config, make_model, rows, options, options.unpad, **settings)
+    loop = _loop_of(training_step, batches) if getattr(options, "loop", False) else None
     number, losses, took = iter(range(len(batches))), [], []
+
+    def loss_of(batch: dict, count: int) -> float:
+        return loop(count, 1) if loop else float(compiled(batch, tf.constant(count, tf.int64))["loss"])
 
     def step(batch: dict) -> float:
         count = next(number)
         if count == workload.WARM_UP and profile_dir:
             tf.profiler.experimental.start(profile_dir)
         began = time.perf_counter()
-        losses.append(float(compiled(batch, tf.constant(count, tf.int64))["loss"]))
+        losses.append(loss_of(batch, count))
         took.append(time.perf_counter() - began)
         return losses[-1]
 
     tensors = [{name: tf.constant(values) for name, values in batch.items()} for batch in batches]
-    for batch in tensors[workload.WARM_UP :] if uneven else []:  # XLA compiles for each number of tokens, once
-        compiled(batch, tf.constant(0, tf.int64))["loss"].numpy()
+    for batch in tensors if uneven else []:  # XLA compiles for each number of tokens, once
+        loss_of(batch, 0)
     seconds = workload.time_steps(step, tensors)
     if profile_dir:
         tf.profiler.experimental.stop()
@@ -116,8 +121,9 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
     in_step = flops / (statistics.mean(seconds) if uneven else statistics.median(seconds))
     rates = {"gflops": in_step / 1e9, "machine_gflops": rate / 1e9, "share": in_step / rate}
     measured = {**rates, "losses": losses, "first_step": took[0], "memory_gb": peak_memory_gb()}
-    if getattr(options, "loop", False):
-        measured["examples_per_second_in_loop"] = _loop_rate(training_step, batches)
+    if loop:
+        fastest = min(workload.time_steps(lambda count: loop(0, count), [len(batches)] * (workload.WARM_UP + 3)))
+        measured["examples_per_second_in_loop"] = len(batches) * rows / fastest
     return seconds, measured
 
 
@@ -146,7 +152,8 @@ def _step_of(config, make_model: Callable[..., Any], rows: int, options, unpad: 
 def in_turn(config, make_model: Callable[..., Any], batches: Sequence[dict], options, **settings: Any):
     """Times the variants without padding: each batch in all variants before the next batch.
 
-    Args: see `measure`. With `options.xla`, which needs fixed shapes, "groups" is left out.
+    Args: see `measure`. With `options.xla`, which needs fixed shapes, "groups" is left out, and the batches are those
+      with the most frequent number of rows, since XLA would compile a program, a minute on a GPU, for each number.
 
     Returns:
       Variant -> the seconds of the batches after the warm-up, and the number of rows that each batch computed.
@@ -158,13 +165,17 @@ def in_turn(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
 
     rows, ways = len(batches[0]["input_mask"]), ("padded", *([] if options.xla == "true" else ["groups"]), "packed")
     unpad = {"groups": "groups", "padded": "none", "packed": "none" if options.xla == "true" else "groups"}
-    runs = {}
+    parts, runs = settings.get("gradient_accumulation_steps", 1), {}
+    of_packed = [packed({name: tf.constant(values) for name, values in batch.items()}, parts) for batch in batches]
+    if options.xla == "true":
+        usual = statistics.mode(batch[PACKED[0]].shape[0] for batch in of_packed)
+        alike = [batch for batch in of_packed if batch[PACKED[0]].shape[0] == usual]
+        of_packed = [alike[number % len(alike)] for number in range(len(batches))]
     for way in ways:
-        tensors = [{name: tf.constant(values) for name, values in batch.items()} for batch in batches]
-        tensors = [packed(batch, settings.get("gradient_accumulation_steps", 1)) for batch in tensors]
-        counts = [batch[PACKED[0]].shape[0] if way == "packed" else rows for batch in tensors]
+        counts = [batch[PACKED[0]].shape[0] if way == "packed" else rows for batch in of_packed]
+        tensors = of_packed
         if way != "packed":
-            tensors = [{name: batch[name] for name in batches[0]} for batch in tensors]
+            tensors = [{name: batch[name] for name in batches[0]} for batch in of_packed]
         how = {**settings, "pack_rows": way == "packed"}
         step = _step_of(config, make_model, rows, options, unpad[way], **how)[1]
         specs = {name: tf.TensorSpec(values.shape, values.dtype) for name, values in tensors[0].items()}
@@ -173,9 +184,11 @@ def in_turn(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
         signature = None if options.attention == "fused" else [specs, tf.TensorSpec([], tf.int64)]
         run = tf.function(step, input_signature=signature, autograph=False)
         runs[way] = run, tensors, counts
-    for run, tensors, _ in runs.values():  # XLA compiles for each number of tokens or rows, once
+    for way, (run, tensors, _) in runs.items():  # XLA compiles for each number of tokens or rows, once
+        began = time.perf_counter()
         for batch in tensors:
             run(batch, tf.constant(0, tf.int64))["loss"].numpy()
+        print(f"{way:8s} first steps in {time.perf_counter() - began:.1f} s", flush=True)
     seconds = {way: [] for way in ways}
     for number in range(workload.WARM_UP, len(batches)):
         for way in ways[number % len(ways) :] + ways[: number % len(ways)]:
@@ -186,15 +199,14 @@ def in_turn(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
     return {way: (seconds[way], runs[way][2][workload.WARM_UP :]) for way in ways}
 
 
-def _loop_rate(training_step, batches: Sequence[dict]) -> float:
-    """Examples/s of the steps of one call, the best of three calls."""
+def _loop_of(training_step, batches: Sequence[dict]) -> Callable[[int, int], float]:
+    """The loop of a training: (the first step, the number of steps) -> the sum of the losses.
+
+    Each call continues with the batch after the last batch of the call before.
+    """
     import tensorflow as tf
 
     columns = {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
     iterator = iter(tf.data.Dataset.from_tensor_slices(columns).repeat().prefetch(tf.data.AUTOTUNE))
-    steps, seconds = training_step.several(), []
-    for _ in range(4):  # the first call traces
-        began = time.perf_counter()
-        float(steps(iterator, tf.constant(0, tf.int64), tf.constant(len(batches)))[0]["loss"])
-        seconds.append(time.perf_counter() - began)
-    return len(batches) * len(batches[0]["input_mask"]) / min(seconds[1:])
+    steps = training_step.several()
+    return lambda first, count: float(steps(iterator, tf.constant(first, tf.int64), tf.constant(count))[0]["loss"])
