@@ -325,13 +325,14 @@ def test_words_and_questions_in_datasets(names, reader, tmp_path):
     pairs, answers = [("who ?", "ann lives in paris"), ("where ?", "bob is in oslo")], [("ann", 0), ("oslo", 10)]
     columns = [tuple(map(list, zip(*rows, strict=True))) for rows in (pairs, answers)]
     texts = [" ".join(words) for words in sentences], [" ".join(row) for row in tags]
-    of_words = (texts, (ragged, tf.ragged.constant(tags)), (ragged.to_tensor(), numbers.to_tensor(-1)))
+    padded = (ragged.to_tensor(), numbers.to_tensor(-1))
+    of_words = (texts, (ragged, tf.ragged.constant(tags)), padded, (texts[0], padded[1]))
     for model, x, y, others in ((names, sentences, tags, of_words), (reader, pairs, answers, [columns])):
         wanted = model.dataset(x, y, [2.0, 1.0]).get_single_element()
         for columns in others:
             data = tf.data.Dataset.from_tensor_slices((*columns, [2.0, 1.0])).batch(1)
-            found = model.dataset(data).get_single_element()
-            tf.nest.map_structure(np.testing.assert_array_equal, found, wanted)
+            for found in (model.dataset(data), model.dataset(*columns, [2.0, 1.0])):
+                tf.nest.map_structure(np.testing.assert_array_equal, found.get_single_element(), wanted)
             assert model.predict(data) == model.predict(x)
         model.save(tmp_path / "model.keras")
         assert keras.models.load_model(tmp_path / "model.keras").predict(x) == model.predict(x)

@@ -82,7 +82,8 @@ class _WindowModel(Answers, TextModel):
 
     def _checked(self, x: Any, y: Any, sample_weight: Any) -> tuple:
         """The rows of x and y, and their weights if they are given."""
-        x, y = self._columns(x), self._targets(self._needed(y))
+        x = self._columns(x)
+        y = self._targets(self._needed(y), x)
         return text_rows.counted(x, y, targets.weights_of_rows(sample_weight))
 
     def _divided(self, share: float, x: Any, y: Any, sample_weight: Any) -> tuple[list, list]:
@@ -126,7 +127,9 @@ class _WindowModel(Answers, TextModel):
 
 
 def _rows_of(batch: Any) -> list:
-    """The rows of a tensor [B, ...]; tuples for a tuple of such tensors."""
+    """The rows of a tensor [B, ...] or a list; tuples for a tuple of such tensors."""
+    if isinstance(batch, list):
+        return batch
     if isinstance(batch, tuple):
         return [*zip(*map(_rows_of, batch), strict=True)]
     if not isinstance(batch, tf.Tensor | tf.RaggedTensor):
@@ -166,8 +169,8 @@ class TagModel(_WindowModel):
     each sentence; tags are names or indexes of labels. `sample_weight` is a number for each sentence. Long sentences
     are read in windows. `predict` returns a list of tags for each sentence.
 
-    In a dataset, a batch of sentences or tags is strings [B] with blanks, a ragged tensor [B, words], or a tensor
-    [B, most words], padded with "" after the words and with any value after the tags.
+    Arrays [N, most words] are padded with "" after the words, and with any value after the tags. In a dataset, a batch
+    of sentences or tags is strings [B] with blanks, a ragged tensor [B, words], or such an array.
     """
 
     export_as = "ner"
@@ -198,8 +201,8 @@ class TagModel(_WindowModel):
                 raise UserError(f"sentence {number}: {words!r:.60} is not a list of words")
         return sentences
 
-    def _targets(self, y: Any) -> list[list[str]]:
-        numbers = targets.numbers_of(self.labels)
+    def _targets(self, y: Any, x: list[list[str]]) -> list[list[str]]:
+        numbers, y = targets.numbers_of(self.labels), _without_padding(y, x)
         found = [[self._tag(number, tag) for tag in tags] for number, tags in enumerate(text_rows.words_of(y, "y"), 1)]
         targets.check_labels({tag for tags in found for tag in tags} - numbers.keys(), self.labels)
         return [[self.labels[numbers[tag]] for tag in tags] for tags in found]
@@ -225,14 +228,13 @@ class TagModel(_WindowModel):
 
     @staticmethod
     def _parts(element: Any) -> tuple:
-        """Converts padded words and tags [B, most words] to ragged tensors."""
-        x, *others = parts = _WindowModel._parts(element)
-        if isinstance(x, tf.RaggedTensor) or x.shape.rank != 2:
-            return parts
-        words = tf.RaggedTensor.from_tensor(x, padding="")
-        if isinstance(others[0] if others else None, tf.Tensor) and others[0].shape.rank == 2:
-            others[0] = tf.RaggedTensor.from_tensor(others[0], words.row_lengths())
-        return (words, *others)
+        """Removes the padding of words and tags [B, most words]."""
+        x, *others = _WindowModel._parts(element)
+        if isinstance(x, tf.Tensor) and x.shape.rank == 2:
+            x = tf.RaggedTensor.from_tensor(x, padding="")
+        if others and getattr(x, "shape", ()):
+            others[0] = _without_padding(others[0], text_rows.words_of(x))
+        return (x, *others)
 
     def _rows(self, x: list[list[str]], y: list[list[str]], weights: np.ndarray) -> tuple:
         """Features and label ids, int32 [windows, F] each, and the float32 weights of the label ids."""
@@ -248,6 +250,14 @@ class TagModel(_WindowModel):
         labels = features.pop("label_ids")
         of_windows = weights[[window.sentence for window in windows]]  # [windows]
         return features, np.maximum(labels, 0), np.where(labels > ner.IGNORED_LABEL_ID, of_windows[:, None], 0)
+
+
+def _without_padding(tags: Any, sentences: list[list[str]]) -> Any:
+    """The tags of sentences; a row of an array [N, most words, ...] may have any values after its tags."""
+    is_array = hasattr(tags, "dtype") and len(tags.shape) > 1 and not isinstance(tags, tf.RaggedTensor)
+    if not is_array or tags.shape[1] == 1 or len(tags) != len(sentences):  # [N, 1] may have texts
+        return tags
+    return [row[: len(words)] for row, words in zip(targets.read(tags, "y")[0], sentences, strict=True)]
 
 
 def tagger(
@@ -313,7 +323,7 @@ class SpanTextModel(_WindowModel):
         is_pair = isinstance(element, tuple) and not isinstance(element[0], tuple)
         return (element,) if is_pair else _WindowModel._parts(element)
 
-    def _targets(self, y: Any) -> list[tuple[str, int | None]]:
+    def _targets(self, y: Any, x: Any) -> list[tuple[str, int | None]]:
         """(answer, the index of its first character or None) for each question."""
         if isinstance(y, tuple) and len(y) == 2 and not any(isinstance(part, str | tuple) for part in y):
             y = [*zip(*(targets.read(part)[0] for part in y), strict=True)]
