@@ -90,7 +90,7 @@ def test_windows_of_long_texts(exported, tmp_path, log_lines, pooling):
     assert "2 of 4 texts" in log_lines[-1] and "were cut" in log_lines[-1]
 
 
-def test_words_with_tags(exported, tmp_path):
+def test_words_with_tags(exported, tmp_path, log_lines):
     made, draw = exported("ner"), random.Random(4)
     known = [*toy_data.PLACES, *toy_data.NAMES, *toy_data.OTHERS[:12], "Playing", "Zoë", "北", "."]
     sentences = [[word.title() for word in draw.choices(known, k=draw.randrange(1, 11))] for _ in range(30)]
@@ -104,6 +104,8 @@ def test_words_with_tags(exported, tmp_path):
     bert = bert_tf2.load(made.weights.parent)
     assert bert.tag(sentences, **LENGTH, stride=5, batch_size=2) == wanted != bert.tag(sentences, **LENGTH)
     assert bert.tag(sentences[0], **LENGTH) == bert.tag(" ".join(sentences[0]), **LENGTH) == wanted[0]
+    assert bert.tag([*"北京"], **LENGTH) and not any("list(text)" in line for line in log_lines)
+    assert len(bert.tag("北京北京北京北京北京", **LENGTH)) == 1 and "list(text)" in log_lines[-1]
     model = bert_tf2.tagger(made.weights.parent, **LENGTH, stride=5)
     assert model.predict(sentences) == wanted
     model.export(tmp_path / "served")  # with the stride, by task.json

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from bert_tf2 import heads, tokenization
 from bert_tf2.data import rows
@@ -19,6 +21,7 @@ from bert_tf2.data.rows import Row
 from bert_tf2.fast.encoder import accelerated
 from bert_tf2.finetuning import ner, squad
 from bert_tf2.finetuning.options import ClassifierOptions, NerOptions, SquadOptions
+from bert_tf2.finetuning.tables import shortened
 from bert_tf2.inference.extract_features import Text, as_example, convert_examples_to_features
 from bert_tf2.long_texts import Windows
 from bert_tf2.support.errors import UserError
@@ -33,6 +36,7 @@ SQUAD, NER, CLASSIFIER = (
     for cls in (SquadOptions, NerOptions, ClassifierOptions)
 )
 KEPT = {**CLASSIFIER, **NER, **SQUAD}
+_CHINESE_SENTENCE = re.compile("[\u4e00-\u9fff]{8}")  # no word is as long
 _MOST_TOKENS = 1 << 16  # the maximum number of tokens of rows that are sorted by length together
 _MOST_QUESTIONS = 1 << 10  # the maximum number of questions whose logits are in memory together
 
@@ -92,6 +96,9 @@ class Answerer:
         for number, words in enumerate(sentences, 1):
             if not isinstance(words, list | tuple) or not all(isinstance(word, str) and word for word in words):
                 raise UserError(f"sentence {number}: {words!r:.60} is not a list of words")
+        if unsplit := next((word for words in sentences for word in words if _CHINESE_SENTENCE.search(word)), None):
+            what = "%r has no blanks, so it is one word with one tag; give list(text) to tag each character"
+            logging.warning(what, shortened(unsplit, 30))
         names = self._labels.labels if self._labels else numbered(model.num_labels)
         given = [ner.NerSentence([*words]) for words in sentences]
         length, stride, context = (settings[name] for name in ("max_seq_length", "doc_stride", "document_context"))

@@ -21,6 +21,8 @@ OUTSIDE = "O"
 # The letters of other schemes -> the letters of BIOES: BILOU has L(ast) and U(nit), BMES M(iddle), BMEWO W(hole).
 _SAME_LETTER = {"L": "E", "U": "S", "M": "I", "W": "S"}
 TAG = re.compile(r"O|[BIESLUMW]-\S+")
+# B, I and O alone, as in the files of BioBERT; BMES alone, for words of Chinese. Such entities have the type `_`.
+_LETTERS, _NO_TYPE = frozenset("BIESLUMW"), "_"
 # Entity tags in another spelling: B_PER, b-per, PER-B.
 _MISSPELT = re.compile(r"[BIESLUMWbieslumw][-_.:/|]\S*|\S+[-_/][BIESLU]")
 _TAKEN = (
@@ -147,7 +149,7 @@ def _places(
 
 def _check_tags(sentences: Sequence[NerSentence], column: int | None, sure: Collection[str]) -> None:
     """Raises UserError for the first tag that is empty, or is no entity tag although the tags `sure` are not plain."""
-    plain = is_plain(sure)
+    plain = is_plain(sure) or _are_letters(sure)
     tags = {tag for sentence in sentences for tag in sentence.tags or ()}
     bad = {tag for tag in tags if not tag or not (plain or TAG.fullmatch(tag))}
     for sentence in sentences if bad else ():
@@ -169,12 +171,19 @@ def is_plain(tags: Iterable[str]) -> bool:
     Misspelt entity tags are not plain, because a model would be trained and scored on a wrong meaning.
     """
     tags = {*tags}
+    if _are_letters(tags):
+        return False
     others, has_outside = tags - {OUTSIDE}, not tags.isdisjoint("Oo")
     of_entities = {tag for tag in others if TAG.fullmatch(tag)}
     if of_entities:
         return of_entities < others and not has_outside and not any(tag.startswith("B-") for tag in of_entities)
     misspelt = [tag for tag in others if _MISSPELT.fullmatch(tag)]
     return bool(others) and not (misspelt and has_outside) and not any(re.fullmatch(r"[BIES]-", tag) for tag in others)
+
+
+def _are_letters(tags: Iterable[str]) -> bool:
+    """Whether the tags are those of entities without a type."""
+    return "B" in tags and {*tags} <= _LETTERS | {OUTSIDE}
 
 
 def _starts_document(columns: Sequence[str]) -> bool:
@@ -225,6 +234,7 @@ def split_tag(tag: str) -> tuple[str, str]:
     """The letter, one of BIOES, and the type of a tag: ("B", "PER"), or ("O", ""); a plain tag is the type of an I."""
     if tag == OUTSIDE:
         return OUTSIDE, ""
+    tag = f"{tag}-{_NO_TYPE}" if tag in _LETTERS else tag
     return (_SAME_LETTER.get(tag[0], tag[0]), tag[2:]) if TAG.fullmatch(tag) else ("I", tag)
 
 

@@ -111,6 +111,16 @@ def test_plain_tags_are_taken_as_they_are(tmp_path, tags, labels):
     assert found[0].tags == tags.split() and ner.tags_of(found) == labels and ner.is_plain(labels)
 
 
+def test_letters_alone_are_entities_without_a_type(tmp_path):
+    """The files of BioBERT, and of words in Chinese; the type is seqeval's."""
+    found = ner.read_conll(write(tmp_path, "IL B\n- I\n2 I\nand O\nNF B\n"))
+    assert ner.tags_of(found) == ["O", "B", "I"] and not ner.is_plain(["O", "B", "I"])
+    scores = ner.score([found[0].tags], ["B I O O B".split()])
+    assert (scores["true_entities"], scores["correct_entities"], [*scores["types"]]) == (2, 1, ["_"])
+    assert entities("B M E S B E".split()) == [("_", 0, 2), ("_", 3, 3), ("_", 4, 5)]
+    assert ner.is_plain(["I", "S"]) and ner.is_plain(["B", "N", "S"])
+
+
 def test_predictions_are_in_the_inputs_own_columns(tmp_path):
     text = "\ufeff-DOCSTART- -X- O\r\n\r\n# id 7\r\nEU  NNP B-ORG \r\nsays VBZ O\r\n\r\n\r\nLondon NNP B-LOC"
     path, output = write(tmp_path, text), tmp_path / "new" / "predictions.txt"
