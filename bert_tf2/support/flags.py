@@ -13,7 +13,7 @@ import inspect
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING
 from typing import Any
 
@@ -122,9 +122,23 @@ def _parse(cls: type[Options], argv: Sequence[str]) -> Options:
     console.fail(2, f"{problem} (--help lists the flags)")
 
 
-def _near(wanted: str, known: Iterable[str]) -> list[str]:
-    """The names that are similar to a wrong name, at most three: do_lower_case for do_lower."""
+# Flags of well-known forks and of other scripts -> the flags in their place, where a script has them.
+_REPLACED = {
+    "data_dir": ("train_file", "eval_file", "predict_file", "input_file"),
+    "task_name": (),
+    "model_dir": ("output_dir",),
+    **dict.fromkeys(("bert_model", "model_name_or_path", "bert_hub_module_handle"), ("init_checkpoint",)),
+    **dict.fromkeys(("fp16", "use_fp16", "amp"), ("precision",)),
+    "use_xla": ("xla",),
+    "num_accumulation_steps": ("gradient_accumulation_steps",),
+}
+
+
+def _near(wanted: str, known: Sequence[str]) -> list[str]:
+    """The names that replace a wrong name; else at most three that are similar to it: do_lower_case for do_lower."""
     wanted = wanted.strip("-").replace("-", "_").lower()
+    if wanted in _REPLACED:
+        return [name for name in _REPLACED[wanted] if name in known]
     found = sorted(name for name in known if len(wanted) > 2 and wanted in name)  # shorter words are in many names
     return found[:3] or difflib.get_close_matches(wanted, known, n=2, cutoff=0.65)
 
