@@ -24,7 +24,7 @@ from bert_tf2.config import BertConfig
 from bert_tf2.support import files, process, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.monitor import write_scalars
-from bert_tf2.training.options import OTHER_DROPOUT, OTHER_SCHEDULE, TrainOptions
+from bert_tf2.training.options import OTHER_DROPOUT, OTHER_ROUNDING, OTHER_SCHEDULE, TrainOptions
 from bert_tf2.training.workers import in_thread
 from bert_tf2.weights import checkpoint
 
@@ -43,6 +43,8 @@ def deciding(
     """
     found = {**settings.deciding(options), **options.deciding}
     found |= {name: (getattr(options, name), OTHER_SCHEDULE) for name in ("num_train_steps", "num_warmup_steps")}
+    if replicas == 1:  # gradients are not sent
+        found["all_reduce_dtype"] = ("float32", OTHER_ROUNDING)
     drops = {name: getattr(config, name) or 0.0 for name in _OF_MODEL}
     found |= {name: (value, OTHER_DROPOUT) for name, value in drops.items()}
     if any(drops.values()):

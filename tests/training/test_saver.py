@@ -116,6 +116,11 @@ WITHOUT_DROPOUT = dataclasses.replace(CONFIG, hidden_dropout_prob=0.0, attention
         ({"records": "9 records"}, ["records: 6 records before, 9 records now: the order"]),
         ({"padding": False}, ["computes_padding: True before, False now: the dropout"]),
         ({"replicas": 2}, ["replicas: 1 before, 2 now: the dropout"]),
+        ({"all_reduce_dtype": "bfloat16"}, []),  # of one replica
+        (
+            {"all_reduce_dtype": "bfloat16", "replicas": 2},
+            ["all_reduce_dtype: float32 before, bfloat16 now: numbers are rounded", "replicas: 1 before, 2 now"],
+        ),
         ({"config": WITHOUT_DROPOUT, "replicas": 2}, ["hidden_dropout_prob: 0.1 before", "attention_probs_dropout"]),
         ({"records": None, "save_checkpoints_steps": 7}, []),
     ],
