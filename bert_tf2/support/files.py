@@ -17,7 +17,6 @@ import itertools
 import json
 import lzma
 import os
-import pathlib
 import re
 import shlex
 import zlib
@@ -98,17 +97,10 @@ def make_directory(path: str) -> None:
 
 @contextlib.contextmanager
 def made_directory(path: str) -> Iterator[None]:
-    """A context with a folder, see make_directory. After an exception, new folders without files are removed."""
-    here = pathlib.Path(os.path.abspath(path))
-    new = [folder for folder in (here, *here.parents) if not os.path.lexists(folder)]
-    try:
+    """A context with a folder, see make_directory and outputs.removed_if_empty."""
+    with outputs.removed_if_empty(path):
         make_directory(path)
         yield
-    except BaseException:
-        with contextlib.suppress(OSError):  # of the first that holds a file
-            for folder in new:
-                folder.rmdir()
-        raise
 
 
 def remove(path: str) -> None:

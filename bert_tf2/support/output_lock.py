@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import filelock
 from absl import logging
 
-from bert_tf2.support import files
+from bert_tf2.support import files, outputs
 from bert_tf2.support.errors import UserError
 
 _SECONDS = 0.5  # is_training_elsewhere holds the lock for an instant, which must not refuse a training
@@ -36,9 +36,12 @@ def _lock(folder: str, run: str) -> Iterator[None]:
         raise UserError(f"{folder}: {problem}") from error
     except (OSError, NotImplementedError) as error:
         logging.warning("%s: cannot be locked (%s); start no second run in it", folder, error)
+    if lock.is_locked:
+        outputs.begun.add(lock.lock_file)
     try:
         yield
     finally:
+        outputs.begun.discard(lock.lock_file)
         if lock.is_locked:
             with contextlib.suppress(OSError):
                 os.unlink(lock.lock_file)

@@ -13,11 +13,12 @@ import functools
 import glob
 import itertools
 import os
+import pathlib
 import re
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from absl import logging
@@ -150,7 +151,9 @@ def check_space(path: str, least: int, what: str, wanted: int = 0) -> None:
 # Partial files
 
 _HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:32] or "host"
-_begun: set[str] = set()  # paths for a signal's handler, which gets no arguments and removes them
+# For a signal's handler, which gets no arguments: paths that it removes, and new folders, which it removes if empty.
+begun: set[str] = set()
+_new_folders: set[str] = set()
 
 
 def name_beside(path: str) -> str:
@@ -159,14 +162,36 @@ def name_beside(path: str) -> str:
         return path
     beside = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{_HOST}.{os.getpid()}.partial")
     if not is_remote(beside):
-        _begun.add(os.path.abspath(beside))
+        begun.add(os.path.abspath(beside))
     return beside
 
 
 def remove_partial() -> None:
-    """Removes the partial files of this process, when a signal ends it."""
-    for path in [*_begun]:  # a copy, because another thread may begin a file
+    """Removes the partial files of this process, and its new folders without files, when a signal ends it."""
+    for path in [*begun]:  # a copy, because another thread may begin a file
         discard(path)
+    _remove_empty([*_new_folders])
+
+
+@contextlib.contextmanager
+def removed_if_empty(path: str) -> Iterator[None]:
+    """A context that makes a folder. After an exception or a signal, new folders without files are removed."""
+    here = pathlib.Path(os.path.abspath(path))
+    new = [str(folder) for folder in (here, *here.parents) if not os.path.lexists(folder)]
+    _new_folders.update(new)
+    try:
+        yield
+    except BaseException:
+        _remove_empty(new)
+        raise
+    finally:
+        _new_folders.difference_update(new)
+
+
+def _remove_empty(folders: Iterable[str]) -> None:
+    for folder in sorted(folders, reverse=True):  # before its parents
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
 
 
 def discard(path: str) -> None:
@@ -192,7 +217,7 @@ def _remove_leftovers(folder: str, here: int) -> None:
 def _may_be_written(path: str, process: int) -> bool:
     """Whether there is a process of this number. It may run another program; the file stays all the same."""
     if process == os.getpid():  # in a container, the next process often has the number of the last process
-        return os.path.abspath(path) in _begun
+        return os.path.abspath(path) in begun
     try:
         os.kill(process, 0)
     except OSError as error:  # the process may exist and belong to another user

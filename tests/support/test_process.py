@@ -143,6 +143,16 @@ def test_child_processes_end_before_a_script_that_is_stopped(tmp_path):
         os.kill(int(deaf), 0)
 
 
+def test_a_signal_leaves_no_new_folder_that_is_empty(tmp_path):
+    (tmp_path / "old").mkdir()
+    lock = "from bert_tf2.support import output_lock; opened = output_lock.locked({!r}); opened.__enter__(); "
+    programs = [lock.format(f"{tmp_path}/{name}") for name in ("new/inner", "old", "full")]
+    programs[2] += f"open('{tmp_path}/full/file', 'w').close(); "
+    done = python(SCRIPT, *(program + KILL.format("SIGTERM") for program in programs))
+    assert done.stdout == "143\n" * 3, done.stderr
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")) == ["full", "full/file", "old"]
+
+
 @pytest.mark.slow
 def test_signals_while_a_file_is_written_leave_nothing(bad_files, tmp_path):
     (tmp_path / "text.txt").write_text((bad_files / "text.txt").read_text() * 5000)
@@ -160,7 +170,7 @@ def test_signals_while_a_file_is_written_leave_nothing(bad_files, tmp_path):
             running.kill()
     assert running.returncode == 130 and "Traceback" not in stderr
     assert stderr.splitlines()[-1].startswith("extract_features.py: error: ")
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_tables_are_aligned_and_cut(log_lines):
