@@ -8,6 +8,7 @@ checkpoints are paths through Python objects (`model_garden`).
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import math
 import os
@@ -76,19 +77,18 @@ class Checkpoint(Weights):
         with self._explained():
             table = bundle_index.read_table(index)
             self._num_shards = bundle_index.parse("Header", table.pop(b"", b"")).num_shards or 1
-            if part := next((key for key in table if key.startswith(b"\0")), None):  # "\0NAME\0", then its place
-                name = part[1:].partition(b"\0")[0].decode()
-                raise UserError(
-                    f"{self.path}: the variable {name} is stored in parts, as by a partitioner of TensorFlow 1, and"
-                    " parts are not read; restore it in TensorFlow without the partitioner, and save it again"
-                )
+            parts = collections.defaultdict(list)  # of TensorFlow 1's partitioned variables
+            for key in [key for key in table if key.startswith(b"\0")]:  # "\0NAME\0", then the place, in order
+                parts[key[1:].partition(b"\0")[0].decode()].append(Entry.parse(table.pop(key)))
             entries = {key.decode(): Entry.parse(value) for key, value in table.items()}
-        prefix = names.common_prefix(entries, names.EMBEDDINGS[0].reference)
+            places = {
+                name: Place(entry.shape, entry.dtype, entry.with_places(parts[name])) for name, entry in entries.items()
+            }
+        prefix = names.common_prefix(places, names.EMBEDDINGS[0].reference)
         if prefix:
             self.remarks.append(f"Names are read without {prefix}, with which they begin.")
         prefix = prefix or "module/"  # the prefix in TF-Hub's first format
-        entries = {name.removeprefix(prefix): entry for name, entry in entries.items()}
-        self._hold({name: Place(entry.shape, entry.dtype, entry) for name, entry in entries.items()})
+        self._hold({name.removeprefix(prefix): place for name, place in places.items()})
         self._check_sizes()
 
     def _data_file(self, entry: Entry) -> str:
@@ -97,8 +97,8 @@ class Checkpoint(Weights):
     def _check_sizes(self) -> None:
         """Raises UserError if a damaged index requests too much memory, or a data file is missing or too short."""
         sizes: dict[str, int] = {}
-        for name, place in self._places.items():
-            entry, file = place.where, self._data_file(place.where)
+        for name, entry in ((name, entry) for name, place in self._places.items() for _, entry in place.where):
+            file = self._data_file(entry)
             if file not in sizes and not files.exists(file):
                 link = files.dangling(file) or "no such file"
                 raise self._damaged(f"{file}: {link}, so the checkpoint is damaged or incomplete")
@@ -133,16 +133,24 @@ class Checkpoint(Weights):
 
     def _read(self, name: str) -> np.ndarray:
         """Returns a tensor in its stored dtype, strings as an array of bytes objects."""
-        entry = self._places[name].where
+        shape, dtype, parts = self._places[name]
         with self._explained(name):
-            with files.open_binary(self._data_file(entry)) as stream:
-                stream.seek(entry.offset)
-                data = stream.read(entry.size)
-            if entry.dtype == "string":
-                return bundle_index.decode_strings(data, entry.shape, entry.checksum)
-            if bundle_index.mask(google_crc32c.value(data)) != entry.checksum:
-                raise DamagedTable("its bytes do not match their checksum")
-            return np.frombuffer(data, np.dtype(entry.dtype)).reshape(entry.shape)
+            if len(parts) == 1:
+                return self._read_part(parts[0][1])
+            found = np.empty(shape, dtype)
+            for place, entry in parts:
+                found[place] = self._read_part(entry)
+            return found
+
+    def _read_part(self, entry: Entry) -> np.ndarray:
+        with files.open_binary(self._data_file(entry)) as stream:
+            stream.seek(entry.offset)
+            data = stream.read(entry.size)
+        if entry.dtype == "string":
+            return bundle_index.decode_strings(data, entry.shape, entry.checksum)
+        if bundle_index.mask(google_crc32c.value(data)) != entry.checksum:
+            raise DamagedTable("its bytes do not match their checksum")
+        return np.frombuffer(data, np.dtype(entry.dtype)).reshape(entry.shape)
 
 
 def save(prefix: str, variables: Mapping[str, tf.Variable | np.ndarray], global_step: int | None = None) -> None:

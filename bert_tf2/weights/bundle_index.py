@@ -12,8 +12,9 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import google_crc32c
@@ -47,7 +48,8 @@ _MESSAGES = {
     "Header": "num_shards 1 int32, version 3 Version",
     "Dim": "size 1 int64",
     "Shape": "dim 2 Dim*",
-    "Slice": "",
+    "Extent": "start 1 int64, length 2 int64",
+    "Slice": "extent 1 Extent*",
     "Entry": "dtype 1 int32, shape 2 Shape, shard_id 3 int32, offset 4 int64, size 5 int64, crc32c 6 fixed32,"
     " slices 7 Slice*",
     "Child": "node_id 1 int32, local_name 2 string",
@@ -85,15 +87,36 @@ class Entry(NamedTuple):
     offset: int  # the place of the bytes in the data file
     size: int  # the number of bytes
     checksum: int  # a masked CRC-32C of the bytes
+    # of a partitioned variable, which has no bytes itself: (start, length) in each dimension of each part; 0: all
+    slices: Sequence[Sequence[tuple[int, int]]] = ()
 
     @classmethod
     def parse(cls, data: bytes) -> Entry:
         """Raises DamagedTable if the bytes are not an entry, or are the entry of a tensor that weights do not have."""
         said = parse("Entry", data)
         shape = [dim.size for dim in said.shape.dim]
-        if said.dtype not in _DTYPES or said.slices or min(said.offset, said.size, *shape) < 0:
-            raise DamagedTable("an entry is of a type that weights do not have, in slices, or makes no sense")
-        return cls(_DTYPES[said.dtype], shape, said.shard_id, said.offset, said.size, said.crc32c)
+        if said.dtype not in _DTYPES or min(said.offset, said.size, *shape) < 0:
+            raise DamagedTable("an entry is of a type that weights do not have, or makes no sense")
+        slices = sorted([(extent.start, extent.length) for extent in part.extent] for part in said.slices)
+        return cls(_DTYPES[said.dtype], shape, said.shard_id, said.offset, said.size, said.crc32c, slices)
+
+    def with_places(self, parts: Sequence[Entry]) -> list[tuple[tuple[slice, ...], Entry]]:
+        """The places of the parts in this tensor, in the order of `slices`; a tensor without slices is one part.
+
+        Raises DamagedTable or ValueError if the parts do not make up the tensor.
+        """
+        if not self.slices:
+            return [((), self)]
+        found = []
+        for extents, part in zip(self.slices, parts, strict=True):
+            ends = [start + (length or size) for (start, length), size in zip(extents, self.shape, strict=True)]
+            lengths = [end - start for end, (start, _) in zip(ends, extents, strict=True)]
+            if (part.dtype, part.shape) != (self.dtype, lengths) or any(map(operator.gt, ends, self.shape)):
+                raise DamagedTable("a part of a tensor makes no sense")
+            found.append((tuple(slice(start, end) for (start, _), end in zip(extents, ends, strict=True)), part))
+        if sum(math.prod(part.shape) for part in parts) != math.prod(self.shape):
+            raise DamagedTable("parts of a tensor are missing")
+        return found
 
     def encode(self) -> bytes:
         shape = new("Shape", dim=[new("Dim", size=size) for size in self.shape])

@@ -102,10 +102,28 @@ def test_we_read_the_files_of_tensorflow(tmp_path):
     tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, destination_prefix=str(tmp_path / "out" / "model.ckpt"))
     assert "model.ckpt.data-00002-of-00003" in os.listdir(tmp_path / "out")
     assert_holds(tmp_path / "out", dict([*ARRAYS.items()][:3]))
-    places, halves = ["40 0,20", "40 20,20"], [tf.ones([20])] * 2  # of a partitioned variable
-    prefix = str(tmp_path / "partitioned")
-    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=["a/gamma"] * 2, shape_and_slices=places, tensors=halves)
-    refuses(f"{prefix} a/gamma parts partitioner", Checkpoint, prefix)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_partitioned_variables_of_tensorflow_1(tmp_path, axis):
+    """Twelve parts of 300 numbers, so that places have one byte and more; beside whole variables."""
+    values = np.arange(3600 * 2, dtype=np.float32).reshape([3600, 2] if axis == 0 else [2, 3600])
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        partitioner = tf.compat.v1.fixed_size_partitioner(12, axis)
+        parts = tf.compat.v1.get_variable("a/parts", values.shape, partitioner=partitioner)
+        whole = tf.compat.v1.get_variable("whole", [2])
+        session.run(
+            [*(p.assign(v) for p, v in zip(parts, np.split(values, 12, axis), strict=True)), whole.assign([1, 2])]
+        )
+        prefix = tf.compat.v1.train.Saver().save(session, str(tmp_path / "model.ckpt"))
+    assert_holds(Checkpoint(prefix), {"a/parts": values, "whole": np.float32([1.0, 2.0])})
+    index = tmp_path / "model.ckpt.index"
+    table = bundle_index.read_table(index.read_bytes())
+    parts = [key for key in table if key.startswith(b"\0")]
+    other = bundle_index.Entry.parse(table[parts[1]])._replace(shape=[7]).encode()
+    for damaged in ({**table, parts[1]: other}, {key: table[key] for key in table if key != parts[5]}):
+        index.write_bytes(bundle_index.write_table(damaged))
+        refuses(f"{prefix} cannot be read", Checkpoint, prefix)
 
 
 def test_an_index_that_asks_for_more_than_there_is(tmp_path):
