@@ -65,6 +65,12 @@ class TaskProcessor(DataProcessor):
 
     task_name: str
 
+    def __init_subclass__(cls) -> None:
+        ignored = [name for name in ("_create_examples", "_read_tsv") if name in vars(cls)]
+        if ignored and not any(f"get_{part}_examples" in vars(cls) for part in ("train", "dev", "test")):
+            what = f"{cls.__name__}.{ignored[0]} would not be called"
+            raise UserError(f"{what}; derive {cls.__name__} from DataProcessor, with get_train_examples and the like")
+
     def __init__(self, task: Task | None = None, labels: Sequence[str] | None = None):
         """`labels`: for a task whose labels are collected from the training file, the labels of an earlier training."""
         self.task = task or find_task(self.task_name)
