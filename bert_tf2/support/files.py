@@ -267,6 +267,7 @@ def open_unpacked(path: str, *, of_text: bool = False) -> Iterator[BinaryIO]:
 HEAD_BYTES = 4096
 """The bytes from the beginning of a file by which its kind is recognized."""
 
+_UNTAR = "unpack it first: tar -xf {path}"
 _PAGE = rb"(\xef\xbb\xbf)?\s*<(!DOCTYPE html|html|head|\?xml)\b"
 # The beginning of a file, as a regular expression -> the kind, and the remedy with {path} in place of the name.
 _KINDS = {
@@ -282,7 +283,7 @@ _KINDS = {
 _KINDS_NOT_OF_TEXT = {
     rb"PK\x03\x04": ("a zip archive", "unpack it first: unzip {path}"),
     rb"7z\xbc\xaf\x27\x1c": ("a 7-Zip archive", "unpack it first: 7z x {path}"),
-    rb"(?s:.{257})ustar(  )?\x00": ("a tar archive", "unpack it first: tar -xf {path}"),
+    rb"(?s:.{257})ustar(  )?\x00": ("a tar archive", _UNTAR),
     rb"PAR1\x15": ("a Parquet table", "write its text into a file in UTF-8"),
 }
 
@@ -294,6 +295,8 @@ def recognize(head: bytes, path: str, wanted: str, *, text: bool = False) -> str
     """
     for pattern, (what, remedy) in (_KINDS | _KINDS_NOT_OF_TEXT if text else _KINDS).items():
         if re.match(pattern, head, re.IGNORECASE) and not (text and pattern == _PAGE):
+            if "-dc" in remedy and re.search(r"\.(tar\.\w+|tgz)$", path):
+                remedy = _UNTAR
             return f"is {what}, not {wanted}; {remedy.format(path=shlex.quote(path))}"
     return None
 

@@ -166,6 +166,9 @@ def test_a_file_of_another_kind_is_called_by_its_name(kind, tmp_path):
             assert found.startswith(f"{path}: is ") and cure in found
         found = str(records.find_fault([path], records.CLASSIFICATION, {}))
         assert found.startswith(f"{path}: is ") and ("is text" if kind == "gzip" else cure) in found
+    if kind == "gzip":  # as BioBERT and SciBERT are published
+        released = write(tmp_path / "biobert.tar.gz", data)
+        assert f"tar -xf {released}" in message_of(sources.open_weights, released)
     for name in ("pytorch_model.bin", "m.keras", "model.safetensors", "x.ckpt.index"):
         other = write(tmp_path / name, data)
         (tmp_path / "config.json").write_text("{}")
