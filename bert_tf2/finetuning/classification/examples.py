@@ -368,12 +368,14 @@ def convert_single_example(
 ) -> InputFeatures:
     """Makes the features of one example; see `pack_texts`. The index is not used; the reference has this argument.
 
-    `label_list`: the labels in order; empty if the label is a number.
+    `label_list`: the labels in order; empty if the label is a number. Raises UserError for another label.
     """
     _, *inputs, is_cut = pack_texts(example.text_a, example.text_b, max_seq_length, tokenizer)
     if isinstance(example.label, tuple):
         label_id = [int(name in example.label) for name in label_list]
     else:
+        if label_list and example.label not in label_list:
+            raise UserError(f"example {example.guid}: {label_problem(example.label, label_list)}")
         label_id = label_list.index(example.label) if label_list else float(example.label)
     return InputFeatures(*inputs, label_id, is_cut)
 

@@ -328,6 +328,8 @@ def test_features_are_those_of_removing_one_token_after_another(tokenizer, words
     assert features.input_ids == tokenizer.convert_tokens_to_ids(tokens[0] + tokens[1]) + padding
     assert features.segment_ids == [0] * len(tokens[0]) + [1] * len(tokens[1]) + padding
     assert features.input_mask == [1] * len(tokens[0] + tokens[1]) + padding and features.label_id == 1
+    for labels in (["z"], [0, 1]):
+        refuses("example g: 'y'", classification.convert_single_example, 9, example, labels, length, tokenizer)
 
 
 def test_scores_and_several_labels_in_records(tokenizer, tmp_path):
