@@ -197,7 +197,8 @@ def check_encoder(path: str, found: Collection[str]) -> None:
     """Raises UserError, with some names of present variables, if weights have no block of an encoder."""
     held = without_optimizer(found)
     if not num_layers(held):
-        raise UserError(f"{path}: is not a BERT; it holds {and_more(held or [*found], 4) or 'nothing'}")
+        kind = "is an ALBERT, not a BERT" if any("/group_0/" in name for name in found) else "is not a BERT"
+        raise UserError(f"{path}: {kind}; it holds {and_more(held or [*found], 4) or 'nothing'}")
 
 
 def is_encoder(name: str) -> bool:
