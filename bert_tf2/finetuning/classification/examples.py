@@ -249,6 +249,7 @@ def _warn_of_texts(path: str, examples: Mapping[int, InputExample], labels: Sequ
         logging.warning(what, path, len(quoted), quoted[0])
     for name in ("text_a", "text_b"):
         texts = [getattr(example, name) for example in examples.values()]
+        texts = texts[1:] or texts  # the first may come from a header
         if all(text in labels or as_number(text or "") is not None for text in texts):
             what = "%s: every %s is a number or a label, the first is %r; compare its columns with those of the task"
             return logging.warning(what, path, name, texts[0])

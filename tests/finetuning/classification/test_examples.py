@@ -149,11 +149,12 @@ def test_bad_tables(task, part, rows, words, tmp_path):
         ("mrpc", "dev", ["h", "1|1|2|A|B|x", "1|1|2|C|D|y"], None),
         (ONE, "train", ["a film|Yes", "a|no", "b|yes", "b|no"], ", row 3: 'yes' 'Yes' row 1"),
         (ONE, "train", ["a film|Sci/Tech", "a|Arts, Music", "a|Sports"], None),
-        (SEVERAL, "train", ["a film|c,b", "a|", "b|b,a", "b|a"], None),
+        (SEVERAL, "train", ["a film|c,b", "my a|", "b|b,a", "b|a"], None),
         (BY_NUMBER, "test", ["t|a|id", "x||8", "y||7", "z||8"], ", row 4: '8' row 2"),
         # A test set in the columns of the training set, and without a header.
         (ONE, "train", ['"a ""film"""|x', '"b"|y', '"c" "" d|x'], ": 1 rows row 1; quoting=csv.QUOTE_NONE"),
-        ("cola", "test", ["id|label||text", "s|0||A", "s|1||B"], ": text_a number or a label '0'"),
+        ("cola", "test", ["id|label||text", "s|0||A", "s|1||B"], ": text_a number or a label '1'"),
+        (ONE, "test", ["index|sentence", "7|A", "8|B"], ": text_a number '7'"),
         ("cola", "test", ["1|this film is very good", "2|bad"], ": row 1 header 'this film is very good'"),
         ("sts-b", "dev", [f"{STS_B}|score", *(f"0|g|f|y|o|s|s|A|B|{n}" for n in (500, 5, 0, -3))],
          ": 2 of 4 scores 500 row 2"),
@@ -167,7 +168,7 @@ def test_bad_tables(task, part, rows, words, tmp_path):
 def test_doubtful_tables_are_warned_of_once(task, part, rows, warning, tmp_path, log_lines):
     path = write(tmp_path, f"{part}.tsv", *rows)
     read = getattr(processor_of(task, part), f"get_{part}_examples")(str(tmp_path))
-    assert len(read) == len(rows) - (task in ("mrpc", "sts-b", BY_NUMBER) or part == "test")
+    assert len(read) == len(rows) - (task in ("mrpc", "sts-b", BY_NUMBER) or (task, part) == ("cola", "test"))
     assert len(log_lines) == (warning is not None), log_lines
     for line in log_lines:
         assert line.startswith(path) and [word for word in warning.split() if word not in line] == [], line
