@@ -60,7 +60,7 @@ mutants: $(VENV)/tests-installed
 test-gpu: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,gpu]'
 	$(BIN)/python -c "import sys, tensorflow as tf; sys.exit(not tf.config.list_physical_devices('GPU') and 'no GPU')"
-	BERT_TF2_TEST_GPU=1 $(BIN)/python -m pytest -v -rs -m "not slow" tests/test_gpu.py  # the slow tests need no GPU
+	BERT_TF2_TEST_GPU=1 $(BIN)/python -m pytest -vv -rs -m "not slow" tests/test_gpu.py  # the slow tests need no GPU
 
 # On every Python that setup.py allows and that is found, each with an environment of its own.
 test-pythons:

@@ -30,6 +30,10 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 def pytest_configure(config):
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         return  # this process only distributes the tests, and can do without TensorFlow
+    if os.environ.get("BERT_TF2_TEST_GPU") == "1":  # as for users; XLA's autotuner would take minutes
+        from bert_tf2.support import xla_flags
+
+        xla_flags.prepare(xla_flags.NO_CACHE)
     import tensorflow as tf
 
     # Two logical devices, so that a test can train on two replicas; also of a GPU that is not hidden, for test_gpu.py.
