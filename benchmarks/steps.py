@@ -166,7 +166,9 @@ def in_turn(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
     rows, ways = len(batches[0]["input_mask"]), ("padded", *([] if options.xla == "true" else ["groups"]), "packed")
     unpad = {"groups": "groups", "padded": "none", "packed": "none" if options.xla == "true" else "groups"}
     parts, runs = settings.get("gradient_accumulation_steps", 1), {}
-    of_packed = [packed({name: tf.constant(values) for name, values in batch.items()}, parts) for batch in batches]
+    with tf.device("CPU:0"):  # as in the pipeline of a training
+        tensors = [{name: tf.constant(values) for name, values in batch.items()} for batch in batches]
+        of_packed = [packed(batch, parts) for batch in tensors]
     if options.xla == "true":
         usual = statistics.mode(batch[PACKED[0]].shape[0] for batch in of_packed)
         alike = [batch for batch in of_packed if batch[PACKED[0]].shape[0] == usual]

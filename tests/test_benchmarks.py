@@ -77,6 +77,31 @@ def test_a_row_that_fails_is_in_the_table_of_settings_with_its_reason_before_it(
     assert rows[2][3:] == ["2000", "3.50"]
 
 
+def test_a_report_of_a_gpu_has_all_parts_that_were_asked_for(tmp_path):
+    """A program in place of Python answers for the parts: tests pass, a benchmark fails, and nothing else runs."""
+    python = tmp_path / "python"
+    python.write_text(
+        f"""#!/bin/sh
+case "$*" in
+  *in_one_kernel*) echo 4 passed ;;
+  *keras_hub*) echo "$XLA_FLAGS" unknown >&2; exit 3 ;;
+  -\\ *) exec {sys.executable} "$@" ;;
+esac
+"""
+    )
+    python.chmod(0o755)
+    report, parts = tmp_path / "out" / "report.md", "attention-values 128x128-keras-hub"
+    command = ["bash", str(BENCHMARKS / "gpu_all.sh"), "600", str(report)]
+    env = environment(ROOT, PYTHON=str(python), PARTS=parts, XLA_FLAGS="--a=b")
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith(report.read_text())
+    _, rows, *texts = report.read_text().split("\n\n")
+    assert [row.split("|")[1:3] for row in rows.splitlines()[2:4]] == [
+        [" attention-values ", " done "], [" 128x128-keras-hub ", " failed, status 3 "]
+    ]  # fmt: skip
+    assert texts == ["## attention-values", "4 passed", "## 128x128-keras-hub", "--a=b unknown\n"]
+
+
 def test_steps_of_a_gpu_are_compared_with_the_cpu_and_what_its_replicas_sum(two, sizes):
     """All gradients, and before them the weights of the two losses."""
     all_reduce = importlib.import_module("all_reduce")
