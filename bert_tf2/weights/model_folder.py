@@ -137,7 +137,9 @@ def check_task(source: Weights, task: Mapping[str, str | bool], flag: str, other
     path = os.path.join(source.folder, task_file.NAME)
     problem = f"{path}: the weights {source.path} were fine-tuned for {then}, and this call is for {now}"
     if not other_task:
-        raise UserError(f"{problem}; give another {flag}, or --other_task if this is intended")
+        version = "version_2_with_negative"  # the only fact that is a flag
+        remedy = f"--{version}={json.dumps(stated[version])}, or " if version in different else ""
+        raise UserError(f"{problem}; give {remedy}another {flag}, or --other_task if this is intended")
     logging.warning("%s", problem)
 
 

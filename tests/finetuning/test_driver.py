@@ -22,7 +22,7 @@ import bert_tf2
 from bert_tf2 import heads
 from bert_tf2.commands import call
 from bert_tf2.training import forward
-from bert_tf2.weights import checkpoint
+from bert_tf2.weights import checkpoint, model_folder, sources
 from bert_tf2.weights.task_file import LabelMap
 
 TAGS = LabelMap("ner", ("O", "B-LOC", "B-PER"), regression=False)
@@ -207,6 +207,9 @@ def test_the_weights_of_another_task_are_refused(settings, tmp_path):
         for switch in ["do_eval", "do_predict", *["do_train"] * (flag == "output_dir")]:
             refuses(words, classify, settings, **NO_COLUMNS, **{flag: folder, "task_name": task, switch: True})
     assert {path.name for path in (tmp_path / "mrpc").iterdir()} == before
+    (tmp_path / "mrpc" / "task.json").write_text('{"task": "squad", "version_2_with_negative": true}')
+    given = sources.open_weights(folder), {"task": "squad", "version_2_with_negative": False}, "--output_dir"
+    refuses("give --version_2_with_negative=true --output_dir", model_folder.check_task, *given)
 
 
 def test_another_use_of_the_weights_must_be_meant(settings, tmp_path, log_lines):
