@@ -18,7 +18,7 @@ from absl import logging
 from bert_tf2 import tokenization
 from bert_tf2.data import records
 from bert_tf2.data.rows import kept_lengths, pack
-from bert_tf2.finetuning.classification.tasks import SCORES, TASKS, Task, find_task, usual_measures
+from bert_tf2.finetuning.classification.tasks import REGISTERED, SCORES, TASKS, Task, find_task, usual_measures
 from bert_tf2.finetuning.tables import TsvLayout, as_number, read_rows, warn_of_amounts, warn_of_similar
 from bert_tf2.support import files, progress
 from bert_tf2.support.errors import UserError, and_more
@@ -196,22 +196,27 @@ def register(
 
     Args:
       task_name: its name, in upper or lower case.
-      processor: has the methods of DataProcessor, as in a fork of the reference. Called without arguments.
+      processor: has the methods of DataProcessor, as in a fork of the reference. Called without arguments, when the
+        script has read its flags, which may be `absl.flags.FLAGS` of a fork, too.
       measures: the names of its scores (see `results.compute_metrics`); --eval_steps compares the first score.
       multi_label: a label of an example is a list: of labels, or of a 0 or a 1 for each label of `get_labels`.
       regression: a label is a number, and `get_labels` is not used.
     """
     name = task_name.lower()
-    if name == "tsv" or (name in TASKS and TASKS[name].processor is None):
+    if name == "tsv" or name in TASKS:
         raise UserError(f"the name of the task {task_name!r} is taken; give the processor another name")
     if multi_label and regression:
         raise UserError(f"the task {task_name!r}: give multi_label or regression, not both")
-    labels = () if regression else tuple(map(str, processor().get_labels()))
-    if not regression and (len({*labels}) < 2 or len({*labels}) < len(labels)):
-        what = f"the labels of the task {task_name!r} are {list(labels)}"
-        raise UserError(f"{what}; give two or more, each once, or regression=True if a label is a number")
-    found = tuple(measures or usual_measures(multi_label, regression))
-    TASKS[name] = Task(name, {}, labels, found, separator="," if multi_label else None, processor=processor)
+    scores = tuple(measures or usual_measures(multi_label, regression))
+
+    def task() -> Task:
+        labels = () if regression else tuple(map(str, processor().get_labels()))
+        if not regression and (len({*labels}) < 2 or len({*labels}) < len(labels)):
+            what = f"the labels of the task {task_name!r} are {list(labels)}"
+            raise UserError(f"{what}; give two or more, each once, or regression=True if a label is a number")
+        return Task(name, {}, labels, scores, separator="," if multi_label else None, processor=processor)
+
+    REGISTERED[name] = task
 
 
 def get_processor(

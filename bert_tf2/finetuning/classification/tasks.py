@@ -118,6 +118,8 @@ TASKS: dict[str, Task] = {
 }
 
 _OTHER_NAMES = {"sst2": "sst-2", "stsb": "sts-b"}
+# The tasks that `examples.register` added. They are made late, because their labels may depend on flags.
+REGISTERED: dict[str, Callable[[], Task]] = {}
 
 
 def usual_measures(multi_label: bool, regression: bool) -> tuple[str, ...]:
@@ -134,9 +136,12 @@ def find_task(task_name: str, tsv: TsvLayout | None = None) -> Task:
         tables = {"train": tsv.table("train"), "eval": tsv.table("dev"), "predict": tsv.table("test")}
         measures = usual_measures(tsv.separator is not None, tsv.regression)
         return Task("tsv", tables, () if tsv.regression else None, measures, separator=tsv.separator)
+    if name in REGISTERED:
+        return REGISTERED[name]()
     if name not in TASKS:
+        known = ", ".join([*TASKS, *REGISTERED, "tsv"])
         raise UserError(
-            f"there is no task {task_name!r}; the known tasks are {', '.join([*TASKS, 'tsv'])}; give tsv for a table of"
+            f"there is no task {task_name!r}; the known tasks are {known}; give tsv for a table of"
             " your own, or register your own DataProcessor (docs/migrating.md)"
         )
     return TASKS[name]

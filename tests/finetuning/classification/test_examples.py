@@ -252,7 +252,12 @@ def test_a_processor_of_ones_own(tmp_path):
     refuses("no get_test_examples of-bytes", processor.get_test_examples, "")
     refuses("taken", classification.register, "MRPC", Bytes)
     for labels in (("a",), ("a", "a")):
-        refuses("two or more", classification.register, "of-bytes", type("Few", (Bytes,), {"labels": labels}))
+        classification.register("of-bytes", type("Few", (Bytes,), {"labels": labels}))
+        refuses("two or more", get_processor, "of-bytes")
+    late = type("Late", (Bytes,), {"get_labels": lambda _: 1 / 0})  # they may need flags, which are not read yet
+    classification.register("late", late)
+    with pytest.raises(ZeroDivisionError):
+        get_processor("late")
     given = {"config": BertConfig(9), "is_training": False, "input_ids": [[1]], "input_mask": None}  # as forks do
     refuses("BertModel(config)", modeling.BertModel, **given)
 
