@@ -264,7 +264,7 @@ class FullTokenizer:
 
     def __init__(
         self,
-        vocab_file: str | os.PathLike[str],
+        vocab_file: str | bytes | os.PathLike[str],
         do_lower_case: bool = True,
         *,
         entries: Sequence[str] | None = None,
@@ -322,11 +322,12 @@ class FullTokenizer:
         return convert_ids_to_tokens(self.inv_vocab, ids)
 
 
-def read_entries(vocab_file: str | os.PathLike[str]) -> list[str]:
+def read_entries(vocab_file: str | bytes | os.PathLike[str]) -> list[str]:
     """The unchanged lines of a vocabulary, without a byte order mark at the beginning.
 
     Raises UserError if the file cannot be read as text, or has more entries than any model.
     """
+    vocab_file = os.fsdecode(vocab_file) if isinstance(vocab_file, bytes) else vocab_file  # of a SavedModel's asset
     check_type("vocab_file", vocab_file, os.PathLike)
     lines = files.read_lines(os.fspath(vocab_file), drop_bom=True)
     entries = list(itertools.islice(lines, LARGEST_SIZE + 1))
@@ -335,7 +336,7 @@ def read_entries(vocab_file: str | os.PathLike[str]) -> list[str]:
     return entries
 
 
-def load_vocab(vocab_file: str, entries: Sequence[str] | None = None) -> dict[str, int]:
+def load_vocab(vocab_file: str | bytes | os.PathLike[str], entries: Sequence[str] | None = None) -> dict[str, int]:
     """Reads a vocabulary: one entry per line, stripped of blanks; its id is its line number, counted from 0.
 
     As in the reference, an empty line is an entry, and the last of several equal entries wins, with a warning.

@@ -117,7 +117,7 @@ def test_random_texts(vocab_file, lower, examples):
 
 def test_tokens_that_are_never_split(tmp_path):
     path = write_vocab(tmp_path, [*SPECIAL, "[E1]", "[E1]x", "a", "b", "##b", "[", "]", "e1"])
-    tokenizer = tokenization.FullTokenizer(path, never_split=["[E1]", "[E1]x"])
+    tokenizer = tokenization.FullTokenizer(path.encode(), never_split=["[E1]", "[E1]x"])  # of `asset_path.numpy()`
     assert tokenizer.never_split == ("[E1]", "[E1]x") and tokenizer.rules == {"never_split": ["[E1]", "[E1]x"]}
     for text in ("AB[E1]b [E1]x[e1]", b"AB[E1]b\t[E1]x[e1]"):  # the longest, exactly as written, before anything else
         assert tokenizer.tokenize(text) == ["a", "##b", "[E1]", "b", "[E1]x", "[", "e1", "]"]
