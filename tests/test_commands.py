@@ -5,10 +5,12 @@ import subprocess
 import sys
 
 import pytest
+from absl import logging
 from command_lines import ROOT, SCRIPTS, environment
 from refused import message_of, refuses
 
 from bert_tf2 import commands
+from bert_tf2.support.errors import naming_arguments
 
 
 def test_there_is_a_command_for_every_script_and_a_wrong_one_is_told(capsys, monkeypatch):
@@ -26,6 +28,15 @@ def test_there_is_a_command_for_every_script_and_a_wrong_one_is_told(capsys, mon
     wrong = {"task": "ner", "format": "pb", "init_checkpoint": "x", "export_dir": "x"}
     wrong |= {"vocab_file": "x", "bert_config_file": "x"}
     assert message_of(commands.call, "export_saved_model", **wrong).startswith("format=pb: ")
+
+
+def test_the_log_of_a_call_from_python_names_arguments(log_lines):
+    lines = ["--a: start dask worker host --nworkers=auto", "--b=1, --c: convert_checkpoint.py --to=hf", "--d"]
+    with naming_arguments():
+        for line in lines[:2]:
+            logging.warning(line.replace("1", "%d"), *[1] * line.count("1"))
+    logging.warning(lines[2])
+    assert log_lines == [lines[0].removeprefix("--"), "b=1, c: convert_checkpoint.py --to=hf", "--d"]
 
 
 def run(installed: pathlib.Path, folder: pathlib.Path, *command: str) -> subprocess.CompletedProcess:

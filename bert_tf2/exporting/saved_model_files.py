@@ -18,8 +18,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2.support import console, files
-from bert_tf2.support.errors import UserError, reading
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError, filtered, reading
 from bert_tf2.support.process import load_tensorflow_text
 from bert_tf2.support.rows import encodable
 from bert_tf2.support.settings import check_type
@@ -49,7 +49,7 @@ _OF_SAVED_MODELS = (tf.errors.OpError, OSError, ValueError, KeyError, IndexError
 @contextlib.contextmanager
 def _errors_alone() -> Iterator[None]:
     """Hides TensorFlow's warnings about gradients (left out on purpose) and about the inputs of each function."""
-    with console.filtered(logging.get_absl_logger(), lambda record: record.levelno >= python_logging.ERROR):
+    with filtered(logging.get_absl_logger(), lambda record: record.levelno >= python_logging.ERROR):
         yield
 
 

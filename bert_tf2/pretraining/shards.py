@@ -34,7 +34,7 @@ from bert_tf2.data import record_index
 from bert_tf2.pretraining.corpus import Piece, Source, ends_document
 from bert_tf2.pretraining.features import make_files
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions
-from bert_tf2.support import console, errors, files, outputs, process
+from bert_tf2.support import errors, files, outputs, process
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
 
@@ -222,7 +222,7 @@ def _collected_log() -> Iterator[list[str]]:
             collected.append(record.getMessage())
         return False
 
-    with console.filtered(logging.get_absl_logger(), collect):
+    with errors.filtered(logging.get_absl_logger(), collect):
         yield collected
 
 

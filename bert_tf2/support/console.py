@@ -10,9 +10,8 @@ import logging as python_logging
 import os
 import sys
 import textwrap
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import NoReturn
 
@@ -56,21 +55,6 @@ class _Formatter(python_logging.Formatter):
     def format(self, record: python_logging.LogRecord) -> str:
         level = f"{record.levelname}: " if record.levelno >= python_logging.WARNING else ""
         return f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {level}{super().format(record)}"
-
-
-@contextlib.contextmanager
-def filtered(logger: python_logging.Logger, keep: Callable[[python_logging.LogRecord], bool]) -> Iterator[None]:
-    """A context in which `keep` decides which records of this thread are logged; other threads log as before."""
-    this = threading.get_ident()
-
-    def decide(record: python_logging.LogRecord) -> bool:
-        return record.thread != this or keep(record)
-
-    logger.addFilter(decide)
-    try:
-        yield
-    finally:
-        logger.removeFilter(decide)
 
 
 def table(title: str, rows: Mapping[str, object]) -> str:

@@ -10,7 +10,12 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import logging
 
 
 class UserError(Exception):
@@ -48,20 +53,47 @@ def and_more(items: Sequence[object], most: int = 20, separator: str = ", ") -> 
     return f"{shown}{separator.rstrip(' ,')} and {len(items) - most} more" if len(items) > most else shown
 
 
+@contextlib.contextmanager
+def filtered(logger: logging.Logger, keep: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
+    """A context in which `keep` decides which records of this thread are logged; other threads log as before."""
+    this = threading.get_ident()
+
+    def decide(record: logging.LogRecord) -> bool:
+        return record.thread != this or keep(record)
+
+    logger.addFilter(decide)
+    try:
+        yield
+    finally:
+        logger.removeFilter(decide)
+
+
 _FLAG = re.compile(r"(?<![\w-])--(?=[a-z])")
+_COMMAND = re.compile(r"\.py |dask worker |$")
 
 
 @contextlib.contextmanager
 def naming_arguments() -> Iterator[None]:
-    """A context, or decorator, for a call from Python: its UserErrors name `alpha`, as it was given, not `--alpha`.
+    """A context, or decorator, for a call from Python: messages name `alpha`, as it was given, and not `--alpha`.
 
-    The flags of a script that a message names, such as convert_checkpoint.py, keep their dashes.
+    The messages are those of UserErrors and of this thread's log. The flags of a command that a message names, such as
+    convert_checkpoint.py, keep their dashes.
     """
+    from absl.logging import get_absl_logger  # late, as in `xla_flags`
+
+    def named(message: str) -> str:
+        place = _COMMAND.search(message).start()
+        return _FLAG.sub("", message[:place]) + message[place:]
+
+    def rename(record: logging.LogRecord) -> bool:
+        record.msg, record.args = named(record.getMessage()), ()
+        return True
+
     try:
-        yield
+        with filtered(get_absl_logger(), rename):
+            yield
     except UserError as error:
-        before, script, after = str(error).partition(".py ")
-        error.args = (_FLAG.sub("", before) + script + after,)
+        error.args = (named(str(error)),)
         raise
 
 

@@ -69,7 +69,7 @@ def test_a_training_leaves_a_model(trained, folder):
 
 def test_script_load_keras_and_conversions_answer_alike(trained, tmp_path, log_lines):
     script = predicted(trained, **BESIDE)
-    assert "--max_seq_length=13: as in the training, from task.json beside the weights" in log_lines
+    assert "max_seq_length=13: as in the training, from task.json beside the weights" in log_lines
     bert, films = bert_tf2.load(trained["output_dir"]), bert_tf2.classifier(trained["output_dir"])
     np.testing.assert_allclose(rows(bert.classify(PAIRS)), script, atol=1e-6)
     np.testing.assert_allclose(films.predict(PAIRS, verbose=0), script, atol=1e-6)
@@ -157,8 +157,8 @@ def test_another_length_and_a_guessed_case_are_logged(trained, tmp_path, log_lin
     folder = shutil.copytree(trained["output_dir"], tmp_path / "out", ignore=shutil.ignore_patterns("best"))
     (folder / "tokenization.json").unlink()
     predicted({**trained, **BESIDE}, output_dir=str(folder), max_seq_length=16)
-    assert any("--max_seq_length=16: the model was trained with 13" in line for line in log_lines)
-    assert any("--do_lower_case=True: guessed from the vocabulary" in line for line in log_lines)
+    assert any("max_seq_length=16: the model was trained with 13" in line for line in log_lines)
+    assert any("do_lower_case=True: guessed from the vocabulary" in line for line in log_lines)
 
 
 # Questions and tags
@@ -211,4 +211,4 @@ def test_the_settings_of_tags(tmp_path, log_lines):
     assert bert.tag(given[1]) != script[1]  # so the sentences around count
     ner = {"task": "ner", "init_checkpoint": str(tmp_path / "out"), "export_dir": str(tmp_path / "served")}
     call("export_saved_model", **ner, text_signatures=False)
-    assert any("--document_context" in line and "export" in line for line in log_lines)
+    assert any("document_context" in line and "export" in line for line in log_lines)

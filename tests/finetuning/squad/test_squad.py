@@ -251,8 +251,8 @@ def test_the_script_counts_odd_answers(tmp_path, log_lines):
     answers = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert answers["b"] == "empty" and answers["a"] == contexts["a"]
     impossible, longer, empty = [line for line in log_lines if " of 3 " in line]
-    assert "3 of 3 questions" in impossible and "--version_2_with_negative" in impossible
-    assert sum("--doc_stride=29" in line for line in log_lines) == 1  # no window overlaps the next
+    assert "3 of 3 questions" in impossible and "version_2_with_negative" in impossible
+    assert sum("doc_stride=29" in line for line in log_lines) == 1  # no window overlaps the next
     assert "1 of 3 answers are longer" in longer and "1 of 3 answers are" in empty and "question b" in empty
 
 
