@@ -160,23 +160,30 @@ class _Registered(TaskProcessor):
             found = getattr(self.task.processor(), method)(data_dir)
         except NotImplementedError:
             raise UserError(f"there is no {name}, which this call needs") from None
+        unused = () if self.task.multi_label else labels[0] if labels else "0"  # the label of a test set
         examples = []
-        for number, example in enumerate(found, 1):
-            texts = (text and tokenization.convert_to_unicode(text) for text in (example.text_a, example.text_b))
-            label = self._label(name, number, None if part == "predict" else example.label)
+        for number, example in enumerate(found or (), 1):
+            texts = [example.text_a, example.text_b]
+            if wrong := [text for text in texts if not isinstance(text, str | bytes | None)]:  # NaN of pandas
+                raise UserError(f"{name}, example {number}: {wrong[0]!r} is not a text")
+            texts = [text and tokenization.convert_to_unicode(text) for text in texts]
+            label = unused if part == "predict" else self._label(name, number, example.label)
             if problem := label_problem(label, labels):
                 raise UserError(f"{name}, example {number}: {problem}")
             examples.append(InputExample(str(example.guid), *texts, label))
+        if not examples:
+            raise UserError(f"{name} returned no example")
         return examples
 
     def _label(self, name: str, number: int, given: Any) -> str | tuple[str, ...]:
-        """The label of an example in this module's form; None, of a test set, gives a label that is not used."""
-        labels, is_list = self.get_labels(), not isinstance(given, str) and isinstance(given, Iterable)
+        """The label of an example in this module's form."""
+        given = tokenization.convert_to_unicode(given) if isinstance(given, bytes) else given
+        is_list = not isinstance(given, str) and isinstance(given, Iterable)
         if is_list and not self.task.multi_label:
             raise UserError(f"{name}, example {number}: the label is a list; give register(..., multi_label=True)")
         if not self.task.multi_label:
-            return str(given) if given is not None else labels[0] if labels else "0"
-        found = [*given] if is_list else [] if given is None else [given]
+            return str(given)
+        labels, found = self.get_labels(), [*given] if is_list else [given]
         if len(found) == len(labels) and all(each in (0, 1, "0", "1") for each in found):
             return tuple(label for label, has in zip(labels, found, strict=True) if int(has))
         return tuple(map(str, found))

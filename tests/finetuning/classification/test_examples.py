@@ -254,6 +254,9 @@ def test_a_processor_of_ones_own(tmp_path):
     for labels in (("a",), ("a", "a")):
         classification.register("of-bytes", type("Few", (Bytes,), {"labels": labels}))
         refuses("two or more", get_processor, "of-bytes")
+    for found, words in ((None, "no example"), ([InputExample("a", float("nan"), None, "1")], "example 1: nan")):
+        classification.register("wrong", type("Wrong", (Bytes,), {"get_dev_examples": lambda *_, found=found: found}))
+        refuses(f"get_dev_examples wrong {words}", get_processor("wrong").get_dev_examples, "")
     late = type("Late", (Bytes,), {"get_labels": lambda _: 1 / 0})  # they may need flags, which are not read yet
     classification.register("late", late)
     with pytest.raises(ZeroDivisionError):
@@ -273,6 +276,8 @@ def test_a_processor_of_ones_own(tmp_path):
         ([0, 1, 1], {}, "example 1: list multi_label=True"),
         (["funny"], {"multi_label": True}, "example 1: 'funny' long, sad, fun"),
         ("high", {"regression": True}, "example 1: 'high' number"),
+        *((None, kind, "example 1: 'None'") for kind in ({}, {"multi_label": True}, {"regression": True})),
+        (b"fun", {}, "fun"),
     ],
     ids=str,
 )
