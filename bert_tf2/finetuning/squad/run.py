@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from bert_tf2.finetuning.task import Batches, Scores, Task
 from bert_tf2.support import console, progress
 from bert_tf2.training import driver
 from bert_tf2.training.driver import Export
+
+_EAST_ASIAN = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 
 
 def run(options: SquadOptions, export: Export | None = None) -> dict[str, Any] | None:
@@ -92,6 +95,8 @@ class SquadTask(Task):
         how = {"threshold": float("inf"), "version_2_with_negative": self.options.version_2_with_negative}
         given = (self.options.predict_file, answers.predictions, answers.null_odds)
         scores = squad.evaluate_predictions(*given, **how)
+        if 2 * sum(bool(_EAST_ASIAN.search(text)) for text in answers.predictions.values()) > len(answers.predictions):
+            logging.warning("f1 counts words between blanks, as for SQuAD; CMRC, DRCD and KorQuAD count characters")
         return Scores(scores, "f1", ("exact", "exact_match", "f1"), screen=console.table("Scores:", scores))
 
     def write(self, answers: squad.Answers) -> Sequence[str]:

@@ -254,6 +254,12 @@ def test_the_script_counts_odd_answers(tmp_path, log_lines):
     assert "3 of 3 questions" in impossible and "version_2_with_negative" in impossible
     assert sum("doc_stride=29" in line for line in log_lines) == 1  # no window overlaps the next
     assert "1 of 3 answers are longer" in longer and "1 of 3 answers are" in empty and "question b" in empty
+    assert not any("characters" in line for line in log_lines)
+    answered = [{"id": "d", "question": "where ?", "answers": [{"text": "北京", "answer_start": 0}]}]
+    chinese = {"data": [{"paragraphs": [{"context": "北京 北京 北京", "qas": answered}]}]}
+    (tmp_path / "dev.json").write_text(json.dumps(chinese))
+    commands.call("run_squad", do_eval=True, output_dir=str(tmp_path / "chinese"), **sizes, **files)
+    assert any("f1 counts words" in line for line in log_lines)
 
 
 def test_verbose_logging_says_why_a_text_stays_whole(log_lines):
