@@ -252,6 +252,17 @@ def test_added_tokens_stay_whole(tmp_path, words, contents, log_lines):
     assert any("[E1]" in line and "lower" in line for line in log_lines) == ("added_tokens" in contents)
 
 
+@pytest.mark.parametrize("case", [{}, {"tokenizer_config": {"do_lower_case": False}}])
+def test_an_added_word_is_found_in_lower_cased_text(tmp_path, case, log_lines):
+    """Which transformers does not, so a warning names the word."""
+    added = [{**NEW, "id": 10}, {**NEW, "content": "covid", "id": 11}]
+    words = [*WORDS, "[E1]", "covid"]
+    folder = folder_of(tmp_path, vocabulary=words, files={"tokenizer": whole(WORDS, added_tokens=added), **case})
+    tokenizer = text_rules.load_tokenizer(f"{folder}/vocab.txt", not case)
+    assert tokenizer.tokenize("covid COVID") == ["covid", "[UNK]" if case else "covid"]
+    assert len([line for line in log_lines if "tokens covid are found in text with capitals" in line]) == (not case)
+
+
 def test_conversions_keep_the_rules(tmp_path):
     """There and back, as many German models have them: lower-cased with accents."""
     rules = {"never_split": ["[E1]"], "strip_accents": False, "tokenize_chinese_chars": False}
