@@ -173,6 +173,8 @@ class Task(driver.Task):
         parts = {"train": options.do_train, "eval": evaluates} | ({self.predicted_part: True} if self.predicts else {})
         self.examples = {part: self.read(part) for part, is_needed in parts.items() if is_needed}
         self.label_map = self.find_labels()
+        if source is not None and self.flag_of_weights is None and options.other_task:
+            self.source = source.without_labels(self.label_map and self.label_map.num_labels)
         if options.do_train:
             self._num_train_steps()
 

@@ -65,6 +65,13 @@ class Weights:
         renamed.remarks = self.remarks
         return renamed
 
+    def without_labels(self, num_labels: int | None) -> Weights:
+        """The same weights without a head for another number of labels."""
+        if names.num_labels(self.shapes) in (None, num_labels):
+            return self
+        head = {row.reference for row in names.LABELS}
+        return self.under({name: name for name in self.shapes if name not in head})
+
     def get(self, name: str) -> np.ndarray:
         """Returns one variable in the reference's shape, floats as float32."""
         return as_float32(self._read(name))

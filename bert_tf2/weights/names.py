@@ -184,6 +184,7 @@ def misfits(wanted: Mapping[str, Sequence[int]], found: Mapping[str, Sequence[in
         elif there is not None and [*there] != [*size]:
             more = name == POSITIONS.reference and [*there[1:]] == [*size[1:]] and there[0] < size[0]
             remedy = f" (convert_checkpoint.py --extend_positions={size[0]} makes it longer)" if more else ""
+            remedy = " (a training with --other_task begins with a new head)" if name == LABELS[0].reference else remedy
             yield f"{name} is {[*there]} in the checkpoint and {[*size]} in the model{remedy}"
 
 
