@@ -77,7 +77,7 @@ EMBEDDINGS = _rows(("bert/embeddings/", "bert.embeddings.", "bert.embeddings.", 
     one   XD  position_embeddings    position_embeddings    position_embeddings.weight    position_embedding/embeddings
     norm  D   LayerNorm              layer_norm             LayerNorm                     embeddings/layer_norm
 """)
-POSITIONS = EMBEDDINGS[2]
+WORDS, POSITIONS = EMBEDDINGS[0], EMBEDDINGS[2]
 
 BLOCK = _rows(("bert/encoder/layer_{i}/", "bert.blocks.{i}.", "bert.encoder.layer.{i}.", "transformer/layer_{i}/"), """
     dense DD  attention/self/query        attention.query   attention.self.query        self_attention/query
@@ -182,9 +182,13 @@ def misfits(wanted: Mapping[str, Sequence[int]], found: Mapping[str, Sequence[in
         if there is None and needed(name):
             yield f"{name} is missing"
         elif there is not None and [*there] != [*size]:
-            more = name == POSITIONS.reference and [*there[1:]] == [*size[1:]] and there[0] < size[0]
-            remedy = f" (convert_checkpoint.py --extend_positions={size[0]} makes it longer)" if more else ""
-            remedy = " (a training with --other_task begins with a new head)" if name == LABELS[0].reference else remedy
+            longer = [*there[1:]] == [*size[1:]] and there[0] < size[0]
+            remedy = {
+                POSITIONS.reference: longer and f"convert_checkpoint.py --extend_positions={size[0]} makes it longer",
+                WORDS.reference: longer and "convert_checkpoint.py --extend_vocab adds words",
+                LABELS[0].reference: "a training with --other_task begins with a new head",
+            }.get(name)
+            remedy = f" ({remedy})" if remedy else ""
             yield f"{name} is {[*there]} in the checkpoint and {[*size]} in the model{remedy}"
 
 

@@ -95,7 +95,7 @@ def test_another_configuration_than_that_of_the_weights(models, tmp_path, log_li
         (VOCAB[:30], ""),
         ([*VOCAB[:7], "[unused1]", *VOCAB[8:]], ""),
         ([*VOCAB[:-2], *VOCAB[:-3:-1]], "2 entries line 36 '##ing' 'play'"),
-        ([*VOCAB, "a", "few", "more"], "vocab_size 39 40"),
+        ([*VOCAB, "a", "few", "more"], "vocab_size 39 40 extend_vocab"),
         ([entry.lower() for entry in VOCAB], "[PAD] BERT"),
         ([entry for entry in VOCAB if entry != "[MASK]"], "[MASK] BERT"),
         ([" ".join(VOCAB)], "[PAD] BERT"),

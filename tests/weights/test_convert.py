@@ -265,8 +265,8 @@ def test_a_conversion_extends_a_model(tmp_path, rows):
     ids = np.array([[3, 7, 8, 9, 10, 4]])
     np.testing.assert_array_equal(short.encoder(ids).sequence_output, long.encoder(ids).sequence_output)
     assert long.encoder(np.tile(ids, 6)).sequence_output.shape == (1, 36, 8)
-    model = modeling.BertModel(small_config(vocab_size=rows, max_position_embeddings=40))
-    refuses("--extend_positions=40", checkpoint.initialize, model, str(tmp_path / "in"))
+    model = modeling.BertModel(small_config(vocab_size=rows + 1, max_position_embeddings=40))
+    refuses("--extend_vocab --extend_positions=40", checkpoint.initialize, model, str(tmp_path / "in"))
     for count in (16, 3):
         given = {"extend_positions": count}
         refuses(f"--extend_positions={count} 16", converted, tmp_path / "in", tmp_path / "no", "hf", **given)
