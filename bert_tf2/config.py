@@ -206,7 +206,8 @@ def check_vocab_size(name: str, num_entries: int, vocab_size: int) -> None:
     if num_entries > vocab_size:
         raise UserError(
             f"{name}: {num_entries} entries, but the model's configuration says vocab_size {vocab_size}; take the"
-            " vocabulary with which the model was trained, or add words to the model (extend_vocab of convert_checkpoint.py)"
+            " vocabulary with which the model was trained, or add words to the model (extend_vocab of"
+            " convert_checkpoint.py)"
         )
 
 
