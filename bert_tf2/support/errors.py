@@ -76,7 +76,7 @@ _COMMAND = re.compile(r"\.py |dask worker |$")
 def naming_arguments() -> Iterator[None]:
     """A context, or decorator, for a call from Python: messages name `alpha`, as it was given, and not `--alpha`.
 
-    The messages are those of UserErrors and of this thread's log. The flags of a command that a message names, such as
+    This concerns UserErrors and this thread's log. The flags of a command that a message names, such as
     convert_checkpoint.py, keep their dashes.
     """
     from absl.logging import get_absl_logger  # late, as in `xla_flags`

@@ -151,7 +151,7 @@ def check_space(path: str, least: int, what: str, wanted: int = 0) -> None:
 # Partial files
 
 _HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:32] or "host"
-# For a signal's handler, which gets no arguments: paths that it removes, and new folders, which it removes if empty.
+# The handler of a signal gets no arguments; it removes these paths, and the new folders without files.
 begun: set[str] = set()
 _new_folders: set[str] = set()
 
