@@ -60,7 +60,7 @@ _IN_KERAS = {
     for name in names.split()
     if name[0].isupper()
 }
-# Module of google-research/bert -> the module that has its names: `from bert_tf2 import run_classifier`.
+# Module of google-research/bert -> the module that has its names: `from bert_tf2.run_classifier import InputExample`.
 _OF_REFERENCE = {
     "create_pretraining_data": "pretraining",
     "extract_features": "inference.extract_features",
@@ -69,6 +69,7 @@ _OF_REFERENCE = {
     "run_squad": "finetuning.squad",
 }
 lazy.offer_to_keras(__name__, _IN_KERAS)
+lazy.add_aliases(__name__, _OF_REFERENCE)
 _get, __dir__ = lazy.names(__name__, _NAMES | _WITHOUT_TENSORFLOW)
 __all__ = __dir__()
 
@@ -78,4 +79,4 @@ def __getattr__(name: str) -> Any:
         from bert_tf2.support.process import load_tensorflow
 
         load_tensorflow()  # with few of its messages about devices
-    return _get(_OF_REFERENCE.get(name, name))
+    return _get(name)

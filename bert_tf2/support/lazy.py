@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.machinery
 import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -32,6 +33,27 @@ def names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any
         return getattr(module, name) if name in homes else module
 
     return get, lambda: sorted(homes)
+
+
+def add_aliases(package: str, modules: Mapping[str, str]) -> None:
+    """Makes modules of a package importable under further names: name -> module, both without the package."""
+    sys.meta_path.append(_Aliases({f"{package}.{name}": f"{package}.{module}" for name, module in modules.items()}))
+
+
+class _Aliases:
+    """The finder and the loader of further names of modules."""
+
+    def __init__(self, modules: Mapping[str, str]):
+        self._modules = modules
+
+    def find_spec(self, fullname, path, target=None):
+        return importlib.machinery.ModuleSpec(fullname, self) if fullname in self._modules else None
+
+    def create_module(self, spec):
+        return None  # as usual
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(self._modules[module.__name__])
 
 
 def no_attribute(module: str, name: str) -> AttributeError:
