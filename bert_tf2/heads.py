@@ -77,7 +77,7 @@ class _Model(keras.Model):
     loss_names: tuple[str, ...] = ("loss",)  # of the terms of loss_terms, in order
     record_kind: records.RecordKind  # the table of the model's features, used for their shapes
     windows: Windows | None = None  # how long texts are divided, for a model that may read them
-    head_dropout: float = 0.1  # for every config (reference: create_model of run_classifier)
+    head_dropout = 0.0  # the share of an output layer's input that is dropped in training
     # a finetuning.distillation.Teacher, for the training of a classifier or a tagger; set before it, not saved
     teacher = None
 
@@ -265,6 +265,7 @@ class ClassifierModel(_Model):
 
     heads = ("labels",)
     labeled = "texts"
+    head_dropout = 0.1  # for every config (reference: create_model of run_classifier)
     uses_pooler = True
     record_kind = records.CLASSIFICATION
 
@@ -404,6 +405,7 @@ class TaggingModel(_Model):
 
     heads = ("labels",)
     labeled = "tokens"
+    head_dropout = 0.1  # as in ClassifierModel
     uses_pooler = False
     record_kind = records.TOKEN_TAGGING
 

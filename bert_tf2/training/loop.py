@@ -234,8 +234,7 @@ class Trainer:
             self._saver.save(self._state, self.global_step, TrainingState(self.examples, settings))
 
     def _deciding(self, records: str | None) -> dict[str, tuple[Any, str]]:
-        replicas, padding = self._strategy.num_replicas_in_sync, self.model.encoder.computes_padding
-        return deciding(self._options, self.model.config, records, replicas, padding)
+        return deciding(self._options, self.model, records, self._strategy.num_replicas_in_sync)
 
 
 class StopRequest:

@@ -20,7 +20,6 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2.config import BertConfig
 from bert_tf2.support import files, process, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.monitor import write_scalars
@@ -34,21 +33,21 @@ _CHECKSUM = "crc32c"  # the key of the checksum in these files
 _OTHER_RECORDS = "the order changes; in this epoch, some records may be read twice and others not at all"
 
 
-def deciding(
-    options: TrainOptions, config: BertConfig, records: str | None, replicas: int, padding: bool
-) -> dict[str, tuple[Any, str]]:
+def deciding(options: TrainOptions, model, records: str | None, replicas: int) -> dict[str, tuple[Any, str]]:
     """The settings and facts that decide the steps to come: name -> value, and the consequence of another value.
 
-    Each of the `replicas` draws its own dropout, also for padding that is computed.
+    Each of the `replicas` draws its own dropout, and the encoder of `model` draws it for padding that is computed, too.
     """
     found = {**settings.deciding(options), **options.deciding}
     found |= {name: (getattr(options, name), OTHER_SCHEDULE) for name in ("num_train_steps", "num_warmup_steps")}
     if replicas == 1:  # gradients are not sent
         found["all_reduce_dtype"] = ("float32", OTHER_ROUNDING)
-    drops = {name: getattr(config, name) or 0.0 for name in _OF_MODEL}
-    found |= {name: (value, OTHER_DROPOUT) for name, value in drops.items()}
-    if any(drops.values()):
-        found |= {"replicas": (replicas, OTHER_DROPOUT), "computes_padding": (padding, OTHER_DROPOUT)}
+    rates = {name: getattr(model.config, name) or 0.0 for name in _OF_MODEL}
+    found |= {name: (rate, OTHER_DROPOUT) for name, rate in rates.items()}
+    if any(rates.values()):
+        found["computes_padding"] = (model.encoder.computes_padding, OTHER_DROPOUT)
+    if any(rates.values()) or model.head_dropout:
+        found["replicas"] = (replicas, OTHER_DROPOUT)
     return {**found, "records": (records, _OTHER_RECORDS)}
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import threading
+import types
 
 import pytest
 import tensorflow as tf
@@ -82,9 +83,11 @@ CONFIG = tiny_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
 OPTIONS = TrainOptions(output_dir="out", num_train_steps=10, num_warmup_steps=1, train_batch_size=4)
 
 
-def now(records="6 records", replicas=1, padding=True, config=CONFIG, **changes) -> dict:
-    """The settings that decide the steps to come, with other values of some of them."""
-    return deciding(dataclasses.replace(OPTIONS, **changes), config, records, replicas, padding)
+def now(records="6 records", replicas=1, padding=True, config=CONFIG, head=0.0, **changes) -> dict:
+    """The settings that decide the steps to come, with other values of some of them; `head`: its dropout."""
+    encoder = types.SimpleNamespace(computes_padding=padding)
+    model = types.SimpleNamespace(config=config, encoder=encoder, head_dropout=head)
+    return deciding(dataclasses.replace(OPTIONS, **changes), model, records, replicas)
 
 
 BEFORE = TrainingState(12, {name: value for name, (value, _) in now().items()})
@@ -129,6 +132,14 @@ def test_a_change_is_reported_with_its_consequence(change, words):
     for sentence, word in zip(BEFORE.changes(now(**change)), words, strict=True):
         assert sentence.startswith(word)
     assert not [*TrainingState(12).changes(now(**change))]  # a version that knew fewer settings wrote no others
+
+
+@pytest.mark.parametrize(("head", "words"), [(0.0, []), (0.1, ["replicas: 1 before, 2 now: the dropout"])])
+def test_another_number_of_replicas_changes_the_dropout_of_a_head_alone(head, words):
+    of_head = {"config": WITHOUT_DROPOUT, "head": head}
+    before = TrainingState(12, {name: value for name, (value, _) in now(**of_head).items()})
+    for sentence, word in zip(before.changes(now(**of_head, replicas=2, padding=False)), words, strict=True):
+        assert sentence.startswith(word)
 
 
 @pytest.mark.parametrize(
