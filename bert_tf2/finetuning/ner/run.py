@@ -59,9 +59,11 @@ class NerTask(Task):
 
     def _labels_to_learn(self) -> LabelMap:
         if not self.options.do_train:
+            folder = self.options.output_dir if self.source is None else self.source.folder
             raise UserError(
-                f"{self.options.output_dir}: no {LABEL_MAP_FILE} beside a checkpoint, so the tags are not known;"
-                " train first, or give the --output_dir of the training"
+                f"{folder}: no {LABEL_MAP_FILE} is beside the weights, so the tags are not known; train first, or write"
+                ' {"task": "ner", "labels": ["O", "B-PER"], "regression": false} into this file, with all tags in the'
+                " order of the outputs"
             )
         labels = ner.tags_of(self.examples["train"])
         if len(labels) < 2:

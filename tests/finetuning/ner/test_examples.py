@@ -144,6 +144,9 @@ def test_the_script_scores_and_writes_plain_tags(tmp_path):
     metrics = json.loads((out / "eval_metrics.json").read_text())
     assert found["accuracy"] == metrics["accuracy"] == pytest.approx(accuracy_score(right, predicted))
     assert metrics["f1"] == pytest.approx(wanted) and metrics["tags"].keys() == {*labels.labels}
+    (out / "label_map.json").unlink()  # as a fork's checkpoint
+    given = {"output_dir": str(tmp_path / "new"), "init_checkpoint": str(out)}
+    refuses(f'{out}: label_map.json "labels": write', call, "run_ner", do_predict=True, **given, **settings)
 
 
 def test_tags_that_differ_in_case_are_warned_of(tmp_path, log_lines):
