@@ -190,7 +190,7 @@ def test_tsv_by_name_finds_its_labels(tmp_path):
     assert get_processor("tsv", tsv=with_key).get_train_examples(str(tmp_path))[0].guid == "k1"
     unlabeled = get_processor("tsv", tsv=TsvLayout(text_a="text"))
     refuses("no label column", unlabeled.get_train_examples, str(tmp_path))
-    refuses("labels tsv not known", unlabeled.get_test_examples, str(tmp_path))
+    refuses("labels tsv not known label_map.json", unlabeled.get_test_examples, str(tmp_path))
 
 
 def test_several_labels_are_separated_and_collected(tmp_path):
