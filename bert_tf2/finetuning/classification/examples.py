@@ -135,8 +135,8 @@ class TaskProcessor(DataProcessor):
         if self._labels is None:
             raise UserError(
                 f"the labels of the task {self.task.name} are not known: train first,"
-                f" predict with the output folder of the training, whose {LABEL_MAP_FILE} holds them, or write this file"
-                ' beside the weights, as {"task": "tsv", "labels": ["no", "yes"], "regression": false}'
+                f" predict with the output folder of the training, whose {LABEL_MAP_FILE} holds them, or write this"
+                ' file beside the weights, as {"task": "tsv", "labels": ["no", "yes"], "regression": false}'
             )
         return list(self._labels)
 
