@@ -377,9 +377,14 @@ def _not_utf8(path: str, line: int, error: UnicodeDecodeError) -> UserError:
     name, byte = shlex.quote(path), error.object[error.start]
     if b"\0" in error.object[:HEAD_BYTES]:  # in no other encoding, either, but UTF-16 and UTF-32
         return UserError(f"{path}, line {line}: is binary data, not text; give the file with the text")
+    # Western texts have single letters above ASCII, and others have words of them.
+    is_western = error.object[error.start + 1 : error.start + 2] < b"\x80"
+    encoding, texts = (
+        ("CP1252", "Western") if is_western else ("GB18030", "Chinese (CP932: Japanese, CP1251: Cyrillic)")
+    )
     return UserError(
         f"{path}, line {line}: not UTF-8 text (byte 0x{byte:02x}); correct this place if the rest is UTF-8, or convert"
-        f" it from its encoding, here the encoding of Western texts: iconv -f CP1252 -t UTF-8 {name} > {name}.utf8"
+        f" it from its encoding, here for {texts} texts: iconv -f {encoding} -t UTF-8 {name} > {name}.utf8"
     )
 
 

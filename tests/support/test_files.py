@@ -133,6 +133,9 @@ def test_bytes_that_are_not_utf8_name_file_and_line(tmp_path):
     assert next(lines) == "good"
     for read in (lambda: next(lines), lambda: files.read_text(path)):
         assert message_of(read).startswith(f"{path}, line 2: not UTF-8 text (byte 0xe4)")
+    for text, encoding in (("caf\u00e9", "CP1252"), ("\u00e9t\u00e9", "CP1252"), ("\u4e2d\u56fd", "GB18030")):
+        other = write(tmp_path / "other", text.encode(encoding))
+        assert f"iconv -f {encoding} " in message_of(files.read_text, other)
 
 
 TEXT = "".join(f"word{number} another\n" for number in range(50))
