@@ -109,6 +109,17 @@ def test_attention_in_one_kernel_has_the_values_and_gradients_of_plain_attention
 
 
 @pytest.mark.parametrize("kind", SLOW_ON_CPU)
+def test_a_program_finds_the_best_words_of_a_large_vocabulary(kind):
+    """XLA has a kernel of its own for them on GPUs, which the small vocabularies of other tests do not reach."""
+    need(kind)
+    with tf.device(f"/{kind}:0"):
+        scores = tf.constant(np.random.default_rng(1).normal(size=[4, 3, 30522]), tf.float32)
+        best, ids = tf.function(lambda x: tf.math.top_k(x, 5), jit_compile=True)(scores)
+    np.testing.assert_array_equal(ids, np.argsort(-scores.numpy(), axis=-1)[..., :5])
+    np.testing.assert_array_equal(best, np.take_along_axis(scores.numpy(), ids.numpy(), axis=-1))
+
+
+@pytest.mark.parametrize("kind", SLOW_ON_CPU)
 def test_two_replicas_make_the_update_of_one(kind, two, tmp_path):
     """Those of a GPU without NCCL, which refuses two devices that are one."""
     need(kind)
