@@ -16,6 +16,8 @@ from absl import logging
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 
+_NO_TAB = ", without a TAB, which separates columns"
+
 Column = int | str  # its index from 0 (negative: from the end), or its name in the header
 
 
@@ -134,12 +136,13 @@ def _find_columns(path: str, table: Table, header: list[str] | None, width: int)
     for name, column in wanted.items():
         if isinstance(column, str):
             if column not in header:
-                hint = ", without a TAB, which separates columns" if len(header) == 1 else ""
+                hint = _NO_TAB if len(header) == 1 else ""
                 raise UserError(f"{path}: has no column {column!r}; its header is {and_more(header)}{hint}")
             column = header.index(column)
         if column >= width:
             where = f"{path}, row {1 if header is None else 2}"
-            raise UserError(f"{where}: has {num_columns(width)}, but {name} is to come from column {column + 1}")
+            hint = _NO_TAB if width == 1 else ""
+            raise UserError(f"{where}: has {num_columns(width)}, but {name} is to come from column {column + 1}{hint}")
         numbers[name] = column
     texts = {number for name, number in numbers.items() if name in ("text_a", "text_b")}
     for number, text in enumerate(header or ()):

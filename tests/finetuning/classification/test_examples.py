@@ -120,6 +120,7 @@ def processor_of(task, part):
     [
         ("mrpc", "dev", ["h|h|h|h|h", "1|1|2|A|B", ""], ", row 3: 1 column 5"),
         ("mrpc", "dev", ["h", "1|1|2|A"], ", row 2: 4 columns text_b column 5"),
+        (ONE, "dev", ["a film,1"], ", row 1: 1 column label column 2 TAB"),
         ("mnli", "train", [f"{MNLI}|l1|gold_label", MNLI_ROW, f"{MNLI_ROW}|"], ", row 3: 13 columns 12"),
         ("cola", "dev", ["id|label||text"], ", row 1: 'label' 0, 1 header"),
         ("cola", "dev", ["s|1||A", "s|2||B"], ", row 2: '2' 0, 1 --task_name=tsv"),
