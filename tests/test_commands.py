@@ -51,6 +51,8 @@ def test_the_demonstration_is_a_command(tmp_path):
         done = run(ROOT, tmp_path, "-m", "bert_tf2", "demo", word)
         assert done.returncode == status and part in (done.stderr if status else done.stdout)
         assert not status or (done.stdout == "" and done.stderr.count("\n") == 1)
+    done = run(ROOT, tmp_path, "-m", "bert_tf2.run_squad", "--do_trai")  # as `python -m bert.run_squad`
+    assert done.returncode == 2 and done.stderr.startswith("run_squad.py: error: ")
 
 
 def test_scripts_one_after_the_other_in_a_process(tmp_path):

@@ -47,10 +47,16 @@ class _Aliases:
         self._modules = modules
 
     def find_spec(self, fullname, path, target=None):
-        return importlib.machinery.ModuleSpec(fullname, self) if fullname in self._modules else None
+        origin = f"{fullname.rpartition('.')[2]}.py"  # the name of the script in messages
+        return importlib.machinery.ModuleSpec(fullname, self, origin=origin) if fullname in self._modules else None
 
     def create_module(self, spec):
         return None  # as usual
+
+    def get_code(self, fullname):
+        """Runs the script of this name: `python -m bert_tf2.run_classifier`."""
+        package, _, name = fullname.rpartition(".")
+        return compile(f"from {package} import commands\ncommands.run({name!r})", fullname, "exec")
 
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = importlib.import_module(self._modules[module.__name__])
