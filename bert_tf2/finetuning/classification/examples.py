@@ -192,7 +192,7 @@ class _Registered(TaskProcessor):
 
 def register(
     task_name: str,
-    processor: type[DataProcessor],
+    processor: type[DataProcessor] | DataProcessor,
     measures: Sequence[str] | None = None,
     multi_label: bool = False,
     regression: bool = False,
@@ -204,8 +204,8 @@ def register(
 
     Args:
       task_name: its name, in upper or lower case.
-      processor: has the methods of DataProcessor, as in a fork of the reference. Called without arguments, when the
-        script has read its flags, which may be `absl.flags.FLAGS` of a fork, too.
+      processor: has the methods of DataProcessor, as in a fork of the reference. A class is called without
+        arguments, when the script has read its flags, which may be `absl.flags.FLAGS` of a fork, too.
       measures: the names of its scores (see `results.compute_metrics`); --eval_steps compares the first score.
       multi_label: a label of an example is a list: of labels, or of a 0 or a 1 for each label of `get_labels`.
       regression: a label is a number, and `get_labels` is not used.
@@ -216,13 +216,14 @@ def register(
     if multi_label and regression:
         raise UserError(f"the task {task_name!r}: give multi_label or regression, not both")
     scores = tuple(measures or usual_measures(multi_label, regression))
+    make = processor if callable(processor) else lambda: processor
 
     def task() -> Task:
-        labels = () if regression else tuple(map(str, processor().get_labels()))
+        labels = () if regression else tuple(map(str, make().get_labels()))
         if not regression and (len({*labels}) < 2 or len({*labels}) < len(labels)):
             what = f"the labels of the task {task_name!r} are {list(labels)}"
             raise UserError(f"{what}; give two or more, each once, or regression=True if a label is a number")
-        return Task(name, {}, labels, scores, separator="," if multi_label else None, processor=processor)
+        return Task(name, {}, labels, scores, separator="," if multi_label else None, processor=make)
 
     REGISTERED[name] = task
 

@@ -234,7 +234,7 @@ class Bytes(classification.DataProcessor):
 
 
 def test_a_processor_of_ones_own(tmp_path):
-    classification.register("Of-Bytes", Bytes)
+    classification.register("Of-Bytes", Bytes())  # or the class
     processor = get_processor("OF-BYTES")
     assert processor.get_train_examples("") == [InputExample("a", "café", "b", "1")]
     assert processor.get_labels() == ["0", "1"]
