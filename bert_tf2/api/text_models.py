@@ -51,8 +51,7 @@ class TextModel(TextSteps):
     a `keras.utils.PyDataset` or a generator, which are read on the way; or the arrays of `Bert.tokenize`.
 
     `y` has the names or the indexes of labels, or a number for each label if the loss compares vectors. In a
-    regression, `y` has numbers; with multi_label, a list of names for each text, or 1 or 0 for each label. With `y`, no
-    text may be empty.
+    regression, `y` has numbers; with multi_label, a list of names for each text, or 1 or 0 for each label.
 
     `fit` also learns the answers of `teacher=bert_tf2.load(FOLDER)`, a trained model of the same labels and vocabulary.
     `alpha` is their share of the loss, not of `val_loss`; see run_classifier.py for `temperature`.
