@@ -7,7 +7,7 @@
 cd "$(dirname "$0")/.." || exit
 ends=$((SECONDS + ${1:-3600})) report=${2:-bench_output/gpu_report.md} python=${PYTHON:-python3} folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-mkdir -p "$(dirname "$report")"
+mkdir -p "$(dirname "$report")" && touch "$folder/all"
 export PYTHONPATH=$PWD:$PWD/benchmarks:$PYTHONPATH PYTHONUNBUFFERED=1 TF_CPP_MIN_LOG_LEVEL=2
 # Several processes test at the same time, so none may take the whole memory of the GPU.
 export BERT_TF2_TEST_GPU=1 TF_FORCE_GPU_ALLOW_GROWTH=true
@@ -63,4 +63,4 @@ program gpu-check 240 gpu_check.py
 program 128x128-keras-hub 150 peers/keras_hub_step.py --variant=xla $large
 program 128x128-model-garden 150 peers/model_garden_step.py --variant=xla $large
 part demo 180 $python -m bert_tf2.demo
-printf '\n' && cat "$report"
+printf '\n' && cat "$folder/head" "$folder/all" | tee "$report"  # also the parts for which no time was left

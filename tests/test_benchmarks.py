@@ -100,6 +100,8 @@ esac
         [" attention-values ", " done "], [" 128x128-keras-hub ", " failed, status 3 "]
     ]  # fmt: skip
     assert texts == ["## attention-values", "4 passed", "## 128x128-keras-hub", "--a=b unknown\n"]
+    done = subprocess.run([*command[:2], "9", command[3]], env=env, capture_output=True, text=True, check=True)
+    assert report.read_text().count("no time left") == 2 and done.stdout.endswith(report.read_text())
 
 
 def test_steps_of_a_gpu_are_compared_with_the_cpu_and_what_its_replicas_sum(two, sizes):
