@@ -262,6 +262,21 @@ def test_weights_of_labels(short, ids, names):
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
+def test_another_task_begins_with_trained_weights_and_with_a_new_head_if_the_number_of_labels_differs(short, tmp_path):
+    short.save_folder(tmp_path)
+    refuses("other_task=True", bert_tf2.classifier, tmp_path, ["a", "b", "c"])
+    refuses("other_task=True", bert_tf2.tagger, tmp_path, ["O", "NAME"])
+    three = bert_tf2.classifier(tmp_path, ["a", "b", "c"], other_task=True)
+    two = bert_tf2.classifier(tmp_path, ["bad", "good"], other_task=True)
+    number = bert_tf2.classifier(tmp_path, regression=True, other_task=True)
+    tagger = bert_tf2.tagger(tmp_path, ["O", "NAME", "PLACE"], other_task=True)
+    heads = [each.model.output_layer.output_weights.numpy() for each in (short, two, three, number, tagger)]
+    assert [len(head) for head in heads] == [2, 2, 3, 1, 3] and np.array_equal(*heads[:2])
+    assert [each.labels for each in (two, three, tagger)] == [["bad", "good"], [*"abc"], ["O", "NAME", "PLACE"]]
+    tables = [each.model.bert.get_embedding_table().numpy() for each in (short, three, number, tagger)]
+    assert all(np.array_equal(table, tables[0]) for table in tables)
+
+
 def test_metrics_of_vectors(short, ids):
     """With names or indexes of labels, lists or a dataset; the loss is the number that it is without them."""
     short.compile(1e-9, run_eagerly=True)

@@ -25,7 +25,7 @@ import tensorflow as tf
 from bert_tf2 import heads, long_texts
 from bert_tf2.api import targets, text_rows
 from bert_tf2.api.bert import Bert
-from bert_tf2.api.text_parts import ALPHA, RANDOM_SEED, TEMPERATURE, CutTexts, Parts, find_labels, path_of
+from bert_tf2.api.text_parts import ALPHA, RANDOM_SEED, TEMPERATURE, CutTexts, Parts, path_of
 from bert_tf2.api.text_steps import TextSteps
 from bert_tf2.data.records import MOST_TOKENS
 from bert_tf2.exporting import run as exporting
@@ -460,6 +460,7 @@ def classifier(
     *,
     regression: bool = False,
     multi_label: bool = False,
+    other_task: bool = False,
     max_seq_length: int | None = None,
     window: int | None = None,
     stride: int | None = None,
@@ -477,6 +478,7 @@ def classifier(
       labels: the names of the labels, in the order of the outputs; default to the labels of the weights.
       regression: whether a text has a number in place of a label.
       multi_label: whether a text may have several labels, or none.
+      other_task: whether weights of other labels are accepted; the output layer is new if their number differs.
       init_from_layers: the blocks of the weights for a model with fewer blocks, for example [0, 2, 4]; None for all.
       max_seq_length: texts are cut to this number of tokens; defaults to the weights' training, else to 128.
       window: tokens of a window; with `window` or `stride`, a long text is not cut but read in windows. In a pair, the
@@ -492,7 +494,7 @@ def classifier(
     name, length = long_texts.length_of(window, max_seq_length)
     length = found.length(length, name=name)
     windows = long_texts.chosen(found.kept, length, window, stride, pooling)
-    label_map = find_labels(found.source, labels, regression, multi_label)
+    label_map = found.label_map(labels, other_task, regression=regression, multi_label=multi_label)
     settings = (len(label_map.labels), label_map.regression, label_map.multi_label, windows)
     model = found.model(heads.ClassifierModel, *settings, seed=random_seed)
     return TextModel(model, Tokenize(found.tokenizer, MOST_TOKENS if windows else length), label_map)

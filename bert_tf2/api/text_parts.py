@@ -88,6 +88,12 @@ class Parts:
         given = (self.kept.get("max_seq_length") or min(usual, longest)) if given is None else given
         return checked_length(given, longest, name)
 
+    def label_map(self, labels: Sequence[str] | None, other_task: bool = False, **kinds: bool) -> LabelMap:
+        """See find_labels. With `other_task`, weights with another number of labels begin with a new head."""
+        found = find_labels(self.source, labels, check_type("other_task", other_task, bool), **kinds)
+        self.source = self.source.without_labels(found.num_labels) if other_task else self.source
+        return found
+
     @naming_arguments()
     def model(self, kind: type, *settings, seed: int) -> keras.Model:
         """A model of `heads` with the weights."""
@@ -177,12 +183,16 @@ def span_settings(
 def find_labels(
     source: Weights,
     given: Sequence[str] | None,
+    other_task: bool = False,
     regression: bool = False,
     multi_label: bool = False,
     tags: bool = False,
 ) -> LabelMap:
-    """The meaning of the outputs: as given, else as the weights have it; `tags`: whether words have the labels."""
-    found = task_file.label_map_of(source)
+    """The meaning of the outputs: as given, else as the weights have it; with `other_task`, only as given.
+
+    `tags`: whether words have the labels.
+    """
+    found = None if other_task else task_file.label_map_of(source)
     regression, multi_label = check_type("regression", regression, bool), check_type("multi_label", multi_label, bool)
     if regression and (multi_label or given is not None):
         other = "multi_label=True" if multi_label else f"labels={given!r:.60}"
@@ -220,4 +230,7 @@ def find_labels(
 
 
 def _misfit(source: Weights, found: LabelMap, argument: str) -> UserError:
-    return UserError(f"{source.path}: was trained for {found.describe()}; leave {argument} out, or give other weights")
+    return UserError(
+        f"{source.path}: was trained for {found.describe()}; leave {argument} out, give other weights, or"
+        " other_task=True to train another task from these weights"
+    )

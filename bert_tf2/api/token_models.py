@@ -24,7 +24,7 @@ import tensorflow as tf
 from bert_tf2 import heads
 from bert_tf2.api import targets, text_rows
 from bert_tf2.api.text_models import TextModel
-from bert_tf2.api.text_parts import RANDOM_SEED, CutTexts, Parts, find_labels, span_settings
+from bert_tf2.api.text_parts import RANDOM_SEED, CutTexts, Parts, span_settings
 from bert_tf2.api.text_steps import Answers
 from bert_tf2.exporting.signatures import IDS
 from bert_tf2.exporting.tokenize_layer import Tokenize
@@ -264,6 +264,7 @@ def tagger(
     weights: str | os.PathLike[str],
     labels: Sequence[str] | None = None,
     *,
+    other_task: bool = False,
     max_seq_length: int | None = None,
     stride: int | None = None,
     bert_config_file: str | os.PathLike[str] | None = None,
@@ -282,7 +283,7 @@ def tagger(
     """
     found = Parts(weights, (bert_config_file, vocab_file, do_lower_case), init_from_layers)
     tokenize = Tokenize(found.tokenizer, found.length(max_seq_length))
-    label_map = find_labels(found.source, labels, tags=True)
+    label_map = found.label_map(labels, other_task, tags=True)
     stride = check_type("stride", stride, int, low=1, optional=True)
     kept = found.kept if "document_context" in found.kept else {}  # else the folder is not a tagger's
     settings = {name: kept.get(name, usual) for name, usual in NER.items()}
