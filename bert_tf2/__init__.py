@@ -15,6 +15,7 @@ used. `keras.models.load_model` imports them, too; only this package must be imp
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from bert_tf2.support import lazy
@@ -69,7 +70,7 @@ _OF_REFERENCE = {
     "run_squad": "finetuning.squad",
 }
 lazy.offer_to_keras(__name__, _IN_KERAS)
-lazy.add_aliases(__name__, _OF_REFERENCE)
+sys.meta_path.append(lazy.Aliases(__name__, _OF_REFERENCE))
 _get, __dir__ = lazy.names(__name__, _NAMES | _WITHOUT_TENSORFLOW)
 __all__ = __dir__()
 

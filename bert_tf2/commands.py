@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import bert_tf2
-from bert_tf2 import __version__
 from bert_tf2.support import process
 from bert_tf2.support.errors import naming_arguments
 from bert_tf2.support.process import load_tensorflow
@@ -122,7 +121,7 @@ def main() -> None:
         del sys.argv[1]
         return find("demo.__main__:main")()
     if name in ("--version", "-version"):
-        return print(f"bert_tf2 {__version__}")
+        return print(f"bert_tf2 {bert_tf2.__version__}")
     if name in ("", "--help", "-h", "help"):
         listed = "\n".join(f"  {command}" for command in COMMANDS)
         with contextlib.suppress(BrokenPipeError):  # the reader closed the pipe, as `head` does

@@ -97,8 +97,11 @@ def test_the_references_modules_are_imported_by_their_names(module, monkeypatch)
         assert ours is importlib.import_module(f"bert_tf2.{name}")
     monkeypatch.syspath_prepend(ROOT)
     beside = importlib.import_module(module)
-    name = json.loads((REFERENCE / "names.json").read_text())[module][-1]["name"]
-    assert getattr(beside, name, None) is getattr(ours, name, None)
+    entries = json.loads((REFERENCE / "names.json").read_text())[module]
+    names = {entry["name"] for entry in entries if hasattr(ours, entry["name"])}
+    assert names and all(getattr(beside, name) is getattr(ours, name) for name in names)
+    exec(f"from bert_tf2.{module} import *", all_names := {})
+    assert {name for name in names if name[0] != "_"} <= all_names.keys()
     for place in (ours, beside) if module != "tokenization" else ():  # which has all names
         with pytest.raises(AttributeError, match=r"input_fn_builder.*migrating"):
             _ = place.input_fn_builder

@@ -14,7 +14,7 @@ from typing import Any
 def names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Returns `__getattr__` and `__dir__` for a package whose `__init__` imports nothing.
 
-    `__getattr__` also imports the package's modules.
+    `__getattr__` also imports the package's modules, and has the list of names that `import *` reads.
 
     Args:
       package: the `__name__` of the package.
@@ -23,6 +23,8 @@ def names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any
     homes = {name: f"{package}.{module}" for module, listed in modules.items() for name in listed.split()}
 
     def get(name: str) -> Any:
+        if name == "__all__":
+            return sorted(homes)
         home = homes.get(name, f"{package}.{name}")
         try:
             module = importlib.import_module(home)
@@ -35,31 +37,26 @@ def names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any
     return get, lambda: sorted(homes)
 
 
-def add_aliases(package: str, modules: Mapping[str, str]) -> None:
-    """Makes modules of a package importable under further names: name -> module, both without the package."""
-    sys.meta_path.append(_Aliases({f"{package}.{name}": f"{package}.{module}" for name, module in modules.items()}))
+class Aliases:
+    """A finder and loader in sys.meta_path, for further names of modules: name -> module, both within the package."""
 
-
-class _Aliases:
-    """The finder and the loader of further names of modules."""
-
-    def __init__(self, modules: Mapping[str, str]):
-        self._modules = modules
+    def __init__(self, package: str, modules: Mapping[str, str]):
+        self._modules = {f"{package}.{name}": f"{package}.{module}" for name, module in modules.items()}
 
     def find_spec(self, fullname, path, target=None):
         origin = f"{fullname.rpartition('.')[2]}.py"  # the name of the script in messages
         return importlib.machinery.ModuleSpec(fullname, self, origin=origin) if fullname in self._modules else None
 
     def create_module(self, spec):
-        return None  # as usual
-
-    def get_code(self, fullname):
-        """Runs the script of this name: `python -m bert_tf2.run_classifier`."""
-        package, _, name = fullname.rpartition(".")
-        return compile(f"from {package} import commands\ncommands.run({name!r})", fullname, "exec")
+        return None  # an empty module, which `exec_module` replaces
 
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = importlib.import_module(self._modules[module.__name__])
+
+    def get_code(self, fullname):
+        """The code of `python -m bert_tf2.run_classifier`, which runs the script of this name."""
+        package, _, name = fullname.rpartition(".")
+        return compile(f"from {package} import commands\ncommands.run({name!r})", fullname, "exec")
 
 
 def no_attribute(module: str, name: str) -> AttributeError:

@@ -175,7 +175,7 @@ def remove_partial() -> None:
 
 @contextlib.contextmanager
 def removed_if_empty(path: str) -> Iterator[None]:
-    """A context that makes a folder. After an exception or a signal, new folders without files are removed."""
+    """A context in which a folder is made; after an exception or a signal, new folders without files are removed."""
     here = pathlib.Path(os.path.abspath(path))
     new = [str(folder) for folder in (here, *here.parents) if not os.path.lexists(folder)]
     _new_folders.update(new)

@@ -166,7 +166,7 @@ def in_huggingface(folder: str) -> Stated | None:
     how = "are found in lower-cased text in transformers, or as whole words only; here, exactly as they are written"
     if lower is not False and not others:  # added tokens are among the entries from which words are made
         others = [token for token in added if token.isalnum() and token == token.lower()]
-        how = "are found in text with capitals, too, which transformers does only if vocab.txt has them"
+        how = "are found in text with capitals, too; transformers finds them there only if vocab.txt has them"
     return Stated(path, lower, rules, f"{path}: the added tokens {and_more(others, 5)} {how}." if others else "")
 
 
