@@ -164,10 +164,10 @@ class _Registered(TaskProcessor):
         unused = () if self.task.multi_label else labels[0] if labels else "0"  # the label of a test set
         examples = []
         for number, example in enumerate(found or (), 1):
-            texts = [example.text_a, example.text_b]
-            if wrong := [text for text in texts if not isinstance(text, str | bytes | None)]:  # NaN of pandas
+            texts = [example.text_a] if example.text_b is None else [example.text_a, example.text_b]
+            if wrong := [text for text in texts if not isinstance(text, str | bytes)]:  # None, or NaN of pandas
                 raise UserError(f"{name}, example {number}: {wrong[0]!r} is not a text")
-            texts = [text and tokenization.convert_to_unicode(text) for text in texts]
+            texts = [*map(tokenization.convert_to_unicode, texts), None][:2]
             label = unused if part == "predict" else self._label(name, number, example.label)
             if problem := label_problem(label, labels):
                 raise UserError(f"{name}, example {number}: {problem}")
@@ -179,9 +179,11 @@ class _Registered(TaskProcessor):
     def _label(self, name: str, number: int, given: Any) -> str | tuple[str, ...]:
         """The label of an example in this module's form."""
         given = tokenization.convert_to_unicode(given) if isinstance(given, bytes) else given
+        given = given.tolist() if hasattr(given, "tolist") else given  # an array may be a single number
         is_list = not isinstance(given, str) and isinstance(given, Iterable)
         if is_list and not self.task.multi_label:
-            raise UserError(f"{name}, example {number}: the label is a list; give register(..., multi_label=True)")
+            needed = "a number is needed" if self.task.regression else "give register(..., multi_label=True)"
+            raise UserError(f"{name}, example {number}: the label is a list; {needed}")
         if not self.task.multi_label:
             return str(given)
         labels, found = self.get_labels(), [*given] if is_list else [given]
@@ -219,10 +221,13 @@ def register(
     make = processor if callable(processor) else lambda: processor
 
     def task() -> Task:
-        labels = () if regression else tuple(map(str, make().get_labels()))
+        given = () if regression else make().get_labels()
+        labels = tuple(map(str, given))
         if not regression and (len({*labels}) < 2 or len({*labels}) < len(labels)):
             what = f"the labels of the task {task_name!r} are {list(labels)}"
             raise UserError(f"{what}; give two or more, each once, or regression=True if a label is a number")
+        if isinstance(given, set | frozenset):  # the order of its texts is another in each process
+            raise UserError(f"the labels of the task {task_name!r} are a set, which has no order; give a list")
         return Task(name, {}, labels, scores, separator="," if multi_label else None, processor=make)
 
     REGISTERED[name] = task

@@ -255,7 +255,13 @@ def test_a_processor_of_ones_own(tmp_path):
     for labels in (("a",), ("a", "a")):
         classification.register("of-bytes", type("Few", (Bytes,), {"labels": labels}))
         refuses("two or more", get_processor, "of-bytes")
-    for found, words in ((None, "no example"), ([InputExample("a", float("nan"), None, "1")], "example 1: nan")):
+    classification.register("of-bytes", type("Unordered", (Bytes,), {"labels": {"a", "b"}}))
+    refuses("of-bytes set list", get_processor, "of-bytes")
+    for found, words in (
+        (None, "no example"),
+        ([InputExample("a", float("nan"), None, "1")], "example 1: nan"),
+        ([InputExample("a", None, "b", "1")], "example 1: None"),
+    ):
         classification.register("wrong", type("Wrong", (Bytes,), {"get_dev_examples": lambda *_, found=found: found}))
         refuses(f"get_dev_examples wrong {words}", get_processor("wrong").get_dev_examples, "")
     late = type("Late", (Bytes,), {"get_labels": lambda _: 1 / 0})  # they may need flags, which are not read yet
@@ -273,6 +279,9 @@ def test_a_processor_of_ones_own(tmp_path):
         ("1 0 0".split(), {"multi_label": True}, ("long",)),
         (["fun"], {"multi_label": True}, ("fun",)),
         ([], {"multi_label": True}, ()),
+        (np.array([0.0, 1.0, 1.0]), {"multi_label": True}, ("sad", "fun")),
+        (np.array(2.5), {"regression": True}, "2.5"),
+        ([2.5], {"regression": True}, "example 1: list number"),
         (2.5, {"regression": True}, "2.5"),
         ([0, 1, 1], {}, "example 1: list multi_label=True"),
         (["funny"], {"multi_label": True}, "example 1: 'funny' long, sad, fun"),
