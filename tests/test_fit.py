@@ -266,6 +266,7 @@ def test_another_task_begins_with_trained_weights_and_with_a_new_head_if_the_num
     short.save_folder(tmp_path)
     refuses("other_task=True", bert_tf2.classifier, tmp_path, ["a", "b", "c"])
     refuses("other_task=True", bert_tf2.tagger, tmp_path, ["O", "NAME"])
+    refuses("other_task=True labels=[...]", bert_tf2.classifier, tmp_path, other_task=True)
     three = bert_tf2.classifier(tmp_path, ["a", "b", "c"], other_task=True)
     two = bert_tf2.classifier(tmp_path, ["bad", "good"], other_task=True)
     number = bert_tf2.classifier(tmp_path, regression=True, other_task=True)

@@ -91,7 +91,8 @@ class Parts:
     def label_map(self, labels: Sequence[str] | None, other_task: bool = False, **kinds: bool) -> LabelMap:
         """See find_labels. With `other_task`, weights with another number of labels begin with a new head."""
         found = find_labels(self.source, labels, check_type("other_task", other_task, bool), **kinds)
-        self.source = self.source.without_labels(found.num_labels) if other_task else self.source
+        if other_task:
+            self.source = self.source.without_labels(found.num_labels)
         return found
 
     @naming_arguments()
@@ -204,8 +205,9 @@ def find_labels(
         raise _misfit(source, found, "multi_label")
     if given is None and not regression:
         if found is None or found.labeled != ("tokens" if tags else "texts"):
-            what = "words; give labels=[...]" if tags else "texts; give labels=[...], or regression=True"
-            raise UserError(f"{source.path}: has no labels of {what}")
+            problem = f"{source.path}: has no labels of {'words' if tags else 'texts'}"
+            problem = "other_task=True: the labels of the weights are not used" if other_task else problem
+            raise UserError(f"{problem}; give labels=[...]{'' if tags else ', or regression=True'}")
         # `fit` trains the score itself.
         return dataclasses.replace(found, multi_label=found.multi_label or multi_label, activation="")
     names = () if given is None else tuple(str(name) if isinstance(name, str) else name for name in given)

@@ -16,7 +16,7 @@ from bert_tf2 import modeling, tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning import classification
 from bert_tf2.finetuning.classification import TASKS, InputExample, TsvLayout, get_processor
-from bert_tf2.weights.task_file import LabelMap
+from bert_tf2.weights.task_file import LabelMap, read_label_map
 
 
 def write(folder, name, *rows):
@@ -191,7 +191,9 @@ def test_tsv_by_name_finds_its_labels(tmp_path):
     assert get_processor("tsv", tsv=with_key).get_train_examples(str(tmp_path))[0].guid == "k1"
     unlabeled = get_processor("tsv", tsv=TsvLayout(text_a="text"))
     refuses("no label column", unlabeled.get_train_examples, str(tmp_path))
-    refuses("labels tsv not known label_map.json", unlabeled.get_test_examples, str(tmp_path))
+    message = refuses("labels tsv not known label_map.json", unlabeled.get_test_examples, str(tmp_path))
+    form = write(tmp_path, "label_map.json", re.search("{.*}", message)[0])
+    assert read_label_map(form).labels == ("no", "yes")
 
 
 def test_several_labels_are_separated_and_collected(tmp_path):
