@@ -126,7 +126,7 @@ def _bound(base: pathlib.Path) -> None:
     Also deletes incomplete programs, which a power failure can leave, because they would end a run.
     """
     found = []
-    for path in base.glob("tensorflow-*/*"):
+    for path in base.glob(f"tensorflow-*-{'[0-9a-f]' * 12}/*"):  # a user may name a folder that has others, too
         with contextlib.suppress(OSError):
             if path.suffix == ".pb" and not _is_whole(path):  # TensorFlow writes a program under another name first
                 path.unlink()

@@ -48,8 +48,11 @@ CACHE = "--tf_xla_persistent_cache_directory"
 
 
 def test_flags_of_the_user_stay_and_a_program_is_found_again_by_the_same_machine_only(prepared, tmp_path):
-    old = tmp_path / "cache" / "bert_tf2" / "xla" / "tensorflow-2.0-old"
+    old = tmp_path / "cache" / "bert_tf2" / "xla" / "tensorflow-2.0-0123456789ab"
+    other = old.with_name("tensorflow-models") / "graph.pb"  # not of this project
     old.mkdir(parents=True)
+    other.parent.mkdir()
+    other.touch()
     for number in range(4):  # of 1 GiB, without blocks on the disk
         with open(old / f"{number}.pb", "wb") as stream:
             stream.write(b"\x0a\x01k\x1a\xf7\xff\xff\xff\x03")  # a field of 1 byte, a field of 1 GiB - 9 bytes
@@ -59,7 +62,7 @@ def test_flags_of_the_user_stay_and_a_program_is_found_again_by_the_same_machine
         (old / f"damaged{number}.pb").write_bytes(damaged)
     first = prepared()[1][CACHE]
     assert os.path.isdir(first) and first.startswith(str(tmp_path / "cache")) and prepared()[1][CACHE] == first
-    assert sorted(path.name for path in old.iterdir()) == ["2.pb", "3.pb"]  # the cache is bounded
+    assert sorted(path.name for path in old.iterdir()) == ["2.pb", "3.pb"] and other.exists()  # the cache is bounded
     assert prepared(gpu="NVIDIA H100, 550.1")[1][CACHE] != first
     given = "--xla_gpu_enable_triton_gemm=true --xla_dump_to=/x"
     found, theirs = prepared(str(tmp_path / "mine"), XLA_FLAGS=given)
