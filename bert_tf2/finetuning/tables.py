@@ -144,7 +144,7 @@ def _find_columns(path: str, table: Table, header: list[str] | None, width: int)
             hint = _NO_TAB if width == 1 else ""
             raise UserError(f"{where}: has {num_columns(width)}, but {name} is to come from column {column + 1}{hint}")
         numbers[name] = column
-    texts = {number for name, number in numbers.items() if name in ("text_a", "text_b")}
+    texts = {numbers[name] for name in ("text_a", "text_b") if isinstance(wanted.get(name), int)}
     for number, text in enumerate(header or ()):
         if number in texts and text.count(" ") > 3:
             logging.warning("%s: row 1 is read as the header, so its text %r is no example", path, shortened(text, 60))

@@ -114,7 +114,7 @@ class TaskProcessor(DataProcessor):
             warn_of_similar(path, rows)
             warn_of_amounts(path, rows, len(examples), "give --regression")
             self._labels = sorted(rows)
-        _warn_of_texts(path, examples, self.get_labels())
+        _warn_of_texts(path, examples, self.get_labels(), table.header)
         if task.regression and task.name in TASKS:
             _warn_of_scores(path, examples)
         if part == "predict" and table.id is not None:
@@ -257,7 +257,7 @@ def _is_quoted(text: str | None) -> bool:
     return bool(text) and '""' in text[1:-1] and re.fullmatch(r'"(?:[^"]|"")*"', text) is not None
 
 
-def _warn_of_texts(path: str, examples: Mapping[int, InputExample], labels: Sequence[str]) -> None:
+def _warn_of_texts(path: str, examples: Mapping[int, InputExample], labels: Sequence[str], has_header: bool) -> None:
     """Warns of texts that are quoted as in CSV, and of a table whose texts are all numbers or labels."""
     quoted = [row for row, each in examples.items() if any(map(_is_quoted, (each.text_a, each.text_b)))]
     if quoted:
@@ -268,7 +268,7 @@ def _warn_of_texts(path: str, examples: Mapping[int, InputExample], labels: Sequ
         logging.warning(what, path, len(quoted), quoted[0])
     for name in ("text_a", "text_b"):
         texts = [getattr(example, name) for example in examples.values()]
-        texts = texts[1:] or texts  # the first may come from a header
+        texts = texts if has_header else texts[1:] or texts  # the first may come from a header
         if all(text in labels or as_number(text or "") is not None for text in texts):
             what = "%s: every %s is a number or a label, the first is %r; compare its columns with those of the task"
             return logging.warning(what, path, name, texts[0])
