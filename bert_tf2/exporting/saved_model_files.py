@@ -7,7 +7,7 @@ folder whose name is a number.
 from __future__ import annotations
 
 import contextlib
-import logging as python_logging
+import logging
 import os
 import re
 import secrets
@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, filtered, reading
@@ -49,7 +48,7 @@ _OF_SAVED_MODELS = (tf.errors.OpError, OSError, ValueError, KeyError, IndexError
 @contextlib.contextmanager
 def _errors_alone() -> Iterator[None]:
     """Hides TensorFlow's warnings about gradients (left out on purpose) and about the inputs of each function."""
-    with filtered(logging.get_absl_logger(), lambda record: record.levelno >= python_logging.ERROR):
+    with filtered(lambda record: record.levelno >= logging.ERROR):
         yield
 
 

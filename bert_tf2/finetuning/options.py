@@ -61,7 +61,9 @@ class FineTuneOptions(VocabularyOptions, TrainingOptions):
     """
 
     max_seq_length: int | None = _length("Tokens per example, including special tokens; longer texts are cut.")
-    other_task: bool = of_model("Use weights that were fine-tuned for another task, else an error.", False)
+    other_task: bool = of_model(
+        "Use weights of another task, else an error; a training has a new head for another number of labels.", False
+    )
     num_train_epochs: float = of_training("Number of passes over the training data.", 3.0, low=0.0)
     warmup_proportion: float = of_training("Share of the training in which the rate rises.", 0.1, low=0.0, high=1.0)
     pad_to_max_length: bool = of_training("Pad batches to max_seq_length, not to their longest row.", False)

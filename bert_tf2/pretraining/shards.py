@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-import logging as python_logging
+import logging
 import multiprocessing.connection
 import os
 import re
@@ -27,8 +27,6 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
-
-from absl import logging
 
 from bert_tf2.data import record_index
 from bert_tf2.pretraining.corpus import Piece, Source, ends_document
@@ -217,12 +215,12 @@ def _collected_log() -> Iterator[list[str]]:
     """Collects the warnings of this thread, which may be a thread of the launcher; hides its other messages."""
     collected: list[str] = []
 
-    def collect(record: python_logging.LogRecord) -> bool:
-        if record.levelno >= python_logging.WARNING:
+    def collect(record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.WARNING:
             collected.append(record.getMessage())
         return False
 
-    with errors.filtered(logging.get_absl_logger(), collect):
+    with errors.filtered(collect):
         yield collected
 
 

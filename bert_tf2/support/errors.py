@@ -54,9 +54,11 @@ def and_more(items: Sequence[object], most: int = 20, separator: str = ", ") -> 
 
 
 @contextlib.contextmanager
-def filtered(logger: logging.Logger, keep: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
+def filtered(keep: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
     """A context in which `keep` decides which records of this thread are logged; other threads log as before."""
-    this = threading.get_ident()
+    from absl.logging import get_absl_logger  # late, as in `xla_flags`
+
+    logger, this = get_absl_logger(), threading.get_ident()
 
     def decide(record: logging.LogRecord) -> bool:
         return record.thread != this or keep(record)
@@ -79,7 +81,6 @@ def naming_arguments() -> Iterator[None]:
     This concerns UserErrors and this thread's log. The flags of a command that a message names, such as
     convert_checkpoint.py, keep their dashes.
     """
-    from absl.logging import get_absl_logger  # late, as in `xla_flags`
 
     def named(message: str) -> str:
         place = _COMMAND.search(message).start()
@@ -90,7 +91,7 @@ def naming_arguments() -> Iterator[None]:
         return True
 
     try:
-        with filtered(get_absl_logger(), rename):
+        with filtered(rename):
             yield
     except UserError as error:
         error.args = (named(str(error)),)

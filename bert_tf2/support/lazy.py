@@ -31,7 +31,7 @@ def names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any
         except ModuleNotFoundError as error:
             if error.name != home:  # something that the module needs
                 raise
-            raise no_attribute(package, name) from None
+            return unknown(package)(name)
         return getattr(module, name) if name in homes else module
 
     return get, lambda: sorted(homes)
@@ -59,19 +59,14 @@ class Aliases:
         return compile(f"from {package} import commands\ncommands.run({name!r})", fullname, "exec")
 
 
-def no_attribute(module: str, name: str) -> AttributeError:
-    """The error for a name that a module lacks; it may be a name of google-research/bert."""
-    return AttributeError(
-        f"module {module!r} has no attribute {name!r}; docs/migrating.md replaces the names of google-research/bert"
-        " that are not here"
-    )
-
-
 def unknown(module: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a module that replaces a module of google-research/bert."""
+    """The `__getattr__` of a module that replaces a module of google-research/bert, whose names it may lack."""
 
     def get(name: str) -> Any:
-        raise no_attribute(module, name)
+        raise AttributeError(
+            f"module {module!r} has no attribute {name!r}; docs/migrating.md replaces the names of google-research/bert"
+            " that are not here"
+        ) from None
 
     return get
 
