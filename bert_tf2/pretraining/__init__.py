@@ -1,7 +1,4 @@
-"""Pretraining on plain text; has the names of create_pretraining_data.py of google-research/bert.
-
-from bert_tf2 import pretraining as create_pretraining_data
-"""
+"""Pretraining on plain text; as bert_tf2.create_pretraining_data, has the names of google-research/bert."""
 
 from bert_tf2.support import lazy
 

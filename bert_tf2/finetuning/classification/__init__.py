@@ -1,7 +1,4 @@
-"""Classification of sentences and pairs of sentences; has the names of run_classifier.py of google-research/bert.
-
-from bert_tf2.finetuning import classification as run_classifier
-"""
+"""Classification of texts and pairs; as bert_tf2.run_classifier, has the names of google-research/bert."""
 
 from bert_tf2.support import lazy
 

@@ -1,7 +1,4 @@
-"""Question answering on SQuAD; has the names of run_squad.py of google-research/bert.
-
-from bert_tf2.finetuning import squad as run_squad
-"""
+"""Question answering on SQuAD; as bert_tf2.run_squad, has the names of google-research/bert."""
 
 from bert_tf2.support import lazy
 
