@@ -67,7 +67,8 @@ class TaskProcessor(DataProcessor):
 
     def __init_subclass__(cls) -> None:
         ignored = [name for name in ("_create_examples", "_read_tsv") if name in vars(cls)]
-        if ignored and not any(f"get_{part}_examples" in vars(cls) for part in ("train", "dev", "test")):
+        readers = [f"get_{part}_examples" for part in ("train", "dev", "test")]
+        if ignored and all(getattr(cls, name) is getattr(TaskProcessor, name) for name in readers):
             what = f"{cls.__name__}.{ignored[0]} would not be called"
             raise UserError(f"{what}; derive {cls.__name__} from DataProcessor, with get_train_examples and the like")
 

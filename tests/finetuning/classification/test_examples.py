@@ -252,7 +252,8 @@ def test_a_processor_of_ones_own(tmp_path):
     more_labels = type("More", (classification.MrpcProcessor,), {"get_labels": lambda self: ["0", "1", "2"]})
     assert more_labels().get_train_examples(str(tmp_path)) == [InputExample("train-1", "A", "B", "2")]
     for name in ("_create_examples", "_read_tsv"):  # would not be called, unless by a method of one's own
-        type("Mine", (classification.MrpcProcessor,), {name: list, "get_dev_examples": list})
+        mine = type("Mine", (classification.MrpcProcessor,), {name: list, "get_dev_examples": list})
+        type("Next", (mine,), {name: list})
         refuses(f"Mine.{name} DataProcessor", type, "Mine", (classification.MrpcProcessor,), {name: lambda *_: []})
     refuses("no get_test_examples of-bytes", processor.get_test_examples, "")
     refuses("taken", classification.register, "MRPC", Bytes)
