@@ -182,7 +182,7 @@ def misfits(wanted: Mapping[str, Sequence[int]], found: Mapping[str, Sequence[in
         if there is None and needed(name):
             yield f"{name} is missing"
         elif there is not None and [*there] != [*size]:
-            longer = [*there[1:]] == [*size[1:]] and there[0] < size[0]
+            longer = [*there[1:]] == [*size[1:]] and [*there] < [*size]
             remedy = {
                 POSITIONS.reference: longer and f"convert_checkpoint.py --extend_positions={size[0]} makes it longer",
                 WORDS.reference: longer and "convert_checkpoint.py --extend_vocab adds words",

@@ -174,6 +174,9 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path, kind, held, words):
     before, variables = values_of(model), checkpoint.tf1_variables(held())
     checkpoint.save(prefix, {name: value for name, value in variables.items() if name not in left_out})
     assert len(refuses(f"{prefix} {words}", checkpoint.initialize, model, prefix)) < 1000
+    bias = "bert/embeddings/LayerNorm/beta"
+    checkpoint.save(prefix, variables | {bias: np.zeros([], np.float32)})  # a number in place of a vector
+    refuses(f"{bias} [] [8]", checkpoint.initialize, model, prefix)
     assert_equal(values_of(model), before)  # not half loaded
 
 

@@ -54,7 +54,7 @@ def convert_sentences_to_features(
     stride = max(1, capacity // 2) if doc_stride is None else doc_stride
     if not 1 <= stride <= capacity:
         raise UserError(
-            f"doc_stride is {stride}; it must be between 1 and {capacity}, the pieces that fit a window of"
+            f"doc_stride (in Python, stride) is {stride}; it must be 1 to {capacity}, the pieces that fit a window of"
             f" max_seq_length {max_seq_length}, or words between two windows would be left out"
         )
     features: list[InputFeatures] = []

@@ -65,7 +65,7 @@ def test_windows_by_hand(tokenizer, words, length, stride, context, wanted):
 
 def test_the_stride_is_checked(tokenizer):
     for stride in (0, 7):
-        refuses(f"doc_stride {stride} 6", ner.convert_sentences_to_features, [], [], 8, tokenizer, stride)
+        refuses(f"doc_stride stride {stride} 6", ner.convert_sentences_to_features, [], [], 8, tokenizer, stride)
 
 
 def random_sentences(rng):
