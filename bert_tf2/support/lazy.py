@@ -64,8 +64,8 @@ def unknown(module: str) -> Callable[[str], Any]:
 
     def get(name: str) -> Any:
         raise AttributeError(
-            f"module {module!r} has no attribute {name!r}; docs/migrating.md replaces the names of google-research/bert"
-            " that are not here"
+            f"module {module!r} has no attribute {name!r}; if google-research/bert has it, docs/migrating.md names the"
+            " replacement"
         ) from None
 
     return get

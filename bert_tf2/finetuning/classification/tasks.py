@@ -76,7 +76,7 @@ def _glue(
     label: str = "label",
     train_id: str | None = "index",
     test_id: str = "index",
-    measures: tuple[str, ...] = ("accuracy",),
+    measures: tuple[str, ...] = _OF_CLASSES,
     skip_broken_rows: bool = False,
 ) -> Task:
     """A task in the common GLUE layout: train.tsv and dev.tsv with the same header, test.tsv without labels."""
