@@ -18,7 +18,15 @@ from absl import logging
 from bert_tf2 import tokenization
 from bert_tf2.data import records
 from bert_tf2.data.rows import kept_lengths, pack
-from bert_tf2.finetuning.classification.tasks import REGISTERED, SCORES, TASKS, Task, find_task, usual_measures
+from bert_tf2.finetuning.classification.tasks import (
+    OTHER_MEASURES,
+    REGISTERED,
+    SCORES,
+    TASKS,
+    Task,
+    find_task,
+    usual_measures,
+)
 from bert_tf2.finetuning.tables import TsvLayout, as_number, read_rows, warn_of_amounts, warn_of_similar
 from bert_tf2.support import files, progress
 from bert_tf2.support.errors import UserError, and_more
@@ -218,7 +226,10 @@ def register(
         raise UserError(f"the name of the task {task_name!r} is taken; give the processor another name")
     if multi_label and regression:
         raise UserError(f"the task {task_name!r}: give multi_label or regression, not both")
-    scores = tuple(measures or usual_measures(multi_label, regression))
+    usual = usual_measures(multi_label, regression)
+    scores, known = tuple(measures or usual), usual if regression else (*usual, *OTHER_MEASURES[multi_label])
+    if unknown := [measure for measure in scores if measure not in known]:
+        raise UserError(f"the task {task_name!r} has no measure {unknown[0]!r}; its measures are {and_more(known)}")
     make = processor if callable(processor) else lambda: processor
 
     def task() -> Task:
@@ -244,12 +255,14 @@ def get_processor(
         return kind(task)
     same_kind = (label_map.regression, label_map.multi_label) == (task.regression, task.multi_label)
     if not same_kind or task.labels not in (None, label_map.labels):
-        kinds = ("multi_label", "regression") if label_map.task == task.name else ()
+        kinds = ("multi_label", "regression") if label_map.task == task.name == "tsv" else ()
         others = [kind for kind in kinds if getattr(label_map, kind) != getattr(task, kind)]
         advice = "".join(f"{'give' if getattr(label_map, kind) else 'leave out'} --{kind}, or " for kind in others)
+        now = LabelMap(task.name, tuple(task.labels or ()), task.regression, task.multi_label)
+        kind_now = f" ({now.describe()})" if task.labels is not None else ""
         raise UserError(
             f"{flag} holds a model of the task {label_map.task} ({label_map.describe()});"
-            f" it does not fit the task {task.name}: {advice}give another {flag}"
+            f" it does not fit the task {task.name}{kind_now}: {advice}give another {flag}"
         )
     return kind(task, label_map.labels)
 

@@ -16,6 +16,8 @@ from bert_tf2.support.errors import UserError
 
 _OF_CLASSES, _OF_SEVERAL = ("accuracy",), ("micro_f1", "macro_f1", "exact_match")
 _OF_REGRESSION = ("spearman", "pearson")
+# multi_label -> the measures that a task of labels may have besides the usual
+OTHER_MEASURES = {False: ("f1", "matthews_correlation", "exact_match"), True: ("f1", "accuracy")}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -309,6 +309,11 @@ def test_a_processor_with_several_labels_or_numbers(label, kind, wanted):
         return refuses(f"get_train_examples own {wanted}", processor.get_train_examples, "")
     assert processor.get_train_examples("")[0].label == wanted
     refuses("not both", classification.register, "own", Bytes, multi_label=True, regression=True)
+    usual = processor.task.measures
+    refuses(f"own 'f2' {', '.join(usual)}", classification.register, "own", Bytes, ("f2",), **kind)  # before a training
+    other = LabelMap("own", ("sad", "long", "fun"), False)
+    words = "own sad, long, fun own a score" if found.regression else "own sad, long, fun own labels long, sad, fun"
+    refuses(words, get_processor, "own", label_map=other)
 
 
 # Features
