@@ -9,6 +9,7 @@ An empty list of labels means regression: the single output is a score.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -57,7 +58,9 @@ def write_predictions(
 
 
 def _write_table(path: str, rows: Iterable[Sequence[object]]) -> None:
-    files.write_text(path, "".join("\t".join(map(str, row)) + "\n" for row in rows))
+    # A processor of a user's own may give names that would break the table.
+    lines = ("\t".join(re.sub(r"[\t\r\n]", " ", str(cell)) for cell in row) for row in rows)
+    files.write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 def compute_metrics(

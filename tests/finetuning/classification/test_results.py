@@ -30,8 +30,8 @@ def test_files(tmp_path):
     path = tmp_path / "results.tsv"
     classification.write_test_results(str(path), np.array([[0.74407125, 0.25592873], [1e-5, 1.0]], np.float32))
     assert path.read_text() == "0.74407125\t0.25592873\n1e-05\t1.0\n"  # as the reference writes them
-    classification.write_predictions(str(path), ["k1", "k2"], ["no", "yes"], [[0.25, 0.75], [0.5, 0.5]])
-    assert path.read_text() == "id\tlabel\tprobability\nk1\tyes\t0.75\nk2\tno\t0.5\n"
+    classification.write_predictions(str(path), ["k1", "k\t2\n"], ["no", "yes"], [[0.25, 0.75], [0.5, 0.5]])
+    assert path.read_text() == "id\tlabel\tprobability\nk1\tyes\t0.75\nk 2 \tno\t0.5\n"
     classification.write_predictions(str(path), ["k1"], [], np.array([[3.8]], np.float32))
     assert path.read_text() == "id\tlabel\nk1\t3.8\n"
     classification.write_predictions(str(path), ["k1", "k2"], ["a", "b"], [[0.1, 0.4], [0.5, 0.9]], separator=",")
