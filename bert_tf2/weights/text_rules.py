@@ -164,9 +164,10 @@ def in_huggingface(folder: str) -> Stated | None:
         rules["tokenize_chinese_chars"] = False
     others = [t for t, row in added.items() if row.get("single_word") or (row.get("normalized") and lower is not False)]
     how = "are found in lower-cased text in transformers, or as whole words only; here, exactly as they are written"
-    if lower is not False and not others:  # added tokens are among the entries from which words are made
-        others = [token for token in added if token.isalnum() and token == token.lower()]
-        how = "are found in text with capitals, too; transformers finds them there only if vocab.txt has them"
+    entries = _as(dict, _as(dict, there.whole.get("model")).get("vocab"))
+    if lower is not False and entries and not others:  # here, words are made of added tokens, too
+        others = [token for token in added if token not in entries and token.isalnum() and token == token.lower()]
+        how = "are found in text with capitals, too; in transformers, only as they are written"
     return Stated(path, lower, rules, f"{path}: the added tokens {and_more(others, 5)} {how}." if others else "")
 
 

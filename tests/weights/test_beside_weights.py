@@ -261,6 +261,8 @@ def test_an_added_word_is_found_in_lower_cased_text(tmp_path, case, log_lines):
     tokenizer = text_rules.load_tokenizer(f"{folder}/vocab.txt", not case)
     assert tokenizer.tokenize("covid COVID") == ["covid", "[UNK]" if case else "covid"]
     assert len([line for line in log_lines if "tokens covid are found in text with capitals" in line]) == (not case)
+    write_json(tmp_path / "tokenizer.json", whole(words, added_tokens=added))  # as transformers may save it
+    assert not text_rules.stated_in(folder).remark
 
 
 def test_conversions_keep_the_rules(tmp_path):
