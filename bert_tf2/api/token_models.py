@@ -255,8 +255,9 @@ class TagModel(_WindowModel):
 def _without_padding(tags: Any, sentences: list[list[str]]) -> Any:
     """The tags of sentences; a row of an array [N, most words, ...] may have any values after its tags."""
     is_array = hasattr(tags, "dtype") and len(tags.shape) > 1 and not isinstance(tags, tf.RaggedTensor)
-    if not is_array or tags.shape[1] == 1 or len(tags) != len(sentences):  # [N, 1] may have texts
+    if not is_array or tags.shape[1] == 1:  # [N, 1] may have texts
         return tags
+    text_rows.check_counts(sentences, y=tags)
     return [row[: len(words)] for row, words in zip(targets.read(tags, "y")[0], sentences, strict=True)]
 
 

@@ -84,7 +84,7 @@ class Checkpoint(Weights):
             places = {
                 name: Place(entry.shape, entry.dtype, entry.with_places(parts[name])) for name, entry in entries.items()
             }
-        prefix = names.common_prefix(places, names.EMBEDDINGS[0].reference)
+        prefix = names.common_prefix(places, names.WORDS.reference)
         if prefix:
             self.remarks.append(f"Names are read without {prefix}, with which they begin.")
         prefix = prefix or "module/"  # the prefix in TF-Hub's first format
