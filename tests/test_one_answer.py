@@ -20,8 +20,9 @@ from bert_tf2.exporting.run import run
 
 text_operations.need()
 
-TEXTS = ["the film was good .", "playing " * 30, "Zoë lives in Paris", "a"]
+TEXTS = ["the film was good .", "playing " * 30, "Zoë lives in Paris", "a", ""]
 PAIRS = [("Ann lives in paris .", "where is it ?"), ("good " * 30, "bad " * 20), ("a film", "playing")]
+PAIRS += [("", "a"), ("", "")]
 LENGTH = {"max_seq_length": 24}
 
 
@@ -35,8 +36,8 @@ def flags(made: Exported, **more) -> dict[str, str]:
 def test_labels_of_texts(exported, tmp_path, kind):
     made, kinds = exported(kind), {} if kind == "classifier" else {kind: True}
     toy_data.write_table(tmp_path / "test.tsv", "text\tother", PAIRS)
-    with_empty, label = [*PAIRS, ("", "a"), ("", "")], "0.5" if kind == "regression" else LABELS[1]
-    toy_data.write_table(tmp_path / "dev.tsv", "text\tother\tlabel", [(*row, label) for row in with_empty])
+    label = "0.5" if kind == "regression" else LABELS[1]
+    toy_data.write_table(tmp_path / "dev.tsv", "text\tother\tlabel", [(*row, label) for row in PAIRS])
     columns = {"text_a_column": "text", "text_b_column": "other", "label_column": "label"}
     how = {"data_dir": str(tmp_path), "output_dir": str(tmp_path), "do_eval": True, "do_predict": True, **kinds}
     scores = commands.call("run_classifier", task_name="tsv", **columns, **flags(made), **how)
@@ -44,8 +45,8 @@ def test_labels_of_texts(exported, tmp_path, kind):
     bert, served = bert_tf2.load(made.weights.parent), exporting.load(made.folder)
     model = bert_tf2.classifier(made.weights.parent, **LENGTH)
     assert model.labels == [*bert.labels.labels] == made.info["labels"]
-    labels = [{"regression": 0.5, "multi_label": [label]}.get(kind, label)] * len(with_empty)
-    assert np.ravel(model.evaluate(with_empty, labels, verbose=0))[0] == pytest.approx(scores["loss"], rel=1e-4)
+    labels = [{"regression": 0.5, "multi_label": [label]}.get(kind, label)] * len(PAIRS)
+    assert np.ravel(model.evaluate(PAIRS, labels, verbose=0))[0] == pytest.approx(scores["loss"], rel=1e-4)
     key = "value" if kind == "regression" else "probabilities"
     for texts in (PAIRS, TEXTS):
         found, answers = bert.classify(texts, **LENGTH, batch_size=2), served(texts, batch_size=2)
@@ -87,7 +88,7 @@ def test_windows_of_long_texts(exported, tmp_path, log_lines, pooling):
         np.testing.assert_allclose([answer["probabilities"] for answer in served(texts)], wanted, **CLOSE)
     assert not any("were cut" in line for line in log_lines)
     bert.classify(TEXTS, max_seq_length=6)
-    assert "2 of 4 texts" in log_lines[-1] and "were cut" in log_lines[-1]
+    assert "2 of 5 texts" in log_lines[-1] and "were cut" in log_lines[-1]
 
 
 def test_words_with_tags(exported, tmp_path, log_lines):
@@ -114,6 +115,9 @@ def test_words_with_tags(exported, tmp_path, log_lines):
         assert (answer["words"], answer["labels"]) == (words, tags)
         assert [text[a:b] for a, b in zip(answer["starts"], answer["ends"], strict=True)] == words
         assert ((answer["probabilities"] > 1 / len(TAGS)) & (answer["probabilities"] < 1)).all()
+    for blank in (["", " \t\u3000"], ["", texts[0], " "]):
+        words = [answer["labels"] for answer in served(blank)]
+        assert words == [*map(bert.tag, blank)] and sum(map(bool, words)) == len(blank) - 2
 
 
 def questions(count: int) -> list[tuple[str, str]]:

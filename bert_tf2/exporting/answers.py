@@ -16,7 +16,7 @@ import tensorflow as tf
 from bert_tf2 import modeling
 from bert_tf2.exporting.graph_tokenization import Pieces, character_offsets
 from bert_tf2.exporting.options import ExportOptions
-from bert_tf2.exporting.request_checks import Rows, checked_texts
+from bert_tf2.exporting.request_checks import Rows, checked_texts, require_none
 from bert_tf2.exporting.signatures import (
     IDS,
     MAX_WINDOWS,
@@ -85,6 +85,19 @@ class SpanFinder(Task):
 
     stated = ("doc_stride", "max_query_length", "n_best_size", "max_answer_length", "null_score_diff_threshold")
     texts = ("question", "context")
+
+    def tokenize(self, texts: Mapping[str, tf.Tensor]) -> dict[str, Pieces]:
+        """Returns the pieces of checked texts, which must not be blank, as in `answer`."""
+        pieces = super().tokenize(texts)
+        checks = [
+            require_none(found.ids.row_lengths() == 0, f"row {{}} of {name} is empty: it has only blanks")
+            for name, found in pieces.items()
+        ]
+        with tf.control_dependencies(checks):
+            return {
+                name: Pieces(*(part.with_values(tf.identity(part.values)) for part in found))
+                for name, found in pieces.items()
+            }
 
     def _logits(self, rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """The logits of start and end, [B, F, 2]."""
@@ -188,7 +201,8 @@ class _Words:
         self._stride = options.doc_stride or max(1, self._capacity // 2)
         of_pieces, rows = pieces.words.values, pieces.words.value_rowids()
         begins = tf.not_equal(of_pieces[1:], of_pieces[:-1]) | tf.not_equal(rows[1:], rows[:-1])
-        number = tf.cumsum(tf.cast(tf.concat([[False], begins], 0), tf.int32))  # of the word of each piece
+        begins = tf.concat([[False], begins], 0)[: tf.size(rows)]  # texts without words have no piece
+        number = tf.cumsum(tf.cast(begins, tf.int32))  # of the word of each piece
         self.starts = tf.math.segment_min(pieces.starts.values, number)
         self.ends = tf.math.segment_max(pieces.ends.values, number)
         self.rows = tf.cast(tf.math.segment_max(rows, number), tf.int32)
@@ -196,7 +210,7 @@ class _Words:
         within = tf.range(tf.size(number)) - tf.gather(tf.cumsum(sizes, exclusive=True), number)
         self._ids = tf.boolean_mask(pieces.ids.values, within < self._capacity)
         self._offsets = tf.pad(tf.cumsum(tf.minimum(sizes, self._capacity)), [[1, 0]])  # pieces before each word
-        counts = tf.math.segment_sum(tf.ones_like(self.rows), self.rows)  # every text has a word
+        counts = tf.math.unsorted_segment_sum(tf.ones_like(self.rows), self.rows, pieces.words.nrows(tf.int32))
         self._firsts, self._stops = self._slide(tf.cumsum(counts, exclusive=True), tf.cumsum(counts))
 
     def _slide(self, begin: tf.Tensor, stop: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -219,7 +233,10 @@ class _Words:
 
         found = tf.TensorArray(tf.int32, 0, dynamic_size=True, element_shape=[None, 2])
         _, start, found = tf.while_loop(
-            lambda number, start, _: tf.reduce_any(start < stop) & (number < MAX_WINDOWS), add, (0, begin, found)
+            # The first turn is for a batch of texts without words, too, since an empty TensorArray has no shape.
+            lambda number, start, _: (number == 0) | (tf.reduce_any(start < stop) & (number < MAX_WINDOWS)),
+            add,
+            (0, begin, found),
         )
         with tf.control_dependencies([require_few_windows(tf.where(start < stop, MAX_WINDOWS + 1, 0))]):
             windows = tf.transpose(found.stack(), [1, 0, 2])  # [B, most windows, 2]

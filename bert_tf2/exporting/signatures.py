@@ -105,18 +105,8 @@ class Task(tf.Module):
         return self._encode(rows.input_ids, rows.input_mask, rows.segment_ids, *reads)
 
     def tokenize(self, texts: Mapping[str, tf.Tensor]) -> dict[str, Pieces]:
-        """Returns the pieces of checked texts; only text_b may have no pieces."""
-        pieces = {name: self.setting.graph.tokenize(text, name) for name, text in texts.items()}
-        checks = [
-            require_none(found.ids.row_lengths() == 0, f"row {{}} of {name} is empty: it has only blanks")
-            for name, found in pieces.items()
-            if name != "text_b"
-        ]
-        with tf.control_dependencies(checks):
-            return {
-                name: Pieces(*(part.with_values(tf.identity(part.values)) for part in found))
-                for name, found in pieces.items()
-            }
+        """Returns the pieces of checked texts; a blank text has no pieces."""
+        return {name: self.setting.graph.tokenize(text, name) for name, text in texts.items()}
 
     def read(self, texts: Mapping[str, tf.Tensor]) -> Inputs:
         return self.combine(self.tokenize(checked_texts(texts)))

@@ -77,8 +77,8 @@ def test_it_runs_in_a_session(exported, task):
             feeds = {signature.inputs[key].name: value for key, value in given.items()}
             return session.run({key: tensor.name for key, tensor in signature.outputs.items()}, feeds)
 
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"row 1 of .* is empty"):
-            ask("serving_text", {key: ["good [MASK]", ""] for key in text})
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"row 1 of .* is not valid UTF-8"):
+            ask("serving_text", {key: ["good [MASK]", b"\xff"] for key in text})
         answers = [ask(*request) for request in requests]
     for (name, given), answer in zip(requests, answers, strict=True):
         assert_outputs(answer, made.ask(name, **given))
@@ -150,7 +150,6 @@ REFUSED = {
                 ({"segment_ids": [[0, 2, 0]]}, "row 0 of segment_ids holds 2.* 0 to 1"),
             )
         ),
-        ("serving_text", {"text_a": ["good", " \t\n\u200b"]}, "row 1 of text_a is empty"),
         ("serving_text", {"text_a": ["good", b"b\xffd"]}, "row 1 of text_a is not valid UTF-8"),
         ("serving_text", {"text_a": np.zeros([0], object)}, "text_a has no row"),
         ("serving_text", {"text_a": [["good"]]}, "text_a has 2 dimensions"),
@@ -158,7 +157,8 @@ REFUSED = {
         ("serving_text_pair", {"text_a": ["a"], "text_b": [b"\xff"]}, "row 0 of text_b is not valid UTF-8"),
     ],
     "squad": [
-        ("serving_text", {"question": ["?"], "context": [" "]}, "row 0 of context is empty"),
+        ("serving_text", {"question": ["?"], "context": [" \t\n\u200b"]}, "row 0 of context is empty"),
+        ("serving_text", {"question": ["?", ""], "context": ["a", "b"]}, "row 1 of question is empty"),
         ("serving_text", {"question": ["?"] * 2, "context": ["a", "film " * 2000]}, "row 1 takes .* 64 are allowed"),
     ],
     "ner": [("serving_text", {"text_a": ["a", "film " * 2000]}, "row 1 takes .* 64 are allowed")],
