@@ -182,9 +182,10 @@ class BertConfig:
     def check_sequence_length(self, max_seq_length: int) -> None:
         """Raises UserError if the model has fewer positions than `max_seq_length`."""
         if max_seq_length > self.max_position_embeddings:
+            most = self.max_position_embeddings
             raise UserError(
                 f"--max_seq_length={max_seq_length} is more than the model can read: its configuration says"
-                f" max_position_embeddings {self.max_position_embeddings}"
+                f" max_position_embeddings {most}; give --max_seq_length={most}, or less"
             )
 
     def to_dict(self) -> dict[str, Any]:

@@ -73,10 +73,10 @@ class TsvLayout:
             return None
         if not str(value).isdecimal():
             if not self.header:
-                raise UserError(f"the column {name} of the tsv task is {value!r}: without a header, give its number")
+                raise UserError(f"--{name}_column={value}: without a header, give the column's number")
             return value
         if int(value) == 0:
-            raise UserError(f"the column {name} of the tsv task is 0: columns are counted from 1")
+            raise UserError(f"--{name}_column=0: columns are counted from 1")
         return int(value) - 1
 
 
@@ -105,7 +105,9 @@ def read_rows(path: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
                 f"{path}, row {index + 1}: has {num_columns(len(cells))} where {allowed.start} are expected"
             )
     if allowed is None:
-        raise UserError(f"{path}: has no row but the header" if header else f"{path}: is empty")
+        raise UserError(
+            f"{path}: has no row but the header (rows end with LF or CR LF)" if header else f"{path}: is empty"
+        )
     if broken:
         logging.warning("%s: left out %d rows of a wrong width, the first is row %d", path, len(broken), broken[0])
     if len(widths) > 1:  # an extra cell at the end is harmless, but one in the middle shifts the rest
@@ -136,7 +138,9 @@ def _find_columns(path: str, table: Table, header: list[str] | None, width: int)
     for name, column in wanted.items():
         if isinstance(column, str):
             if column not in header:
-                hint = _NO_TAB if len(header) == 1 else ""
+                hint = (
+                    _NO_TAB if len(header) == 1 else "; if row 1 is no header, give --noheader, and columns by number"
+                )
                 raise UserError(f"{path}: has no column {column!r}; its header is {and_more(header)}{hint}")
             column = header.index(column)
         if column >= width:

@@ -190,7 +190,7 @@ def _entry(cls: type[Options], name: str) -> tuple[str, str]:
     switch = "=True|False" if default is None else ""
     value = "=NAME" if stated.choices else {int: "=N", float: "=X", bool: switch}.get(kind, of_text)
     switches = " or ".join(f"--{switch}" for switch, needed in settings.needed(cls) if needed == name)
-    text = stated.help + (f" One of {', '.join(stated.choices)}." if stated.choices else "")
+    text = stated.help + (f" One of {', '.join(stated.choices)}." if len(stated.choices or ()) > 1 else "")
     text += (f" (needed with {switches})" if switches else "") + (
         f" (default: {default})" if default is not None else ""
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
 from typing import Any
 
-from bert_tf2.support import hub
+from bert_tf2.support import files, hub
+from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import Options, WrongSetting, needed, settings_of, without_effect
 
 
@@ -24,9 +26,15 @@ def resolve(given: Options) -> Any:
         raise WrongSetting(problem)
     beside = {name: stated.beside_weights for name, (stated, _, _) in known.items() if stated.beside_weights}
     if missing := [name for name in beside if getattr(given, name) is None]:
-        sought = " and no ".join(beside[name] for name in missing)
         flags = " and ".join(f"--{name}" for name in missing)
-        raise WrongSetting(f"{flags} must be given: there is no {sought} beside the weights")
+        if not (path := weights.get("init_checkpoint")):
+            raise WrongSetting(f"{flags} must be given, or --init_checkpoint with these files beside the weights")
+        if not files.is_remote(path) and not glob.glob(
+            f"{glob.escape(path)}*"
+        ):  # the files of a checkpoint have endings
+            raise UserError(f"--init_checkpoint={path}: {files.missing(path)}")
+        sought, folder = " and no ".join(beside[name] for name in missing), files.folder_of(path) or "."
+        raise WrongSetting(f"{flags} must be given: there is no {sought} beside the weights, in {folder}")
     for switch, name in needed(cls):
         if getattr(given, switch) and not getattr(given, name):
             raise WrongSetting(f"--{switch} needs --{name}")

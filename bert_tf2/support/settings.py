@@ -211,8 +211,10 @@ def _problems(given: Options) -> Iterator[str]:
     """Yields a phrase for each broken rule of attributes, in the order in which a user corrects them."""
     cls, known = type(given), settings_of(type(given))
     missing = [name for name in required(cls) if getattr(given, name) in (None, "", (), [])]
-    if any(known[name][2] is dataclasses.MISSING for name in missing):  # `resolve` may find the other settings
-        yield f"{' and '.join(f'--{name}' for name in missing)} must be given"
+    surely = [name for name in missing if known[name][2] is dataclasses.MISSING]
+    has_weights = any(stated.reads == "weights" and getattr(given, name) for name, (stated, _, _) in known.items())
+    if surely:  # `resolve` may find the other settings beside the weights
+        yield f"{' and '.join(f'--{name}' for name in (surely if has_weights else missing))} must be given"
     for name, (stated, _, _) in known.items():
         value = getattr(given, name)
         if value is not None and (problem := _value_problem(stated, value, name)):

@@ -101,6 +101,13 @@ class Trainer:
                 logging.info("Continuing from %s at step %d", latest, step)
             else:
                 logging.info("%s is already at step %d of %d: nothing left to train", latest, step, last)
+                if (
+                    changes := [change for change, _ in self._before.changes(self._deciding(None))]
+                    if self._before
+                    else []
+                ):
+                    what = "No step is trained with these settings; give another --output_dir for a new training. %s"
+                    logging.warning(what, ". ".join(changes))
         elif init_checkpoint:
             logging.info(checkpoint.initialize(self.model, opened or init_checkpoint))
         else:
@@ -215,7 +222,7 @@ class Trainer:
     def _prepare(self, records: str | None) -> None:
         """Warns of settings that make the continuation inexact, and checks the space on the disk."""
         if self._before:
-            if changes := [*self._before.changes(self._deciding(records))]:
+            if changes := [": ".join(change) for change in self._before.changes(self._deciding(records))]:
                 logging.warning("Not an exact continuation. %s", ". ".join(changes))
         elif self.global_step:
             told = "The checkpoint has no number of examples read; continuing behind %d, %d for each step"

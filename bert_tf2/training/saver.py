@@ -59,12 +59,12 @@ class TrainingState:
     # name -> value, of the settings that a continuation compares
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    def changes(self, now: Mapping[str, tuple[Any, str]]) -> Iterator[str]:
-        """Yields a sentence for each setting that has another value now; `now`: see `deciding`."""
+    def changes(self, now: Mapping[str, tuple[Any, str]]) -> Iterator[tuple[str, str]]:
+        """Yields each setting that has another value now, and the consequence; `now`: see `deciding`."""
         for name, (after, consequence) in now.items():
             before = self.settings.get(name, after)  # a version that knew fewer settings did not write this setting
             if before != after and not (name == "records" and None in (before, after)):  # None: unknown records
-                yield f"{name}: {before} before, {after} now: {consequence}"
+                yield f"{name}: {before} before, {after} now", consequence
 
     def write(self, prefix: str) -> None:
         content = {"step": int(prefix.rpartition("-")[2]), **dataclasses.asdict(self)}

@@ -321,7 +321,7 @@ def load_tokenizer(
                 " --do_lower_case=False (or --do_lower_case=True, to lower-case text all the same)"
             )
         said = str(stated.do_lower_case).lower()
-        logging.warning("%s: says do_lower_case %s; do_lower_case=%s counts", stated.path, said, lower)
+        logging.warning("%s: says do_lower_case %s; --do_lower_case=%s is used instead", stated.path, said, lower)
     if stated.remark:
         logging.warning("%s", stated.remark)
     check_never_split(stated.rules.get("never_split", ()), vocab_file)

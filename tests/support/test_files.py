@@ -120,6 +120,7 @@ def test_what_is_in_the_way(tmp_path):
     write(tmp_path / ".hidden", b"")
     found = message_of(files.open_binary, f"{tmp_path}/vocab.tx")
     assert found == f"{tmp_path}/vocab.tx: no such file ({tmp_path} holds: vocab.txt)"
+    assert f"({tmp_path}/vocab.txt is a file" in message_of(files.check_there, f"{tmp_path}/vocab.txt/a")
     assert "Is a directory" in message_of(files.read_text, str(tmp_path))
     assert "vocab.txt/below" in message_of(files.make_directory, f"{tmp_path}/vocab.txt/below")
     (tmp_path / "link").symlink_to("gone")

@@ -89,6 +89,20 @@ def test_a_switch_with_a_third_value_has_the_forms_of_a_switch(word, value):
     assert absl.flags.FLAGS.xla == value
 
 
+def test_files_that_are_sought_beside_the_weights(quick_lines, refused, tmp_path):
+    (tmp_path / "bert_model.ckpt.index").touch()
+    given, there = ["--task=ner", "--export_dir=a"], f"{tmp_path}/bert_model.ckpt"
+    for weights, words in (
+        (there, f"beside the weights, in {tmp_path} ("),
+        (f"{tmp_path}/model.ckpt", f"--init_checkpoint={tmp_path}/model.ckpt: no such file ({tmp_path} holds: bert_"),
+        ("/nowhere/bert_model.ckpt", "there is no folder /nowhere"),
+    ):
+        assert words in quick_lines.run("export_saved_model.py", f"--init_checkpoint={weights}", *given).stderr
+    assert "error: --task must be given" in refused("export_saved_model.py", f"--init_checkpoint={there}", given[1])
+    squad = refused("run_squad.py", "--do_predict", "--predict_file=a", "--output_dir=b")
+    assert "--vocab_file and --bert_config_file must be given, or --init_checkpoint" in squad
+
+
 def test_scripts_start_in_a_process_of_their_own(tmp_path):
     """Whose standard input is read once."""
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]))

@@ -27,7 +27,14 @@ from bert_tf2.finetuning.classification.tasks import (
     find_task,
     usual_measures,
 )
-from bert_tf2.finetuning.tables import TsvLayout, as_number, read_rows, warn_of_amounts, warn_of_similar
+from bert_tf2.finetuning.tables import (
+    TsvLayout,
+    as_number,
+    read_rows,
+    shortened,
+    warn_of_amounts,
+    warn_of_similar,
+)
 from bert_tf2.support import files, progress
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights.task_file import LABEL_MAP_FILE, LabelMap
@@ -321,7 +328,8 @@ def label_problem(label: str | tuple[str, ...], labels: Sequence[str] | None) ->
         empty = "the label is empty (give --multi_label if a text may have no label, or several)"
         return None if label.strip() else empty
     if labels:
-        return None if label in labels else f"unknown label {label!r}; the known labels are {and_more(labels)}"
+        known = and_more([shortened(str(name), 40) for name in labels])
+        return None if label in labels else f"unknown label {label!r}; the known labels are {known}"
     score = as_number(label)
     is_score = score is not None and abs(score) < records.LARGEST_SCORE  # False for NaN, too
     return None if is_score else f"the score {label!r} is not a number"

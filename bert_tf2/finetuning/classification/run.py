@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -13,11 +14,12 @@ from bert_tf2 import heads
 from bert_tf2.data import record_order, records
 from bert_tf2.finetuning import classification, distillation
 from bert_tf2.finetuning.classification import results as outcome
-from bert_tf2.finetuning.classification.examples import balanced_weights
+from bert_tf2.finetuning.classification.examples import balanced_weights, labels_of
 from bert_tf2.finetuning.options import ClassifierOptions
-from bert_tf2.finetuning.tables import score_table
+from bert_tf2.finetuning.tables import score_table, shortened
 from bert_tf2.finetuning.task import Batches, Scores, Task
 from bert_tf2.long_texts import Windows
+from bert_tf2.support.errors import and_more
 from bert_tf2.training import driver
 from bert_tf2.training.driver import Export
 from bert_tf2.weights.task_file import LabelMap
@@ -56,6 +58,10 @@ class ClassifierTask(Task):
         examples = self._processor.read(self.options.data_dir, part)
         if any(example.text_b is not None for example in examples):
             self.config.check_pairs(f"the task {self._processor.task.name}")
+        if part == "train" and not self._processor.task.regression:  # a wrong label is a class of its own
+            counts = collections.Counter(label for example in examples for label in labels_of(example))
+            shown = [f"{shortened(str(label), 40)} {count}" for label, count in counts.most_common()]
+            logging.info("The labels: %s", and_more(shown, 12))
         return examples
 
     def find_labels(self) -> LabelMap:

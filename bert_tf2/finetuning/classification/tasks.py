@@ -134,7 +134,9 @@ def find_task(task_name: str, tsv: TsvLayout | None = None) -> Task:
     name = _OTHER_NAMES.get(task_name.lower(), task_name.lower())
     if name == "tsv":
         if tsv is None or tsv.text_a in (None, ""):
-            raise UserError("the task tsv needs to know which column holds the text (text_a), by number or name")
+            raise UserError(
+                "--task_name=tsv needs --text_a_column, the column of the text: its name in the header, or its number"
+            )
         tables = {"train": tsv.table("train"), "eval": tsv.table("dev"), "predict": tsv.table("test")}
         measures = usual_measures(tsv.separator is not None, tsv.regression)
         return Task("tsv", tables, () if tsv.regression else None, measures, separator=tsv.separator)

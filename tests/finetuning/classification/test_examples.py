@@ -132,6 +132,9 @@ def processor_of(task, part):
         (TEXT, "train", ["text|label", "A|x", "B|x"], ": every row 'x'"),
         (TEXT, "train", ["text|label", "A|x", "B| "], ", row 3: empty --multi_label"),
         (TEXT, "train", ["text", "A"], ": 'label' text"),
+        (TEXT, "train", ["A film|x", "B|y"], ": 'text' A film --noheader"),
+        (TEXT, "train", ["text|label\rA|x\rB|y"], ": header CR LF"),
+        (ONE, "dev", ["A|" + "long " * 99], ", row 1: 'long 0, 1"),
         (ONE, "dev", ["A|1", "B|0|"], ", row 2: 3 columns 2"),
         (SEVERAL, "train", ["A|", "B|"], ": every row no label"),
     ],
@@ -214,9 +217,9 @@ def test_several_labels_are_separated_and_collected(tmp_path):
 
 def test_bad_columns_of_tsv():
     for layout, words in (
-        (TsvLayout(text_a=""), "text_a"),
-        (TsvLayout(text_a="0"), "text_a counted from 1"),
-        (TsvLayout(text_a="1", label="class", header=False), "label header number"),
+        (TsvLayout(text_a=""), "--text_a_column"),
+        (TsvLayout(text_a="0"), "--text_a_column=0 counted from 1"),
+        (TsvLayout(text_a="1", label="class", header=False), "--label_column=class header number"),
         (TsvLayout(text_a="1", label="2", separator="\t"), "label_separator='\\t'"),
     ):
         refuses(words, get_processor, "tsv", tsv=layout)
