@@ -41,6 +41,8 @@ _TAKES = {
 }
 
 
+# TensorFlow's reader of variables takes a path with one of these characters as a pattern, and does not find the file.
+_OF_PATTERNS = {*"*?[\\"}
 # The exceptions that TensorFlow raises for a SavedModel that it cannot read.
 _OF_SAVED_MODELS = (tf.errors.OpError, OSError, ValueError, KeyError, IndexError, TypeError, RuntimeError)
 
@@ -124,6 +126,8 @@ def load(path: str | os.PathLike[str]) -> ExportedModel:
     problem = "is damaged or incomplete ({}); export it again"
     if not isinstance(info.get("task"), str):
         raise UserError(f"{path}: {problem.format('it names no task')}")
+    if set(folder) & _OF_PATTERNS:
+        problem = "TensorFlow takes *, ?, [ and \\ in the path of an export as a pattern; rename its folder ({})"
     with reading(folder, *_OF_SAVED_MODELS, problem=problem), _errors_alone():
         model = tf.saved_model.load(folder)
     return ExportedModel(model, folder, info)

@@ -147,6 +147,9 @@ def _find_columns(path: str, table: Table, header: list[str] | None, width: int)
             where = f"{path}, row {1 if header is None else 2}"
             hint = _NO_TAB if width == 1 else ""
             raise UserError(f"{where}: has {num_columns(width)}, but {name} is to come from column {column + 1}{hint}")
+        if wanted[name] == column and (text := str(column + 1)) in (header or ()) and header[column] != text:
+            what = "%s: %s is taken from column %s, named %r; column %d has the name %r: give its number if it is meant"
+            logging.warning(what, path, name, text, header[column], header.index(text) + 1, text)
         numbers[name] = column
     texts = {numbers[name] for name in ("text_a", "text_b") if isinstance(wanted.get(name), int)}
     for number, text in enumerate(header or ()):

@@ -177,6 +177,7 @@ def test_load_knows_an_export(exported, tmp_path):
         refuses("model_info.json", load, str(path))
     folder = shutil.copytree(made.folder, tmp_path / "export/2")
     assert load(tmp_path / "export")("Bob")["words"] == ["Bob"]
+    refuses("a[b]: rename", load, shutil.copytree(made.folder, tmp_path / "a[b]"))  # TensorFlow finds no variables
     (tmp_path / "export/10").mkdir()
     refuses("export/10", load, tmp_path / "export")  # and a server would take that one too
     for file, content in (

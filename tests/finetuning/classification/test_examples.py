@@ -156,6 +156,8 @@ def test_bad_tables(task, part, rows, words, tmp_path):
         (ONE, "train", ["a film|Sci/Tech", "a|Arts, Music", "a|Sports"], None),
         (SEVERAL, "train", ["a film|c,b", "my a|", "b|b,a", "b|a"], None),
         (BY_NUMBER, "test", ["t|a|id", "x||8", "y||7", "z||8"], ", row 4: '8' row 2"),
+        (BY_NUMBER, "test", ["1|2|0", "x||8", "y||7"], None),
+        (BY_NUMBER, "test", ["0|1|id", "x||8", "y||7"], ": text_a column 1, '0' column 2 '1'"),
         # A test set in the columns of the training set, and without a header.
         (ONE, "train", ['"a ""film"""|x', '"b"|y', '"c" "" d|x'], ": 1 rows row 1; quoting=csv.QUOTE_NONE"),
         ("cola", "test", ["id|label||text", "s|0||A", "s|1||B"], ": text_a number or a label '0'"),
