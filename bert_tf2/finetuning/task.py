@@ -258,7 +258,7 @@ class PartRecords:
         self._task = task
         self._options = task.options
         self.evaluations = 1  # the number of times that the part "eval" is answered
-        self.path, self.write = functools.cache(self._path), functools.cache(self._write)
+        self.write = functools.cache(self._write)
         self._sizes = {
             "max_seq_length": task.options.max_seq_length,
             "vocab_size": task.config.vocab_size,
@@ -266,12 +266,19 @@ class PartRecords:
             "num_labels": task.label_map.num_labels if task.label_map else 0,
         }
 
-    def _path(self, part: str) -> str:
-        """The path for the records of a part: in output_dir, unless another training uses the records in output_dir."""
-        folder = self._options.output_dir
-        if not self._options.do_train and output_lock.is_training_elsewhere(folder):
-            folder = self._task.opened.enter_context(tempfile.TemporaryDirectory())
-        return os.path.join(folder, f"{part}.tf_record")
+    @functools.cached_property
+    def _folder(self) -> str:
+        """The folder for the records of evaluations: output_dir, unless another call has its records there.
+
+        The model would answer the other call's records if both calls used the same files.
+        """
+        folder, opened = self._options.output_dir, self._task.opened
+        is_first = opened.enter_context(output_lock.first(folder, "evaluation"))
+        return folder if is_first else opened.enter_context(tempfile.TemporaryDirectory())
+
+    def path(self, part: str) -> str:
+        """The path for the records of a part."""
+        return os.path.join(self._options.output_dir if part == "train" else self._folder, f"{part}.tf_record")
 
     def _write(self, part: str) -> int:
         rows = iter(self._task.features(part))

@@ -116,7 +116,7 @@ _NUMBERS = {os.strerror(number): number for number in errno.errorcode}
 _SAID = re.compile(rf"(?:(?:^|\s)([^\s;{{}}][^;{{}}\n]*); |message = ')({'|'.join(map(re.escape, _NUMBERS))})")
 _OUT_OF_MEMORY = re.compile(r"OOM when allocating|[Oo]ut of memory|bad_alloc|could not create a memory object")
 DAMAGED = "is damaged, or not what its name says ({}); copy it again"
-PARTIAL = re.compile(r"^\.(?P<name>.+)\.(?P<host>[^./]+)\.(?P<process>\d+)\.partial$")
+PARTIAL = re.compile(r"^\.(?P<name>.+)\.(?P<host>[^./]+)\.(?P<process>\d+)(-\d+)?\.partial$")
 """The name of a file while it is written."""
 
 

@@ -1,7 +1,7 @@
 """Checks of the files that a script writes: that they replace no input and have room; and names of incomplete files.
 
-An incomplete file is called `.NAME.HOST.PID.partial`. A killed process leaves such files; the next process that writes
-to the folder removes them (`remove_leftovers`).
+An incomplete file is called `.NAME.HOST.PID.partial`, or `.NAME.HOST.PID-THREAD.partial` in a thread. A killed process
+leaves such files; the next process that writes to the folder removes them (`remove_leftovers`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import re
 import shutil
 import socket
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -160,7 +161,9 @@ def name_beside(path: str) -> str:
     """Returns the name of a file or folder until it is complete. The name of a device or a pipe is unchanged."""
     if is_device(path):
         return path
-    beside = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{_HOST}.{os.getpid()}.partial")
+    thread = threading.current_thread()
+    writer = f"{os.getpid()}" if thread is threading.main_thread() else f"{os.getpid()}-{thread.native_id}"
+    beside = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{_HOST}.{writer}.partial")
     if not is_remote(beside):
         begun.add(os.path.abspath(beside))
     return beside

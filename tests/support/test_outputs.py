@@ -12,6 +12,7 @@ import pathlib
 import subprocess
 import sys
 import types
+from concurrent import futures
 
 import command_lines as lines
 import pytest
@@ -180,7 +181,7 @@ _HOLD = """
 import os, sys
 from bert_tf2.support import output_lock, outputs
 open(outputs.name_beside(sys.argv[1] + "/x.json"), "w").close()
-with output_lock.locked(sys.argv[1]):
+with output_lock.locked(sys.argv[1]), output_lock.first(sys.argv[1], "evaluation"):
     print(os.getpid(), flush=True)
     sys.stdin.read()
 """
@@ -202,12 +203,10 @@ def test_a_second_training_is_refused_and_a_killed_one_keeps_no_lock(bad_files, 
     out.mkdir()
     monkeypatch.chdir(bad_files)
     with training(out):
-        assert output_lock.is_training_elsewhere(str(out))
         for script in ("run_pretraining.py", "run_classifier.py"):
             assert message_of(lines.call, script, *flags(script, "", tmp_path)).startswith(f"{out}: another training ")
-    assert not output_lock.is_training_elsewhere(str(out))
-    with output_lock.locked(str(out)):
-        assert output_lock.is_training_elsewhere(str(out))
+    with output_lock.locked(str(out)), output_lock.first(str(out), "training") as is_first:
+        assert not is_first
     assert not (out / ".training.lock").exists()
 
     def fail(*arguments, **settings):
@@ -219,16 +218,16 @@ def test_a_second_training_is_refused_and_a_killed_one_keeps_no_lock(bad_files, 
 
 
 @pytest.mark.slow
-def test_evaluation_beside_a_training_leaves_its_records_alone(bad_files, tmp_path, monkeypatch):
+def test_an_evaluation_leaves_the_records_of_another_run_alone(bad_files, tmp_path, monkeypatch):
     monkeypatch.chdir(bad_files)
     given, record = flags("run_classifier.py", "--num_train_epochs=0.5", tmp_path), tmp_path / "out" / "eval.tf_record"
     lines.call("run_classifier.py", *given)
-    record.write_text("of the training")
+    record.write_text("of the other")
     with training(tmp_path / "out"):
         step = lines.call("run_classifier.py", *given, "--do_train=false", "--do_eval")["global_step"]
-    assert record.read_text() == "of the training"
+    assert record.read_text() == "of the other"
     assert lines.call("run_classifier.py", *given, "--do_train=false", "--do_eval")["global_step"] == step
-    assert record.read_bytes() != b"of the training"
+    assert record.read_bytes() != b"of the other"
 
 
 def test_partial_files_of_dead_processes_are_removed_and_others_are_not(tmp_path, log_lines):
@@ -240,12 +239,15 @@ def test_partial_files_of_dead_processes_are_removed_and_others_are_not(tmp_path
         assert left.exists()  # its process may still write it
     (tmp_path / f".m.keras.scratch.{host}.{number}.partial").mkdir()
     (tmp_path / f".z.{host}.{os.getpid()}.partial").touch()
+    (tmp_path / f".w.{host}.{number}-7.partial").touch()  # of a thread
     begun = outputs.name_beside(str(tmp_path / "begun"))
+    with futures.ThreadPoolExecutor() as threads:
+        assert threads.submit(outputs.name_beside, str(tmp_path / "begun")).result() != begun
     kept = {f".x.json.{host}.{os.getppid()}.partial", f".x.json.another-host.{number}.partial"}
     kept |= {".x.partial", "x.partial", os.path.basename(begun)}
     for name in kept:
         (tmp_path / name).touch()
     files.write_text(str(tmp_path / "y"), "")
-    assert {*os.listdir(tmp_path)} - {".training.lock", "a"} == {*kept, "y"}
+    assert {*os.listdir(tmp_path)} - {".training.lock", ".evaluation.lock", "a"} == {*kept, "y"}
     removed = [line for line in log_lines if line.startswith("Removed ")]
-    assert len(removed) == 3 and "x.json" in "".join(removed)
+    assert len(removed) == 4 and "x.json" in "".join(removed)
