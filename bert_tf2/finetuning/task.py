@@ -97,6 +97,17 @@ class Task(driver.Task):
             )
         return label_map
 
+    def initial_labels(self, tagging: bool = False) -> tuple[str, ...]:
+        """The labels of the weights with which a training begins (of words if `tagging`); empty if there are none.
+
+        Labels that are collected from the examples have the order of these labels, because the weights have a head for
+        them.
+        """
+        if self.flag_of_weights or self.source is None or self.options.other_task:
+            return ()
+        found = task_file.label_map_of(self.source)
+        return found.labels if found and (found.labeled == "tokens") == tagging else ()
+
     # A subclass defines:
 
     @property

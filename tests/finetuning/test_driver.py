@@ -195,6 +195,23 @@ def test_labels_of_words_and_of_texts_are_not_confused(settings, tmp_path):
     refuses("words.txt, line 'B-CITY'", call, "run_ner", do_train=True, **tagging, output_dir=tagger)
 
 
+@pytest.mark.slow
+def test_a_training_keeps_the_labels_of_its_initial_weights(settings, tmp_path):
+    """In their order, if they include the labels of the training file. Earlier versions made no O for letters."""
+    model = heads.TaggingModel(toy_data.config(num_hidden_layers=1), num_labels=4)
+    toy_data.write_trained(tmp_path / "ner", model, LabelMap("ner", tuple("BEMS"), regression=False))
+    save_random(tmp_path / "tsv", LabelMap("tsv", ("yes", "no", "maybe"), regression=False))
+    (tmp_path / "train.txt").write_text("\n\n".join(["the B\nfilm M\nwas E\ngood S"] * 16))
+    of_words = {name: settings[name] for name in settings.keys() - {*toy_data.TSV_COLUMNS, "task_name", "data_dir"}}
+    for script, task, given, labels in (
+        ("run_classifier", "tsv", {**settings, "num_train_epochs": 0.3}, ["yes", "no", "maybe"]),
+        ("run_ner", "ner", {**of_words, "train_file": str(tmp_path / "train.txt"), "num_train_epochs": 1}, [*"BEMS"]),
+    ):
+        out = tmp_path / task / "out"
+        call(script, **{**given, "init_checkpoint": str(out.parent), "output_dir": str(out), "do_train": True})
+        assert json.loads((out / "label_map.json").read_text())["labels"] == labels
+
+
 def test_the_weights_of_another_task_are_refused(settings, tmp_path):
     folder = save_random(tmp_path / "mrpc", LabelMap("mrpc", ("0", "1"), regression=False))
     (tmp_path / "mrpc" / "task.json").write_text('{"task": "mrpc"}')

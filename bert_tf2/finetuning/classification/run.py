@@ -55,6 +55,8 @@ class ClassifierTask(Task):
         return {"task": task.name} | ({} if task.pairs is None else {"pairs": task.pairs})
 
     def read(self, part: str) -> Sequence[classification.InputExample]:
+        if part == "train" and self._processor.task.labels is None:
+            self._processor.initial_labels = self.initial_labels()
         examples = self._processor.read(self.options.data_dir, part)
         if any(example.text_b is not None for example in examples):
             self.config.check_pairs(f"the task {self._processor.task.name}")

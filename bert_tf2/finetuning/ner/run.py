@@ -76,6 +76,8 @@ class NerTask(Task):
             for row, tag in zip(sentence.rows, sentence.tags, strict=True):
                 first_rows.setdefault(tag, row)
         warn_of_similar(self.options.train_file, first_rows)
+        if first_rows.keys() <= {*(known := self.initial_labels(tagging=True))}:
+            labels = known
         return LabelMap(TAGGING_TASK, tuple(labels), regression=False)
 
     def make_model(self, dtype: str) -> heads.TaggingModel:
