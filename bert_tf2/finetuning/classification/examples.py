@@ -168,19 +168,35 @@ ColaProcessor, MnliProcessor, MrpcProcessor, XnliProcessor = (
 )
 
 
+def _ask(processor: Any, name: str, *args: str) -> Iterable:
+    """The list that a method of a user's processor returns; `name`: "METHOD of the task TASK".
+
+    An exception that the method raises keeps its traceback, which ends in the user's code.
+    """
+    method = getattr(processor, name.partition(" ")[0], None)
+    try:
+        found = method(*args) if method else NotImplemented
+    except NotImplementedError:
+        found = NotImplemented
+    if found is NotImplemented:
+        raise UserError(f"there is no {name}, which this call needs")
+    if isinstance(found, str | bytes) or not isinstance(found, Iterable):
+        raise UserError(f"{name} returned {found!r:.60}; a list is needed")
+    return found
+
+
 class _Registered(TaskProcessor):
     """The processor of a task that `register` added; takes the examples from the user's processor."""
 
     def read(self, data_dir: str, part: str) -> list[InputExample]:
         method = {"train": "get_train_examples", "eval": "get_dev_examples", "predict": "get_test_examples"}[part]
         labels, name = self.get_labels(), f"{method} of the task {self.task.name}"
-        try:
-            found = getattr(self.task.processor(), method)(data_dir)
-        except NotImplementedError:
-            raise UserError(f"there is no {name}, which this call needs") from None
+        found = _ask(self.task.processor(), name, data_dir)
         unused = () if self.task.multi_label else labels[0] if labels else "0"  # the label of a test set
         examples = []
-        for number, example in enumerate(found or (), 1):
+        for number, example in enumerate(found, 1):
+            if not all(hasattr(example, part) for part in InputExample.__annotations__):
+                raise UserError(f"{name}, example {number}: {example!r:.60} is not an InputExample")
             texts = [example.text_a] if example.text_b is None else [example.text_a, example.text_b]
             if wrong := [text for text in texts if not isinstance(text, str | bytes)]:  # None, or NaN of pandas
                 raise UserError(f"{name}, example {number}: {wrong[0]!r} is not a text")
@@ -241,7 +257,7 @@ def register(
     make = processor if callable(processor) else lambda: processor
 
     def task() -> Task:
-        given = () if regression else make().get_labels()
+        given = () if regression else _ask(make(), f"get_labels of the task {task_name}")
         labels = tuple(map(str, given))
         if not regression and (len({*labels}) < 2 or len({*labels}) < len(labels)):
             what = f"the labels of the task {task_name!r} are {list(labels)}"

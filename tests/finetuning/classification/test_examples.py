@@ -265,10 +265,15 @@ def test_a_processor_of_ones_own(tmp_path):
     for labels in (("a",), ("a", "a")):
         classification.register("of-bytes", type("Few", (Bytes,), {"labels": labels}))
         refuses("two or more", get_processor, "of-bytes")
+    for found, words in ((lambda _: "a b", "'a b' list"), (classification.DataProcessor.get_labels, "no")):
+        classification.register("of-bytes", type("Wrong", (Bytes,), {"get_labels": found}))
+        refuses(f"get_labels of-bytes {words}", get_processor, "of-bytes")
     classification.register("of-bytes", type("Unordered", (Bytes,), {"labels": {"a", "b"}}))
     refuses("of-bytes set list", get_processor, "of-bytes")
     for found, words in (
-        (None, "no example"),
+        (None, "None list"),
+        ([], "no example"),
+        ([("a", "b")], "example 1: ('a', 'b') InputExample"),
         ([InputExample("a", float("nan"), None, "1")], "example 1: nan"),
         ([InputExample("a", None, "b", "1")], "example 1: None"),
     ):
