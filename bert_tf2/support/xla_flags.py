@@ -141,13 +141,25 @@ def _bound(base: pathlib.Path) -> None:
 
 
 def _is_whole(path: pathlib.Path) -> bool:
-    """Whether a program's file ends where a field ends. A field is a tag, a length, and as many bytes."""
+    """Whether a program's file, a message of protobuf, ends where a field ends.
+
+    A field is a tag and a number, 8 or 4 bytes, or a length and as many bytes. Fields may have any number, because a
+    newer TensorFlow may write more of them.
+    """
     place, size = 0, path.stat().st_size
     with open(path, "rb") as stream:
         while place < size:
             stream.seek(place)
-            head = re.match(rb"[\x0a\x12\x1a]([\x80-\xff]{0,4}[\0-\x7f])", stream.read(6))
+            head = re.match(rb"([\x80-\xff]{0,4}[\0-\x7f])([\x80-\xff]{0,9}[\0-\x7f])?", stream.read(15))
             if not head:
                 return False
-            place += head.end() + sum((byte & 127) << 7 * digit for digit, byte in enumerate(head[1]))
+            tag, value = (_varint(digits) for digits in head.groups(b""))
+            ends = {0: head.end(), 1: head.end(1) + 8, 2: head.end() + value, 5: head.end(1) + 4}  # by the kind
+            if tag < 8 or tag & 7 not in ends or (tag & 7 in (0, 2) and not head[2]):
+                return False
+            place += ends[tag & 7]
     return place == size > 0
+
+
+def _varint(digits: bytes) -> int:
+    return sum((byte & 127) << 7 * place for place, byte in enumerate(digits))

@@ -55,10 +55,11 @@ def test_flags_of_the_user_stay_and_a_program_is_found_again_by_the_same_machine
     other.touch()
     for number in range(4):  # of 1 GiB, without blocks on the disk
         with open(old / f"{number}.pb", "wb") as stream:
-            stream.write(b"\x0a\x01k\x1a\xf7\xff\xff\xff\x03")  # a field of 1 byte, a field of 1 GiB - 9 bytes
+            # A field of 1 byte, a number, 8 bytes and 4 bytes of a newer TensorFlow, and a field of 1 GiB - 28 bytes.
+            stream.write(b"\x0a\x01k\xa0\x06\xff\x01\x29********\xad\x06****\x1a\xe4\xff\xff\xff\x03")
             stream.truncate(1 << 30)
         os.utime(old / f"{number}.pb", (number + 1, number + 1))
-    for number, damaged in enumerate((b"", b"\0" * 4096, b"\x0a\x01k\x1a\x02v", b"\x0a\x01k\x1a\xff")):
+    for number, damaged in enumerate((b"", b"\0" * 4096, b"\x0a\x01k\x1a\x02v", b"\x0a\x01k\x1a\xff", b"\x29***")):
         (old / f"damaged{number}.pb").write_bytes(damaged)
     first = prepared()[1][CACHE]
     assert os.path.isdir(first) and first.startswith(str(tmp_path / "cache")) and prepared()[1][CACHE] == first
