@@ -22,7 +22,7 @@ from bert_tf2.fast.encoder import Plan, faster
 from bert_tf2.finetuning.classification.examples import log_cut, pack_texts
 from bert_tf2.finetuning.options import checked_length
 from bert_tf2.inference.options import FeatureOptions, check_layers
-from bert_tf2.support import console, files, lazy, progress, rows
+from bert_tf2.support import console, files, lazy, progress
 from bert_tf2.support.decimals import json_lists
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.rows import Text
@@ -161,12 +161,12 @@ def _converted(
 def embed(
     model: modeling.BertModel,
     tokenizer: tokenization.FullTokenizer,
-    texts: Iterable[Text],
+    texts: Sequence[Text],
     *,
-    pooling: str = "mean",
-    layers: Sequence[int] = (-1,),
-    max_seq_length: int = 128,
-    batch_size: int = 32,
+    pooling: str,
+    layers: Sequence[int],
+    max_seq_length: int,
+    batch_size: int,
     prompt: str = "",
     pools_prompt: bool = True,
 ) -> np.ndarray | list[np.ndarray]:
@@ -176,7 +176,6 @@ def embed(
     Returns float32 [N, layers * D]; with pooling "none" a list of N arrays [tokens, layers * D], with [CLS] and [SEP].
     """
     config = model.config
-    texts, _ = rows.texts(texts)
     check_type("pooling", pooling, str)
     check_type("batch_size", batch_size, int, low=1)
     layers = [check_type("layers", layer, int) for layer in layers]

@@ -10,7 +10,8 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -19,7 +20,7 @@ from absl import logging
 
 from bert_tf2 import heads, tokenization
 from bert_tf2.config import BertConfig, check_vocab_size
-from bert_tf2.data.rows import pack
+from bert_tf2.data.rows import INPUTS, Row, pack, padded
 from bert_tf2.fast import fused_attention
 from bert_tf2.fast.encoder import Plan, accelerate, accelerated
 from bert_tf2.inference import scoring
@@ -68,14 +69,12 @@ class Answer:
     filled: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Encoded:
-    """The model input for a sentence: F ids, their segments, and the positions of [MASK]."""
+class Encoded(NamedTuple):
+    """A sentence as the model reads it."""
 
     text: str
-    input_ids: list[int]
-    segment_ids: list[int]
-    positions: list[int]
+    row: Row
+    positions: list[int]  # of [MASK] in the row
 
 
 def run(options: MaskedLMOptions) -> None:
@@ -112,11 +111,8 @@ def run(options: MaskedLMOptions) -> None:
         print(show(answer), flush=True)
 
 
-def load_model(
-    config: BertConfig, init_checkpoint: str | Weights, precision: str = "float32"
-) -> heads.PretrainingModel:
-    """Returns a model with the weights of a checkpoint; `precision` is a key of training.options.PRECISIONS."""
-    source = checkpoint.open_weights(init_checkpoint) if isinstance(init_checkpoint, str) else init_checkpoint
+def load_model(config: BertConfig, source: Weights, precision: str) -> heads.PretrainingModel:
+    """Returns a model with these weights; `precision` is a key of training.options.PRECISIONS."""
     check_head(source.path, source.shapes)
     strategy = create_strategy(DeviceOptions(precision=precision))
     dtype = PRECISIONS[precision].policy
@@ -167,44 +163,21 @@ def fill_mask(
     max_seq_length: int | None,
     batch_size: int,
 ) -> Answer | list[Answer]:
-    """`predict` for texts in any container; a single text returns one Answer. The length defaults to the model's."""
-    given, alone = rows.texts(texts, pairs=False)
-    length = model.config.max_position_embeddings if max_seq_length is None else max_seq_length
-    answers = predict(model, tokenizer, given, top_k, max_seq_length=length, batch_size=batch_size)
-    return next(answers) if alone else list(answers)
+    """The answers to texts in any container, an Answer for a single text; see Bert.fill_mask for the arguments.
 
-
-def predict(
-    model: heads.PretrainingModel,
-    tokenizer: tokenization.FullTokenizer,
-    texts: Iterable[str],
-    top_k: int = 5,
-    *,
-    max_seq_length: int = 128,
-    batch_size: int = 8,
-) -> Iterator[Answer]:
-    """Predicts the most probable words for every `[MASK]` of every text.
-
-    The first call compiles the model, and later calls with the same model and top_k are fast.
-
-    Args:
-      texts: the sentences, see `encode`; may be a generator, which is read one batch ahead.
-      top_k: the number of words for each `[MASK]`.
-      max_seq_length: the maximum number of tokens of a text, including [CLS] and [SEP].
-      batch_size: the number of texts per batch, which is padded to its longest text.
+    Later calls with the same model and top_k are fast, because their graph exists.
     """
-    if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
-        raise UserError(f"texts={texts!r:.60}: must be a text, or several")
+    given, alone = rows.texts(texts, pairs=False)
+    config = model.config
+    length = config.max_position_embeddings if max_seq_length is None else max_seq_length
     check_type("top_k", top_k, int)
-    check_type("max_seq_length", max_seq_length, int)
+    check_type("max_seq_length", length, int)
     check_type("batch_size", batch_size, int, low=1)
-    check_vocab_size("the tokenizer's vocabulary", len(tokenizer.entries), model.config.vocab_size)
-    sentences = (
-        encode(text, tokenizer, model.config, max_seq_length, f"text {number}") for number, text in enumerate(texts, 1)
-    )
-    count = len(texts) if isinstance(texts, Sized) else 0
-    sizes = few_sizes(model.distribute_strategy, count, batch_size, max_seq_length)
-    yield from _answer(model, tokenizer, sentences, top_k, batch_size, sizes=sizes)
+    check_vocab_size("the tokenizer's vocabulary", len(tokenizer.entries), config.vocab_size)
+    sentences = (encode(text, tokenizer, config, length, f"text {number}") for number, text in enumerate(given, 1))
+    sizes = few_sizes(model.distribute_strategy, len(given), batch_size, length)
+    answers = _answer(model, tokenizer, sentences, top_k, batch_size, 0, sizes)
+    return next(answers) if alone else list(answers)
 
 
 def encode(
@@ -212,15 +185,13 @@ def encode(
 ) -> Encoded:
     """Encodes a text with `[MASK]` as tokens and segments; ` ||| ` separates two segments, as in extract_features.py.
 
-    Only `[MASK]` is special; `[SEP]` or `[CLS]` in the text is split like other text. `where` names it in errors.
+    Only `[MASK]` is special; `[SEP]` or `[CLS]` in the text is split like other text. Errors begin with `where`.
     """
-    if not isinstance(text, str):
-        raise UserError(f"{where}: {text!r:.60} is no text")
     check_blanks(text, where)
     tokens, segment_ids = pack(*(tokenize(segment, tokenizer) for segment in split_segments(text)))
     check_fits(len(tokens), segment_ids[-1] + 1, config, max_seq_length, where)
     positions = [index for index, token in enumerate(tokens) if token == MASK]
-    return Encoded(text, tokenizer.convert_tokens_to_ids(tokens), segment_ids, positions)
+    return Encoded(text, Row(tokenizer.convert_tokens_to_ids(tokens), segment_ids), positions)
 
 
 def _answer(
@@ -229,8 +200,8 @@ def _answer(
     sentences: Iterable[Encoded],
     top_k: int,
     batch_size: int,
-    read_ahead: int = 0,
-    sizes: forward.FewSizes | None = None,
+    read_ahead: int,
+    sizes: forward.FewSizes | None,
 ) -> Iterator[Answer]:
     """Yields the answers in order; reads sentences of `read_ahead` tokens (or one batch) before the first answer."""
     forward.check_process()
@@ -246,21 +217,17 @@ def _answer(
         for sentence, *best in zip(batch, *(array.numpy() for array in run(_features(batch))), strict=False):
             yield _describe(sentence, tokenizer, *best)
 
-    answers = forward.in_order(sentences, lambda each: len(each.input_ids), compute, batch_size, read_ahead)
+    answers = forward.in_order(sentences, lambda each: len(each.row.input_ids), compute, batch_size, read_ahead)
     yield from (answer for _, answer in answers)
 
 
-_NAMES = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
+_NAMES = (*INPUTS, "masked_lm_positions")
 
 
 def _features(batch: Sequence[Encoded]) -> dict[str, np.ndarray]:
     """The model's input: int32 [B, F], where F is the length of the longest sentence, and the positions [B, P]."""
-    rows = [
-        (sentence.input_ids, [1] * len(sentence.input_ids), sentence.segment_ids, sentence.positions)
-        for sentence in batch
-    ]
-    padded = (keras.utils.pad_sequences(values, padding="post") for values in zip(*rows, strict=True))
-    return dict(zip(_NAMES, padded, strict=True))
+    positions = keras.utils.pad_sequences([sentence.positions for sentence in batch], padding="post")
+    return {**padded([sentence.row for sentence in batch]), "masked_lm_positions": positions}
 
 
 @tf.function(autograph=False)

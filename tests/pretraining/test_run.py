@@ -126,9 +126,10 @@ def test_masked_words_alone(pretrain, tmp_path, log_lines):
     records = {"input_file": "unmasked,unmasked_words.gz", "eval_input_file": None, "vocab_file": "vocab.txt"}
     pretrain(num_warmup_steps=100, objective="mlm", **records)
     assert [line for line in log_lines if "num_warmup_steps=100" in line and "num_train_steps=2" in line]
-    found = {*checkpoint.open_weights(f"{tmp_path}/run").shapes}
+    source = checkpoint.open_weights(f"{tmp_path}/run")
+    found = {*source.shapes}
     assert "cls/predictions/output_bias/adam_m" in found and not found & (POOLER | SENTENCES)
-    predict_masked.load_model(CONFIG, f"{tmp_path}/run")  # which needs no other head
+    predict_masked.load_model(CONFIG, source, "float32")  # which needs no other head
     fresh = checkpoint.initialize(heads.ClassifierModel(CONFIG, 2), f"{tmp_path}/run")
     assert "fresh: bert/pooler/dense/bias, bert/pooler/dense/kernel, output_bias, output_weights;" in fresh
     assert "give objective=mlm" in message_of(pretrain, **EVALUATES)
