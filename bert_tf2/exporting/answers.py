@@ -17,18 +17,41 @@ from bert_tf2 import modeling
 from bert_tf2.exporting.graph_tokenization import Pieces, character_offsets
 from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.request_checks import Rows, checked_texts, require_none
-from bert_tf2.exporting.signatures import (
-    IDS,
-    MAX_WINDOWS,
-    Outputs,
-    Setting,
-    Task,
-    fill_rows,
-    require_few_windows,
-    windows,
-)
+from bert_tf2.exporting.signatures import IDS, MAX_WINDOWS, Outputs, Setting, Task, fill_rows, require_few_windows
 from bert_tf2.finetuning import squad
 from bert_tf2.long_texts import few_at_a_time
+
+
+def paragraph_windows(pieces: Mapping[str, Pieces], options: ExportOptions) -> tuple[dict[str, Pieces], tf.Tensor]:
+    """Divides paragraphs into windows behind their questions, as run_squad.py does.
+
+    Returns:
+      text_a and text_b of W windows: the cut question and a part of its paragraph, whose `words` are indexes of pieces
+      in the concatenation of all questions and all paragraphs; and the question of each window, int32 [W].
+    """
+    questions, paragraphs = (pieces[name].ids for name in ("question", "context"))
+    ids = tf.concat([questions.values, paragraphs.values], 0)
+    begin_a, size_a, begin, total = (
+        tf.cast(each, tf.int32)
+        for ragged in (questions, paragraphs)
+        for each in (ragged.row_starts(), ragged.row_lengths())
+    )
+    begin += tf.size(questions.values)
+    size_a = tf.minimum(size_a, options.max_query_length)
+    room = options.max_seq_length - 3 - size_a  # [CLS] and two [SEP]
+    step = tf.minimum(room, options.doc_stride)
+    counts = 1 + (tf.maximum(total - room, 0) + step - 1) // step
+    with tf.control_dependencies([require_few_windows(counts)]):
+        rows = tf.repeat(tf.range(tf.size(counts)), counts)
+    columns = (begin_a, size_a, begin, total, room, step, tf.cumsum(counts, exclusive=True))
+    begin_a, size_a, begin, total, room, step, first = (tf.gather(each, rows) for each in columns)
+    start = (tf.range(tf.size(rows)) - first) * step
+
+    def part(begin: tf.Tensor, size: tf.Tensor) -> Pieces:
+        numbers = tf.ragged.range(begin, begin + size, row_splits_dtype=tf.int32)
+        return Pieces(tf.gather(ids, numbers), numbers, numbers, numbers)
+
+    return {"text_a": part(begin_a, size_a), "text_b": part(begin + start, tf.minimum(room, total - start))}, rows
 
 
 def max_context(pieces: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
@@ -114,7 +137,7 @@ class SpanFinder(Task):
         pieces = self.tokenize(texts)
         context, paragraph = texts["context"], pieces["context"]
         options = self.setting.options
-        of_windows, rows = windows(pieces, options.max_query_length, options.max_seq_length, options.doc_stride)
+        of_windows, rows = paragraph_windows(pieces, options)
         inputs = self.combine(of_windows)
         places = tf.maximum(inputs.words - tf.size(pieces["question"].ids), -1)  # indexes of paragraph pieces, [W, F]
         ids = {name: getattr(inputs, name) for name in IDS}

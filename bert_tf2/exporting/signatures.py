@@ -168,41 +168,6 @@ def require_few_windows(counts: tf.Tensor) -> tf.Operation:
     return require_none(counts > MAX_WINDOWS, too_long, counts)
 
 
-def windows(pieces: Mapping[str, Pieces], most: int, length: int, stride: int) -> tuple[dict[str, Pieces], tf.Tensor]:
-    """Divides long texts into windows of `length` tokens, `stride` pieces apart, like squad.
-
-    If a row has a second text, the second text is divided, and each window has at most `most` pieces of the first text.
-
-    Returns:
-      text_a and text_b of W windows, and the row of each window, int32 [W]. `words` of the windows are indexes of
-      pieces in the concatenation of all first texts and all second texts.
-    """
-    first, *others = (found.ids for found in pieces.values())
-    second = others[0] if others else first[:, :0]
-    ids = tf.concat([first.values, second.values], 0)
-    sizes = [tf.cast(text.row_lengths(), tf.int32) for text in (first, second)]  # [B] each
-    begins = [tf.cast(first.row_starts(), tf.int32), tf.size(first.values) + tf.cast(second.row_starts(), tf.int32)]
-    is_pair = sizes[1] > 0
-    before = tf.where(is_pair, tf.minimum(sizes[0], most), 0)
-    room = length - 2 - tf.where(is_pair, before + 1, 0)
-    total, begin = (tf.where(is_pair, values[1], values[0]) for values in (sizes, begins))
-    step = tf.minimum(room, stride)
-    counts = 1 + (tf.maximum(total - room, 0) + step - 1) // step
-    with tf.control_dependencies([require_few_windows(counts)]):
-        rows = tf.repeat(tf.range(tf.size(counts)), counts)
-    columns = (is_pair, before, room, total, begin, begins[0], step, tf.cumsum(counts, exclusive=True))
-    is_pair, before, room, total, begin, begin_before, step, number = (tf.gather(each, rows) for each in columns)
-    start = (tf.range(tf.size(rows)) - number) * step
-    size = tf.minimum(room, total - start)
-
-    def part(begin: tf.Tensor, size: tf.Tensor) -> Pieces:
-        numbers = tf.ragged.range(begin, begin + size, row_splits_dtype=tf.int32)
-        return Pieces(tf.gather(ids, numbers), numbers, numbers, numbers)
-
-    text_a = part(tf.where(is_pair, begin_before, begin + start), tf.where(is_pair, before, size))
-    return {"text_a": text_a, "text_b": part(begin + start, tf.where(is_pair, size, 0))}, rows
-
-
 class Classifier(Task):
     """probabilities [B, L] and label, string [B]; for a regression (without labels) value [B].
 
