@@ -22,8 +22,6 @@ import tensorflow as tf
 
 from bert_tf2.data.rows import INPUTS
 from bert_tf2.shapes import get_shape_list, whole_numbers
-from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import check_type
 
 LEAST = 4  # tokens of a window: [CLS], a token and two [SEP] of a pair
 POOLINGS = ("mean", "max")
@@ -120,39 +118,3 @@ def few_at_a_time(compute: Callable[[Batch], tf.Tensor], windows: Batch, shape: 
     invariants = (tf.TensorShape([]), tf.TensorShape([None, *sizes]))
     start = (tf.constant(0), tf.zeros([0, *shape]))
     return tf.while_loop(lambda begin, _: begin < count, add, start, invariants, parallel_iterations=1)[1]
-
-
-def length_of(window: int | None, max_seq_length: int | None) -> tuple[str, int | None]:
-    """The name and the value of the argument that states the tokens of a row; the value None if neither is given.
-
-    Raises UserError for a wrong window, or for two lengths that differ.
-    """
-    check_type("window", window, int, low=LEAST, optional=True)
-    if window is not None and max_seq_length not in (None, window):
-        raise UserError(f"window={window} and max_seq_length={max_seq_length}: give one length of a row")
-    return ("max_seq_length", max_seq_length) if window is None else ("window", window)
-
-
-def chosen(
-    kept: Mapping[str, Any], length: int, window: int | None, stride: int | None, pooling: str | None
-) -> Windows | None:
-    """The windows of a call from Python; None if its texts are cut.
-
-    `kept`: the settings in the task.json of the weights, which count where an argument is None. `length`: the tokens of
-    a row. Raises UserError for wrong arguments.
-    """
-    stride = check_type("stride", stride, int, low=0, optional=True)
-    if pooling not in (None, *POOLINGS):
-        raise UserError(f"pooling={pooling!r}: must be {' or '.join(POOLINGS)}")
-    is_of_texts = "pooling" in kept  # run_squad.py and run_ner.py keep a doc_stride with another meaning
-    if stride is None:
-        stride = max(length // 2, 1) if window is not None else kept.get("doc_stride", 0) if is_of_texts else 0
-    if not stride:
-        if pooling is not None:
-            raise UserError(f"pooling={pooling!r}: is for windows; give window or stride as well")
-        return None
-    if length < LEAST:  # `window` is not: see `length_of`
-        raise UserError(
-            f"max_seq_length={length}: must be {LEAST} or more in windows, for [CLS], a word and two [SEP] of a pair"
-        )
-    return Windows(length, stride, pooling or (kept["pooling"] if is_of_texts else POOLINGS[0]))

@@ -12,9 +12,9 @@ import keras
 import numpy as np
 from absl import logging
 
-from bert_tf2 import long_texts, modeling
+from bert_tf2 import modeling
 from bert_tf2.api import targets, text_rows
-from bert_tf2.api.text_parts import Parts, kept_settings, path_of, span_settings
+from bert_tf2.api.text_parts import Parts, kept_settings, path_of, row_of, span_settings
 from bert_tf2.api.vectors import Vectors
 from bert_tf2.data.rows import padded
 from bert_tf2.finetuning.options import checked_length
@@ -194,9 +194,8 @@ class Bert(Vectors):
         """
         given, alone = rows.texts(texts)
         check_type("batch_size", batch_size, int, low=1)
-        name, length = long_texts.length_of(window, max_seq_length)
-        length = self._checked_length(length, kept=True, name=name)
-        windows = long_texts.chosen(self._kept, length, window, stride, pooling)
+        checked = functools.partial(self._checked_length, kept=True)
+        length, windows = row_of(self._kept, checked, max_seq_length, window, stride, pooling)
         found = self._answerer.classify(given, length, batch_size, windows)
         return found[0] if alone else found
 

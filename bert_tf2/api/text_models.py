@@ -22,10 +22,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf2 import heads, long_texts
+from bert_tf2 import heads
 from bert_tf2.api import targets, text_rows
 from bert_tf2.api.bert import Bert
-from bert_tf2.api.text_parts import ALPHA, RANDOM_SEED, TEMPERATURE, CutTexts, Parts, path_of
+from bert_tf2.api.text_parts import ALPHA, RANDOM_SEED, TEMPERATURE, CutTexts, Parts, path_of, row_of
 from bert_tf2.api.text_steps import TextSteps
 from bert_tf2.data.records import MOST_TOKENS
 from bert_tf2.exporting import run as exporting
@@ -491,9 +491,7 @@ def classifier(
       UserError: as `load`; or the labels are missing, wrong, or differ from the labels of the weights.
     """
     found = Parts(weights, (bert_config_file, vocab_file, do_lower_case), init_from_layers)
-    name, length = long_texts.length_of(window, max_seq_length)
-    length = found.length(length, name=name)
-    windows = long_texts.chosen(found.kept, length, window, stride, pooling)
+    length, windows = row_of(found.kept, found.length, max_seq_length, window, stride, pooling)
     label_map = found.label_map(labels, other_task, regression=regression, multi_label=multi_label)
     settings = (len(label_map.labels), label_map.regression, label_map.multi_label, windows)
     model = found.model(heads.ClassifierModel, *settings, seed=random_seed)

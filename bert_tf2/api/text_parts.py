@@ -7,7 +7,7 @@ import functools
 import numbers
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -19,6 +19,7 @@ from bert_tf2.finetuning.options import ClassifierOptions, checked_length
 from bert_tf2.finetuning.tables import warn_of_amounts
 from bert_tf2.inference.answering import KEPT, SQUAD
 from bert_tf2.layers import initial_weights_from
+from bert_tf2.long_texts import LEAST, POOLINGS, Windows
 from bert_tf2.support import hub
 from bert_tf2.support.errors import UserError, naming_arguments
 from bert_tf2.support.settings import check_type, settings_of
@@ -153,6 +154,39 @@ class CutTexts:
             self._log()
         found = [sum(cut for _, cut, _ in batches) for batches in self._epochs()]
         return [*found, *[0] * epochs][:epochs]
+
+
+def row_of(
+    kept: Mapping[str, Any],
+    checked: Callable[..., int],
+    max_seq_length: int | None,
+    window: int | None,
+    stride: int | None,
+    pooling: str | None,
+) -> tuple[int, Windows | None]:
+    """The most tokens of a row in a call, and how longer texts are divided; None if they are cut.
+
+    `kept`: the settings in the task.json of the weights, which count where an argument is None. `checked`: returns the
+    checked length of a row, given the argument and its `name`. Raises UserError for wrong arguments.
+    """
+    check_type("window", window, int, low=LEAST, optional=True)
+    if window is not None and max_seq_length not in (None, window):
+        raise UserError(f"window={window} and max_seq_length={max_seq_length}: give one length of a row")
+    length = checked(max_seq_length, name="max_seq_length") if window is None else checked(window, name="window")
+    stride = check_type("stride", stride, int, low=0, optional=True)
+    if pooling not in (None, *POOLINGS):
+        raise UserError(f"pooling={pooling!r}: must be {' or '.join(POOLINGS)}")
+    kept = kept if "pooling" in kept else {}  # run_squad.py and run_ner.py keep a doc_stride with another meaning
+    if stride is None:
+        stride = kept.get("doc_stride", 0) if window is None else max(length // 2, 1)
+    if not stride:
+        if pooling is not None:
+            raise UserError(f"pooling={pooling!r}: is for windows; give window or stride as well")
+        return length, None
+    if length < LEAST:
+        what = f"must be {LEAST} or more in windows, for [CLS], a word and two [SEP] of a pair"
+        raise UserError(f"max_seq_length={length}: {what}")
+    return length, Windows(length, stride, pooling or kept.get("pooling", POOLINGS[0]))
 
 
 def span_settings(

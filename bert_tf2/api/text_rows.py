@@ -295,10 +295,10 @@ def in_one_line() -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        if said := re.search(r"assertion failed: \[(.*)\]", str(error)):
-            raise UserError(said[1].replace("\\'", "'")) from error  # TensorFlow shows quotes like C
-        if said := re.search(r"^.*\bUserError: (.*)$", str(error), re.MULTILINE):  # in a generator or a PyDataset
-            raise UserError(said[1]) from error
+        if found := re.search(r"assertion failed: \[(.*)\]", str(error)):
+            raise UserError(found[1].replace("\\'", "'")) from error  # TensorFlow shows quotes like C
+        if found := re.search(r"^.*\bUserError: (.*)$", str(error), re.MULTILINE):  # in a generator or a PyDataset
+            raise UserError(found[1]) from error
         raise
     finally:
         if added:

@@ -74,9 +74,9 @@ class Vectors:
         """
         check_type("normalize", normalize, bool, optional=True)
         given, alone = rows.texts(texts)
-        said = SentenceVectors() if None not in (pooling, normalize, max_seq_length) else self._sentence_vectors
-        pooling = said.pooling if pooling is None else pooling
-        longest = min(said.max_seq_length or self.config.max_position_embeddings, self.config.max_position_embeddings)
+        usual = SentenceVectors() if None not in (pooling, normalize, max_seq_length) else self._sentence_vectors
+        pooling = usual.pooling if pooling is None else pooling
+        longest = min(usual.max_seq_length or self.config.max_position_embeddings, self.config.max_position_embeddings)
         vectors = extract_features.embed(
             self.encoder,
             self.tokenizer,
@@ -88,7 +88,7 @@ class Vectors:
             prompt=self._prompts.choose(prompt, prompt_name),
             pools_prompt=self._prompts.are_pooled,
         )
-        if pooling != "none" and (said.normalize if normalize is None else normalize):
+        if pooling != "none" and (usual.normalize if normalize is None else normalize):
             vectors = unit(vectors)
         return vectors[0] if alone else vectors
 

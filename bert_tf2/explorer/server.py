@@ -120,8 +120,8 @@ class Application:
             response = _json(400, {"error": str(error)})
         except Exception as error:
             logging.exception("%s failed", request.path)
-            told = f"an error in this program: {type(error).__name__}; its log has the details"
-            response = _json(500, {"error": told})
+            problem = f"an error in this program: {type(error).__name__}; its log has the details"
+            response = _json(500, {"error": problem})
         response.headers.update(_HEADERS)
         return response(environ, start_response)
 

@@ -52,9 +52,9 @@ class Tokenize(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         basic = self.tokenizer.basic_tokenizer
-        said = {"entries": self.tokenizer.entries, "do_lower_case": basic.do_lower_case, **self.tokenizer.rules}
+        stated = {"entries": self.tokenizer.entries, "do_lower_case": basic.do_lower_case, **self.tokenizer.rules}
         own = {"max_seq_length": self.max_seq_length, "pad_to_max_length": self.pad_to_max_length}
-        return {**super().get_config(), "tokenizer": said, **own}
+        return {**super().get_config(), "tokenizer": stated, **own}
 
     def __call__(self, texts: Any, **kwargs) -> dict[str, tf.Tensor]:
         """`texts`: strings [B], a tuple of two such columns, or texts in any container that `columns` takes."""

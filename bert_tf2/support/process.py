@@ -83,7 +83,7 @@ def restore_signals(before: dict[int, object]) -> None:
 
 
 @contextlib.contextmanager
-def told_at_once(handler: Callable[[int], None]) -> Iterator[None]:
+def signals_at_once(handler: Callable[[int], None]) -> Iterator[None]:
     """A context that calls `handler`, in a thread, with the number of each signal that has a handler of Python.
 
     Python's own handlers run only when a call of TensorFlow returns, which may never happen. Use it in the main thread.

@@ -29,13 +29,13 @@ class Progress(tqdm):
 
     def __init__(
         self, what: str, total: float | None = None, unit: str = "", *, done: float = 0,
-        contents: tuple[float, str] | None = None, note: str = "", tell_ends: bool = False,
+        contents: tuple[float, str] | None = None, note: str = "", logs_ends: bool = False,
     ):  # fmt: skip
         """`contents`: the number of items in a unit and their name, for the speed (examples/s); None for units.
 
-        `done`: the work of an earlier run; `tell_ends`: whether short work is logged, too, at its first and last step.
+        `done`: the work of an earlier run; `logs_ends`: whether short work is logged, too, at its first and last step.
         """
-        self._is_first, self._tell_ends, self._contents = True, tell_ends, contents or (1, unit)
+        self._is_first, self._logs_ends, self._contents = True, logs_ends, contents or (1, unit)
         self._drawn, self._left_out = on_terminal(), 0.0
         # Work in other threads is a part of the work that the main thread shows.
         hides = threading.current_thread() is not threading.main_thread() or (self._drawn and not logging.level_info())
@@ -66,7 +66,7 @@ class Progress(tqdm):
         self._is_first = False
         self.initial = self.last_print_n = self.n = self.n + count
         self.leave_out(self._time() - self.start_t)  # the first step builds a graph, so it does not count for the speed
-        if self._tell_ends:
+        if self._logs_ends:
             self.refresh()
 
     def leave_out(self, seconds: float) -> None:
@@ -86,7 +86,7 @@ class Progress(tqdm):
         """Removes the line; if the work is complete and was long, logs its whole duration."""
         took = 0.0 if getattr(self, "disable", True) else self._time() - self.start_t + self._left_out
         super().close()
-        if complete and (self._tell_ends or took >= _SECONDS_BETWEEN_LINES):
+        if complete and (self._logs_ends or took >= _SECONDS_BETWEEN_LINES):
             done = f"{self.n:,.0f}{self.unit}{f', {self.postfix}' if self.postfix else ''}"
             logging.info("%s: %s, took %s", self.desc, done, self.format_interval(took))
 

@@ -144,7 +144,7 @@ def run(task: Task, export: Export | None = None) -> dict[str, Any] | None:
             return None
         if options.do_export:
             exported = [_export(task, export)]
-    _tell_summary(options, outcome, exported)
+    _log_summary(options, outcome, exported)
     return outcome.results
 
 
@@ -255,7 +255,7 @@ def _export(task: Task, export: Export) -> str:
     )
 
 
-def _tell_summary(options: TrainingOptions, outcome: Outcome, exported: Sequence[str]) -> None:
+def _log_summary(options: TrainingOptions, outcome: Outcome, exported: Sequence[str]) -> None:
     latest, best = checkpoint.latest_checkpoint(options.output_dir), best_folder(options.output_dir)
     trained = [latest] if latest and options.do_train else []
     if trained and options.eval_steps and files.exists(os.path.join(best, "checkpoint")):

@@ -225,8 +225,8 @@ class Trainer:
             if changes := [": ".join(change) for change in self._before.changes(self._deciding(records))]:
                 logging.warning("Not an exact continuation. %s", ". ".join(changes))
         elif self.global_step:
-            told = "The checkpoint has no number of examples read; continuing behind %d, %d for each step"
-            logging.info(told, self.examples, self._options.train_batch_size)
+            what = "The checkpoint has no number of examples read; continuing behind %d, %d for each step"
+            logging.info(what, self.examples, self._options.train_batch_size)
         if self.step.is_compiled:
             logging.info(
                 "Compiling the training step with XLA; for a GPU, that takes about a minute, unless an earlier run has"
@@ -263,7 +263,7 @@ class StopRequest:
         self._watching = contextlib.ExitStack()
         self._before = process.handle_signals(self._on_signal)
         if process.is_script and threading.current_thread() is threading.main_thread():
-            self._watching.enter_context(process.told_at_once(self._end_a_graph))
+            self._watching.enter_context(process.signals_at_once(self._end_a_graph))
         return self
 
     def _on_signal(self, number: int, frame) -> None:

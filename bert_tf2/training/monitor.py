@@ -36,7 +36,7 @@ class TrainingMonitor:
         self._point_at, self._point_step = self._reported_at, step
         self._progress = progress.Progress(
             "Training", options.last_step, "steps", done=step, contents=(options.train_batch_size, "examples"),
-            note="the first step takes the longest", tell_ends=True,
+            note="the first step takes the longest", logs_ends=True,
         )  # fmt: skip
 
     def __enter__(self) -> TrainingMonitor:

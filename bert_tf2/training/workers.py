@@ -406,7 +406,7 @@ def _read_worker(line: bytes, count: int) -> tuple[int, Mapping[str, int | str]]
 
 def _report(chief: str, message: Mapping[str, object], name: str, patience: _Patience) -> None:
     """The part of the other workers: calls the chief until it answers. Raises UserError for a refusal."""
-    answer, is_told = {}, False
+    answer, has_warned = {}, False
     while not answer:
         line = b""
         with contextlib.suppress(OSError), _call(chief) as connection:
@@ -416,8 +416,8 @@ def _report(chief: str, message: Mapping[str, object], name: str, patience: _Pat
             line = connection.makefile("rb").readline(_MOST_BYTES)
         answer = _read_answer(line)
         if not answer:  # the chief has not begun yet, or has ended
-            if line and not is_told:
-                is_told = True
+            if line and not has_warned:
+                has_warned = True
                 logging.warning("The program at the address of %s is not a worker; it wrote %r", name, line[:60])
             patience.check([name])
             time.sleep(_SECONDS_BETWEEN_LOOKS)

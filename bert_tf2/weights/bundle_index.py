@@ -93,12 +93,12 @@ class Entry(NamedTuple):
     @classmethod
     def parse(cls, data: bytes) -> Entry:
         """Raises DamagedTable if the bytes are not an entry, or are the entry of a tensor that weights do not have."""
-        said = parse("Entry", data)
-        shape = [dim.size for dim in said.shape.dim]
-        if said.dtype not in _DTYPES or min(said.offset, said.size, *shape) < 0:
+        entry = parse("Entry", data)
+        shape = [dim.size for dim in entry.shape.dim]
+        if entry.dtype not in _DTYPES or min(entry.offset, entry.size, *shape) < 0:
             raise DamagedTable("an entry is of a type that weights do not have, or makes no sense")
-        slices = sorted([(extent.start, extent.length) for extent in part.extent] for part in said.slices)
-        return cls(_DTYPES[said.dtype], shape, said.shard_id, said.offset, said.size, said.crc32c, slices)
+        slices = sorted([(extent.start, extent.length) for extent in part.extent] for part in entry.slices)
+        return cls(_DTYPES[entry.dtype], shape, entry.shard_id, entry.offset, entry.size, entry.crc32c, slices)
 
     def with_places(self, parts: Sequence[Entry]) -> list[tuple[tuple[slice, ...], Entry]]:
         """The places of the parts in this tensor, in the order of `slices`; a tensor without slices is one part.
@@ -120,9 +120,9 @@ class Entry(NamedTuple):
 
     def encode(self) -> bytes:
         shape = new("Shape", dim=[new("Dim", size=size) for size in self.shape])
-        said = new("Entry", dtype=_NUMBERS[self.dtype], shape=shape, shard_id=self.shard, offset=self.offset)
-        said.size, said.crc32c = self.size, self.checksum
-        return said.SerializeToString(deterministic=True)
+        entry = new("Entry", dtype=_NUMBERS[self.dtype], shape=shape, shard_id=self.shard, offset=self.offset)
+        entry.size, entry.crc32c = self.size, self.checksum
+        return entry.SerializeToString(deterministic=True)
 
 
 # The table

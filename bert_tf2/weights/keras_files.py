@@ -33,8 +33,8 @@ def _check_class(path: str) -> None:
         data = archive.read("config.json")
     with errors.reading(path, UnicodeDecodeError):
         text = data.decode("utf-8")
-    said = files.parse_json(text, f"{path}: config.json")
-    module, kind = str(said.get("module")), said.get("class_name")
+    content = files.parse_json(text, f"{path}: config.json")
+    module, kind = str(content.get("module")), content.get("class_name")
     if module.startswith("bert_tf2.api."):
         raise UserError(
             f"{path}: holds a {kind}, a Keras model that takes texts; keras.models.load_model opens this file (after"

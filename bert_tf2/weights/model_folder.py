@@ -113,14 +113,14 @@ def check_config(source: Weights, config: BertConfig) -> list[str]:
     remarks = []
     for name in decisive_differences(stated, config):
         then, now = config_value(stated, name), config_value(config, name)
-        said = f"{path}: states {name} {then} for the weights {source.path}, the configuration in use says {now}"
+        difference = f"{path}: states {name} {then} for the weights {source.path}, the configuration in use says {now}"
         if name == "num_hidden_layers" and now < then:  # with more layers, weights would be missing
-            remarks.append(f"{said}: only the first layers are used.")
+            remarks.append(f"{difference}: only the first layers are used.")
         elif name == "hidden_act" and now in source.other_activations:
-            remarks.append(f"{said}: the outputs differ, and it is not certain which activation is right.")
+            remarks.append(f"{difference}: the outputs differ, and it is not certain which activation is right.")
         elif name not in SHOWN_BY_SHAPES:
             remedy = f"give --bert_config_file={path}" if path.endswith(".json") else "correct --bert_config_file"
-            raise UserError(f"{said}, so the outputs would be wrong; {remedy}")
+            raise UserError(f"{difference}, so the outputs would be wrong; {remedy}")
     return remarks
 
 
@@ -154,8 +154,8 @@ def check_output_dir(output_dir: str, config: BertConfig, vocab_file: str | None
         return
     stated = BertConfig.from_json_file(path)
     for name in decisive_differences(stated, config):
-        said = f"states {name} {config_value(stated, name)}, and --bert_config_file {config_value(config, name)}"
-        raise UserError(f"{path}: {said}, {problem}")
+        difference = f"states {name} {config_value(stated, name)}, and --bert_config_file {config_value(config, name)}"
+        raise UserError(f"{path}: {difference}, {problem}")
 
 
 # Writing

@@ -63,8 +63,8 @@ def record_of(do_lower_case: bool | None, rules: Mapping[str, Any]) -> str:
 
 def _read_record(path: str) -> Stated:
     content = files.read_json(path)
-    said = {name: content.get(name) for name in ("never_split", "strip_accents", "tokenize_chinese_chars")}
-    rules = {name: value for name, value in said.items() if value is not None}
+    stated = {name: content.get(name) for name in ("never_split", "strip_accents", "tokenize_chinese_chars")}
+    rules = {name: value for name, value in stated.items() if value is not None}
     lower, kept = content.get("do_lower_case"), rules.get("never_split", [])
     flags = [lower, *(value for name, value in rules.items() if name != "never_split")]
     is_right = all(isinstance(flag, bool | None) for flag in flags) and isinstance(kept, list)
@@ -126,9 +126,9 @@ class _Files:
         if self.config.get("do_basic_tokenize") is False:
             yield "do_basic_tokenize is false"
         for part, wanted in _PARTS.items():
-            said = _as(dict, self.whole.get(part))
+            parts = _as(dict, self.whole.get(part))
             for key, value in wanted.items() if part in self.whole else ():
-                if (found := said.get(key, value if said else None)) != value:
+                if (found := parts.get(key, value if parts else None)) != value:
                     yield f"{part} has {key} {found!r}, not {value!r}"
         for role, token in _ROLES.items():
             if (name := _content(self.config.get(role) or self.special.get(role))) not in (None, token):
@@ -320,8 +320,8 @@ def load_tokenizer(
                 f"{stated.path}: says do_lower_case false, but text is lower-cased by default; give"
                 " --do_lower_case=False (or --do_lower_case=True, to lower-case text all the same)"
             )
-        said = str(stated.do_lower_case).lower()
-        logging.warning("%s: says do_lower_case %s; --do_lower_case=%s is used instead", stated.path, said, lower)
+        case = str(stated.do_lower_case).lower()
+        logging.warning("%s: says do_lower_case %s; --do_lower_case=%s is used instead", stated.path, case, lower)
     if stated.remark:
         logging.warning("%s", stated.remark)
     check_never_split(stated.rules.get("never_split", ()), vocab_file)

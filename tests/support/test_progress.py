@@ -25,7 +25,7 @@ def clock(monkeypatch):
 
 
 def test_the_first_step_shows_nothing_of_the_time_left(clock, log_lines):
-    with progress.Progress("Training", 100, "steps", contents=(32, "examples"), tell_ends=True) as training:
+    with progress.Progress("Training", 100, "steps", contents=(32, "examples"), logs_ends=True) as training:
         clock[0] += 60  # the graph is made
         training.advance(1, "loss 2.0")
         for _ in range(39):
