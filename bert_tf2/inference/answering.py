@@ -5,7 +5,6 @@ texts -> rows of ids -> `logits` of a row, in batches of like length -> probabil
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,6 @@ from absl import logging
 from bert_tf2 import heads, tokenization
 from bert_tf2.data import rows
 from bert_tf2.data.rows import Row
-from bert_tf2.fast.encoder import accelerated
 from bert_tf2.finetuning import ner, squad
 from bert_tf2.finetuning.options import ClassifierOptions, NerOptions, SquadOptions
 from bert_tf2.finetuning.tables import shortened
@@ -57,12 +55,10 @@ def pack(tokenizer: tokenization.FullTokenizer, texts: Sequence[Text], max_seq_l
     return [Row(one.input_ids[: len(one.tokens)], one.input_type_ids[: len(one.tokens)]) for one in found]
 
 
-@tf.function(autograph=False)
-def _logits(model, windows: Windows | None, is_compiled: bool, parts: list[heads.Batch]) -> Any:
+@forward.graph_of
+def _logits(model, windows: Windows | None, batch: heads.Batch) -> Any:
     """The logits of a model of `heads`."""
-    logits = functools.partial(model.of_texts, windows=windows) if windows else model.__call__
-    with accelerated(model):
-        return forward.on_replicas(model.distribute_strategy, lambda batch: logits(batch), is_compiled, parts)
+    return model.of_texts(batch, windows) if windows else model(batch)
 
 
 class Answerer:
@@ -170,9 +166,8 @@ class Answerer:
     def _logits(self, packed: Sequence[Row], batch_size: int, windows: Windows | None = None) -> Iterator[np.ndarray]:
         """The logits of each row: [L], or [tokens, L] if each token has logits; for spans, L is start and end."""
         longest = max((len(row.input_ids) for row in packed), default=1)
-        strategy = self._model.distribute_strategy
-        sizes = None if windows else few_sizes(strategy, len(packed), batch_size, longest)
-        run = forward.on_batches(strategy, rows.INPUTS, _logits, self._model, windows, sizes=sizes)
+        sizes = None if windows else few_sizes(self._model.distribute_strategy, len(packed), batch_size, longest)
+        run = forward.on_batches(_logits, self._model, windows, names=rows.INPUTS, sizes=sizes)
 
         def compute(chosen: Sequence[Row]) -> Iterator[np.ndarray]:
             found = run(rows.padded(chosen))

@@ -246,7 +246,7 @@ def extract(
     """
     forward.check_process()
     layers, settings = tuple(layers), (of_cls, fuses)
-    run = forward.on_batches(model.distribute_strategy, _NAMES, _states, model, layers, *settings, sizes=sizes)
+    run = forward.on_batches(_states, model, layers, *settings, names=_NAMES, sizes=sizes)
 
     def compute(batch: Sequence[InputFeatures]) -> Iterator[np.ndarray]:
         length = pad_to or max(len(feature.tokens) for feature in batch)

@@ -22,7 +22,7 @@ from bert_tf2 import heads, tokenization
 from bert_tf2.config import BertConfig, check_vocab_size
 from bert_tf2.data.rows import INPUTS, Row, pack, padded
 from bert_tf2.fast import fused_attention
-from bert_tf2.fast.encoder import Plan, accelerate, accelerated
+from bert_tf2.fast.encoder import Plan, accelerate
 from bert_tf2.inference import scoring
 from bert_tf2.inference.blanks import MASK, check_blanks, check_fits, fill, split_segments, tokenize
 from bert_tf2.inference.options import MaskedLMOptions
@@ -210,8 +210,7 @@ def _answer(
     if not 1 <= top_k <= np.isfinite(nameless).sum():
         raise UserError(f"--top_k={top_k}: must be from 1 to {len(tokenizer.inv_vocab)}, the size of the vocabulary")
     masked = None if np.isfinite(nameless).all() else tf.constant(nameless)
-    # The graphs are cached for later calls and released together with their model.
-    run = forward.on_batches(model.distribute_strategy, _NAMES, _best_words, model, top_k, masked, sizes=sizes)
+    run = forward.on_batches(_best_words, model, top_k, masked, names=_NAMES, sizes=sizes)
 
     def compute(batch: Sequence[Encoded]) -> Iterator[Answer]:
         for sentence, *best in zip(batch, *(array.numpy() for array in run(_features(batch))), strict=False):
@@ -230,26 +229,17 @@ def _features(batch: Sequence[Encoded]) -> dict[str, np.ndarray]:
     return {**padded([sentence.row for sentence in batch]), "masked_lm_positions": positions}
 
 
-@tf.function(autograph=False)
+@forward.graph_of
 def _best_words(
-    model: heads.PretrainingModel,
-    top_k: int,
-    nameless: tf.Tensor | None,
-    is_compiled: bool,
-    parts: list[forward.Batch],
+    model: heads.PretrainingModel, top_k: int, nameless: tf.Tensor | None, batch: heads.Batch
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Probabilities and token ids, each [B, P, top_k], the best first; `nameless` [V] is added to the logits."""
-
-    def best(features: heads.Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        logits = model(features)  # [B, P, V]
-        if nameless is not None:
-            logits += nameless
-        best_logits, token_ids = tf.math.top_k(logits, top_k)
-        # The softmax over all V words, computed only for the best words.
-        return tf.exp(best_logits - tf.reduce_logsumexp(logits, axis=-1, keepdims=True)), token_ids
-
-    with accelerated(model):
-        return forward.on_replicas(model.distribute_strategy, best, is_compiled, parts)
+    logits = model(batch)  # [B, P, V]
+    if nameless is not None:
+        logits += nameless
+    best_logits, token_ids = tf.math.top_k(logits, top_k)
+    # The softmax over all V words, computed only for the best words.
+    return tf.exp(best_logits - tf.reduce_logsumexp(logits, axis=-1, keepdims=True)), token_ids
 
 
 def _describe(sentence: Encoded, tokenizer: tokenization.FullTokenizer, probabilities, token_ids) -> Answer:

@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from bert_tf2 import heads, tokenization
 from bert_tf2.data.rows import INPUTS, Row, pack, padded
-from bert_tf2.fast.encoder import accelerated
 from bert_tf2.inference.blanks import MASK, check_fits
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.rows import Text
@@ -109,7 +108,7 @@ def _in_order(
     """Yields a number for each of (row, place, id), in order."""
     forward.check_process()
     names = (*INPUTS, "masked_lm_positions", "masked_lm_ids")
-    run = forward.on_batches(model.distribute_strategy, names, graph, model, sizes=sizes)
+    run = forward.on_batches(graph, model, names=names, sizes=sizes)
 
     def compute(chosen: Sequence[tuple[Row, int, int]]) -> np.ndarray:
         given, places, ids = zip(*chosen, strict=True)
@@ -120,25 +119,15 @@ def _in_order(
     return (number for _, number in in_order)
 
 
-@tf.function(autograph=False)
-def _log_probability(model: heads.MaskedLMModel, is_compiled: bool, parts: list[heads.Batch]) -> tf.Tensor:
+@forward.graph_of
+def _log_probability(model: heads.MaskedLMModel, batch: heads.Batch) -> tf.Tensor:
     """The logarithm of the probability of `masked_lm_ids` at `masked_lm_positions`, int32 [B, 1] each -> [B]."""
-
-    def compute(batch: heads.Batch) -> tf.Tensor:
-        logits = model(batch)[:, 0]  # [B, V]
-        return tf.gather(logits, batch["masked_lm_ids"][:, 0], batch_dims=1) - tf.reduce_logsumexp(logits, axis=-1)
-
-    with accelerated(model):
-        return forward.on_replicas(model.distribute_strategy, compute, is_compiled, parts)
+    logits = model(batch)[:, 0]  # [B, V]
+    return tf.gather(logits, batch["masked_lm_ids"][:, 0], batch_dims=1) - tf.reduce_logsumexp(logits, axis=-1)
 
 
-@tf.function(autograph=False)
-def _is_next(model: heads.PretrainingModel, is_compiled: bool, parts: list[heads.Batch]) -> tf.Tensor:
+@forward.graph_of
+def _is_next(model: heads.PretrainingModel, batch: heads.Batch) -> tf.Tensor:
     """The probability of the reference's label 0, "is next" -> [B]."""
-
-    def compute(batch: heads.Batch) -> tf.Tensor:
-        output = model.encode(batch, reads=batch["masked_lm_positions"])  # only [CLS] is read
-        return tf.nn.softmax(model.next_sentence(output.pooled_output))[:, 0]
-
-    with accelerated(model):
-        return forward.on_replicas(model.distribute_strategy, compute, is_compiled, parts)
+    output = model.encode(batch, reads=batch["masked_lm_positions"])  # only [CLS] is read
+    return tf.nn.softmax(model.next_sentence(output.pooled_output))[:, 0]

@@ -2,8 +2,8 @@
 
     Runner:      a data set -> the outputs of the model for each batch
     in_order:    rows -> windows -> batches of like length -> results in the order of the rows
+    graph_of:    a function of a model and a batch -> a graph that runs it on every replica
     on_batches:  a graph -> a function of batches; if XLA compiles the graph, of batches of few sizes
-    on_replicas: a batch -> equal parts -> one function on every replica -> results of the batch
 
 The rows of `in_order` come one by one, perhaps from someone who types them, so no row is read before its window needs
 it. `data.record_order` makes batches of like length of data sets, inside the pipeline.
@@ -18,6 +18,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
@@ -25,6 +26,7 @@ from absl import logging
 from bert_tf2.data.record_order import with_packed_rows
 from bert_tf2.data.records import PACKED
 from bert_tf2.fast import compiled
+from bert_tf2.fast.encoder import accelerated
 from bert_tf2.support.errors import UserError
 
 Row = TypeVar("Row")
@@ -225,18 +227,38 @@ class FewSizes(NamedTuple):
         return found
 
 
+def graph_of(function: Callable) -> Callable:
+    """Decorates a function (model, *settings, batch) of a model of `heads` to be a graph for `on_batches`.
+
+    The graphs are cached for later calls with the same model and settings, and released together with the model.
+    """
+
+    @tf.function(autograph=False)
+    def graph(model, *others):
+        *settings, is_compiled, parts = others
+
+        def compute(batch: Batch) -> Any:
+            return function(model, *settings, batch)
+
+        with accelerated(model):
+            return on_replicas(model.distribute_strategy, compute, is_compiled, parts)
+
+    return graph
+
+
 def on_batches(
-    strategy: tf.distribute.Strategy, names: Sequence[str], graph: Callable, *arguments, sizes: FewSizes | None
+    graph: Callable, model: keras.Model, *settings: Any, names: Sequence[str], sizes: FewSizes | None
 ) -> Callable[[Mapping[str, np.ndarray]], Any]:
-    """A function of batches, int [B, ...] by name, that runs a graph: (*arguments, whether XLA compiles, parts).
+    """A function of batches, int [B, ...] by name, that runs a graph: (model, *settings, whether XLA compiles, parts).
 
     `sizes`: None if XLA does not compile; then the graph is traced once, for all sizes. Results may have more rows
     than the batch, and be wider.
     """
+    strategy = model.distribute_strategy
     if sizes:
-        return lambda batch: graph(*arguments, True, in_parts(strategy, sizes.fill(batch)))
-    traced = graph.get_concrete_function(*arguments, False, shapes_of(strategy, names))
-    return lambda batch: traced(*arguments, False, in_parts(strategy, batch))
+        return lambda batch: graph(model, *settings, True, in_parts(strategy, sizes.fill(batch)))
+    traced = graph.get_concrete_function(model, *settings, False, shapes_of(strategy, names))
+    return lambda batch: traced(model, *settings, False, in_parts(strategy, batch))
 
 
 def on_replicas(
