@@ -351,14 +351,11 @@ def count_lines(path: str) -> int | None:
         return sum(1 for _ in stream)
 
 
-def decode_lines(stream: Iterable[bytes], name: str, *, drop_bom: bool = False, first: int = 1) -> Iterator[str]:
-    """`read_lines` for an open stream, such as standard input.
-
-    `name` and `first`, the number of the stream's first line, are for messages of errors.
-    """
+def decode_lines(stream: Iterable[bytes], name: str, *, drop_bom: bool = False) -> Iterator[str]:
+    """`read_lines` for an open stream, such as standard input; `name` is its name in messages."""
     if isinstance(stream, io.BufferedReader):  # check the kind before reading a line, which may not end
         _refuse_other_kinds(stream.peek(HEAD_BYTES), name)
-    for number, line in enumerate(stream, first):
+    for number, line in enumerate(stream, 1):
         if number == 1:
             _refuse_other_kinds(line, name)
             line = line.removeprefix(codecs.BOM_UTF8) if drop_bom else line
