@@ -198,7 +198,11 @@ def _backward(
     g = upstream * gamma
     along = tf.reduce_mean(g * normal, axis=-1, keepdims=True)
     of_sum = (g - tf.reduce_mean(g, axis=-1, keepdims=True) - normal * along) * inverse
-    of_norm = [layers.sum_of_rows(upstream * normal), layers.sum_of_rows(upstream)]
+    of_gamma = upstream * normal
+    if inputs[0].dtype == tf.bfloat16 and layers.in_program_for_gpu():
+        # XLA writes these summands to memory before it adds them up, in float32. float16 would be too narrow for them.
+        of_gamma = tf.cast(of_gamma, tf.bfloat16)
+    of_norm = [layers.sum_of_rows(of_gamma), layers.sum_of_rows(upstream)]
     of_x = tf.cast(of_sum, inputs[0].dtype)
     if len(inputs) == 1:
         return of_norm, [of_x]

@@ -50,6 +50,25 @@ def test_the_operations_of_a_chain_are_within_a_compiled_function_where_shapes_a
     np.testing.assert_allclose(found, wanted, rtol=0.03, atol=0.03)
 
 
+def test_on_a_gpu_the_sums_for_gamma_have_summands_of_16_bits_in_bfloat16(monkeypatch):
+    norm = layers.AddAndNorm(64, dtype="mixed_bfloat16")
+    _, call = kernels.add_and_norm(layers.Dense(64, 64, 0.02), norm)
+    x, branch, upstream = tf.unstack(tf.cast(np.random.default_rng(5).normal(size=[3, 4096, 64]), tf.bfloat16))
+
+    def of_gamma():
+        def compute():
+            with tf.GradientTape() as tape:
+                outputs = call(x, branch)
+            return tape.gradient(outputs, norm.gamma.value, upstream)
+
+        return tf.function(compute, jit_compile=True, autograph=False)().numpy()
+
+    exact = of_gamma()
+    monkeypatch.setattr(layers, "built_for", lambda: "GPU")
+    error = np.linalg.norm(of_gamma() - exact) / np.linalg.norm(exact)
+    assert 0 < error < 0.01
+
+
 def test_layers_of_other_kinds_are_not_replaced():
     class Other(layers.AddAndNorm):
         pass
