@@ -302,11 +302,7 @@ class ClassifierModel(_Model):
         return self.of_texts(batch, self.windows, training, dropout_seed)
 
     def of_texts(
-        self,
-        batch: Batch,
-        windows: Windows | None,
-        training: bool = False,
-        dropout_seed: tf.Tensor | None = None,
+        self, batch: Batch, windows: Windows | None, training: bool = False, dropout_seed: tf.Tensor | None = None
     ) -> tf.Tensor:
         """The logits of `call`, with the given windows in place of the model's `windows`."""
         self.check(batch)

@@ -220,11 +220,7 @@ def in_batch_negatives(vectors: tf.Tensor, temperature: float) -> tf.Tensor:
 
 
 def distance_to_teacher(
-    logits: tf.Tensor,
-    wanted: tf.Tensor,
-    temperature: float,
-    regression: bool = False,
-    multi_label: bool = False,
+    logits: tf.Tensor, wanted: tf.Tensor, temperature: float, regression: bool = False, multi_label: bool = False
 ) -> tf.Tensor:
     """The loss of a student's logits beside its teacher's, float32 [..., L] each -> [...].
 

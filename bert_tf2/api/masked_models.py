@@ -137,12 +137,7 @@ class MaskedTextModel(Answers, TextModel):
         return texts.map(self.tokenize.in_rows, tf.data.AUTOTUNE).unbatch().enumerate().ragged_batch(batch_size)
 
     @tf.autograph.experimental.do_not_convert
-    def _tokenized(
-        self,
-        data: tf.data.Dataset,
-        cut: CutTexts | None = None,
-        trains: bool = False,
-    ) -> tf.data.Dataset:
+    def _tokenized(self, data: tf.data.Dataset, cut: CutTexts | None = None, trains: bool = False) -> tf.data.Dataset:
         """Draws the masks, for a training new masks in each pass over the data."""
         if cut:
             cut.none_are_cut = True  # all rows are read

@@ -391,13 +391,7 @@ class TextModel(TextSteps):
             return super().evaluate(x, y, batch_size, verbose, sample_weight, steps, *args, **kwargs)
 
     def predict(
-        self,
-        x: Any,
-        batch_size: int | None = None,
-        verbose: Any = "auto",
-        steps: int | None = None,
-        *args,
-        **kwargs,
+        self, x: Any, batch_size: int | None = None, verbose: Any = "auto", steps: int | None = None, *args, **kwargs
     ) -> np.ndarray:
         """As in Keras, with texts: probabilities float32 [N, L]; for a regression, numbers [N, 1]."""
         text_rows.check_end(x, steps, "steps")

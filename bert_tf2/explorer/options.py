@@ -26,8 +26,7 @@ class ExplorerOptions(Options):
         "The vocabulary of the model; defaults to the file beside the weights.", None, reads=True
     )
     do_lower_case: bool | None = of_model(
-        "Lower-case the text and strip accents; defaults to the setting beside the weights or in the vocabulary.",
-        None,
+        "Lower-case the text and strip accents; defaults to the setting beside the weights or in the vocabulary.", None
     )
     text: str | None = of_data("The sentence that the page begins with; may have [MASK].", None)
     text_b: str | None = of_data("The second sentence of a pair.", None)

@@ -55,11 +55,7 @@ class _View:
         texts = (read_text(arguments, name) for name in ("text", "text_b"))
         padding = read_number(arguments, "padding", 0, MOST_PADDING, default=0)
         sentence = trace.read(*texts, padding, self._bert.tokenizer, config)
-        counts = {
-            "token": len(sentence.tokens),
-            "layer": config.num_hidden_layers,
-            "head": config.num_attention_heads,
-        }
+        counts = {"token": len(sentence.tokens), "layer": config.num_hidden_layers, "head": config.num_attention_heads}
         return [sentence, *(read_number(arguments, name, 0, counts[name] - 1) for name in numbers)]
 
     def sentence(self, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -39,10 +39,7 @@ from bert_tf2.exporting.signatures import IDS, Setting
 from bert_tf2.tokenization import FullTokenizer
 
 FILE = "model.onnx"
-INPUTS = {
-    "reference": (IDS, np.int32),
-    "transformers": (("input_ids", "attention_mask", "token_type_ids"), np.int64),
-}
+INPUTS = {"reference": (IDS, np.int32), "transformers": (("input_ids", "attention_mask", "token_type_ids"), np.int64)}
 """Value of --onnx_names -> (the names of token ids, mask and segments, their type)."""
 # The version of the operators: Gelu needs 20, LayerNormalization 17; ONNX Runtime supports version 20 since 1.17.
 _OPSET, _IR_VERSION = 20, 9

@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import (
-    ANSWERS,
-    DATA,
-    FEATURES,
-    MODEL,
-    WrongSetting,
-    options,
-    setting,
-)
+from bert_tf2.support.settings import ANSWERS, DATA, FEATURES, MODEL, WrongSetting, options, setting
 from bert_tf2.training.options import (
     DeviceOptions,
     ModelOptions,

@@ -36,10 +36,7 @@ class Masker:
     """Converts batches of `records.UNMASKED` to `PRETRAINING`, as `transform` of record_order.read_records."""
 
     def __init__(
-        self,
-        vocabulary: Mapping[str, int],
-        options: PretrainingDataOptions | PretrainingOptions,
-        seeds: Sequence[int],
+        self, vocabulary: Mapping[str, int], options: PretrainingDataOptions | PretrainingOptions, seeds: Sequence[int]
     ):
         """`options`: the share of masked tokens, and the padded lengths; `seeds`: numbers >= 0 that vary the masks."""
         self._mask_id = vocabulary["[MASK]"]

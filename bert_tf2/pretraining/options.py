@@ -20,12 +20,7 @@ from bert_tf2.support.settings import (
     options,
     setting,
 )
-from bert_tf2.training.options import (
-    CaseOptions,
-    EvaluationOptions,
-    TrainingOptions,
-    sequence_length,
-)
+from bert_tf2.training.options import CaseOptions, EvaluationOptions, TrainingOptions, sequence_length
 
 NUM_DELIMITERS = 3  # of a pair: [CLS], [SEP], [SEP]
 OBJECTIVES = ("mlm_nsp", "mlm")

@@ -172,8 +172,7 @@ class DeviceOptions(PrecisionOptions):
     num_tpu_cores: int = of_devices("Accepted and ignored: all cores of the TPU compute.", 8, low=1)
     deterministic: bool = of_devices("Give the same bits in every run, also on GPUs; slower there.", False)
     xla_cache_dir: str | None = of_devices(
-        "Folder of programs that XLA compiled for GPUs; by default in ~/.cache; none: they are not kept.",
-        None,
+        "Folder of programs that XLA compiled for GPUs; by default in ~/.cache; none: they are not kept.", None
     )
 
 

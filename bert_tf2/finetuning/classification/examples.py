@@ -27,14 +27,7 @@ from bert_tf2.finetuning.classification.tasks import (
     find_task,
     usual_measures,
 )
-from bert_tf2.finetuning.tables import (
-    TsvLayout,
-    as_number,
-    read_rows,
-    shortened,
-    warn_of_amounts,
-    warn_of_similar,
-)
+from bert_tf2.finetuning.tables import TsvLayout, as_number, read_rows, shortened, warn_of_amounts, warn_of_similar
 from bert_tf2.support import files, progress
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights.task_file import LABEL_MAP_FILE, LabelMap
