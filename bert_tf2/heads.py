@@ -28,6 +28,7 @@ import tensorflow as tf
 from bert_tf2 import modeling, shapes
 from bert_tf2.config import BertConfig
 from bert_tf2.data import records
+from bert_tf2.data.rows import INPUTS
 from bert_tf2.layers import DropoutSeeds, OutputLayer, dropout, dropout_from, fold_in
 from bert_tf2.long_texts import Windows, few_at_a_time
 from bert_tf2.losses import (
@@ -105,10 +106,9 @@ class _Model(keras.Model):
 
     def check(self, batch: Batch, *features: str) -> None:
         """Raises ShapeError if `input_ids` or one of `features` is missing, or lacks the shape in `record_kind`."""
-        inputs = ("input_ids", "input_mask", "segment_ids")
         table = self.record_kind.features
-        wanted = {name: _FEATURE_SHAPES[table[name].length] for name in (*inputs, *features)}
-        shapes.Contract().check_batch(batch, wanted, optional=inputs[1:])
+        wanted = {name: _FEATURE_SHAPES[table[name].length] for name in (*INPUTS, *features)}
+        shapes.Contract().check_batch(batch, wanted, optional=INPUTS[1:])
 
     def encode(
         self,

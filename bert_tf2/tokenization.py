@@ -64,16 +64,18 @@ class Remembered(dict):
     """A cache: `remembered[key]` is `compute(key)`.
 
     After `limit` results the cache is cleared: frequent words return within a page of text, and look-ups need no
-    bookkeeping. A key longer than `longest` is never cached, because words of that length rarely repeat.
+    bookkeeping. A key longer than _LONGEST is never cached, because words of that length rarely repeat.
     """
 
-    def __init__(self, compute: Callable[[Any], Any], limit: int = 1 << 15, longest: int = 64):
+    _LONGEST = 64
+
+    def __init__(self, compute: Callable[[Any], Any], limit: int = 1 << 15):
         super().__init__()
-        self._compute, self._limit, self._longest = compute, limit, longest
+        self._compute, self._limit = compute, limit
 
     def __missing__(self, key: Hashable) -> Any:
         answer = self._compute(key)
-        if isinstance(key, int) or len(key) <= self._longest:
+        if isinstance(key, int) or len(key) <= self._LONGEST:
             if len(self) >= self._limit:
                 self.clear()
             self[key] = answer
@@ -81,7 +83,7 @@ class Remembered(dict):
 
     def __reduce__(self):
         # A pickled tokenizer carries its rules, not its cache.
-        return type(self), (self._compute, self._limit, self._longest)
+        return type(self), (self._compute, self._limit)
 
 
 def _is_whitespace(char: str) -> bool:

@@ -20,7 +20,7 @@ from refused import message_of
 
 from bert_tf2 import exporting
 from bert_tf2.config import BertConfig
-from bert_tf2.data import record_index, record_order, records
+from bert_tf2.data import example, record_index, record_order, records
 from bert_tf2.finetuning import classification, ner, squad
 from bert_tf2.finetuning.classification import tasks
 from bert_tf2.pretraining import corpus
@@ -141,7 +141,7 @@ def test_records_are_read_or_refused(name, examples, tmp_path):
             count = sum(batch["input_ids"].shape[0] for batch in record_order.read_records([path], kind, SIZES, 2))
         assert count == record_index.read_index([path]).total
 
-    refuses_or_reads(damaged_records(records.encode(kind, row)), write_and_read, examples)
+    refuses_or_reads(damaged_records(example.encode(records.columns(kind, [row]))[0]), write_and_read, examples)
 
 
 @pytest.mark.parametrize("length", [2**64 - 1, 2**40])

@@ -26,7 +26,7 @@ from bert_tf2.api import targets, text_rows
 from bert_tf2.api.text_models import TextModel
 from bert_tf2.api.text_parts import RANDOM_SEED, CutTexts, Parts, span_settings
 from bert_tf2.api.text_steps import Answers
-from bert_tf2.exporting.signatures import IDS
+from bert_tf2.data.rows import INPUTS
 from bert_tf2.exporting.tokenize_layer import Tokenize
 from bert_tf2.finetuning import ner, squad
 from bert_tf2.inference.answering import NER, SQUAD, Answerer, SpanAnswer
@@ -246,7 +246,7 @@ class TagModel(_WindowModel):
         tokenizer = self.tokenize.tokenizer
         windows = ner.convert_sentences_to_features(sentences, self.labels, length, tokenizer, stride or None, context)
         found = [*map(ner.as_record, windows)]
-        features = {name: np.array([row[name] for row in found], np.int32) for name in (*IDS, "label_ids")}
+        features = {name: np.array([row[name] for row in found], np.int32) for name in (*INPUTS, "label_ids")}
         labels = features.pop("label_ids")
         of_windows = weights[[window.sentence for window in windows]]  # [windows]
         return features, np.maximum(labels, 0), np.where(labels > ner.IGNORED_LABEL_ID, of_windows[:, None], 0)
@@ -362,7 +362,7 @@ class SpanTextModel(_WindowModel):
         examples = squad.examples_of({"data": [{"paragraphs": found}]}, "the questions", True, version_2)
         sizes = (self.settings[name] for name in ("max_seq_length", "doc_stride", "max_query_length"))
         rows = list(squad.convert_examples_to_features(examples, self.tokenize.tokenizer, *sizes, True))
-        features = {name: np.array([getattr(row, name) for row in rows], np.int32) for name in IDS}
+        features = {name: np.array([getattr(row, name) for row in rows], np.int32) for name in INPUTS}
         answers = np.array([(row.start_position, row.end_position) for row in rows], np.int32)
         return features, answers, weights[[row.example_index for row in rows]][:, None]
 

@@ -145,11 +145,6 @@ def columns(kind: RecordKind, rows: Sequence[Mapping[str, Sequence]]) -> dict[st
     }
 
 
-def encode(kind: RecordKind, row: Mapping[str, Sequence]) -> bytes:
-    """Serializes a row. The same row gives the same bytes in every run."""
-    return example.encode(columns(kind, [row]))[0]
-
-
 def write_records(path: str, kind: RecordKind, rows: Iterable[Mapping[str, Sequence]]) -> int:
     """Writes rows (feature name -> values) to a TFRecord file, complete or absent; returns the number of rows."""
     count, rows = 0, iter(rows)

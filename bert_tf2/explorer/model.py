@@ -171,11 +171,11 @@ def _shown(value: Any) -> str:
     return reprlib.repr(value)[:60]
 
 
-def read_number(arguments: dict[str, Any], name: str, low: int, high: int, default: int | None = None) -> int:
-    """An argument that is a whole number from low to high. Raises UserError for anything else."""
+def read_number(arguments: dict[str, Any], name: str, high: int, default: int | None = None) -> int:
+    """An argument that is a whole number from 0 to high. Raises UserError for anything else."""
     value = arguments.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise UserError(f"{name} must be a whole number from {low} to {high}, not {_shown(value)}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= high:
+        raise UserError(f"{name} must be a whole number from 0 to {high}, not {_shown(value)}")
     return value
 
 

@@ -53,10 +53,10 @@ class _View:
         """The sentence of a request, and the numbers with these names: "token", "layer", "head"."""
         config = self._bert.config
         texts = (read_text(arguments, name) for name in ("text", "text_b"))
-        padding = read_number(arguments, "padding", 0, MOST_PADDING, default=0)
+        padding = read_number(arguments, "padding", MOST_PADDING, default=0)
         sentence = trace.read(*texts, padding, self._bert.tokenizer, config)
         counts = {"token": len(sentence.tokens), "layer": config.num_hidden_layers, "head": config.num_attention_heads}
-        return [sentence, *(read_number(arguments, name, 0, counts[name] - 1) for name in numbers)]
+        return [sentence, *(read_number(arguments, name, counts[name] - 1) for name in numbers)]
 
     def sentence(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The tokens, and the words before they were cut into pieces."""
@@ -113,7 +113,7 @@ class _View:
     def maps(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """All heads as `maps` [L, N, S, S], for S tokens or parts of the text; null for a long text without `all`."""
         (sentence,) = self._read(arguments)
-        if len(sentence.tokens) > _MOST_TO_MAP and not read_number(arguments, "all", 0, 1, default=0):
+        if len(sentence.tokens) > _MOST_TO_MAP and not read_number(arguments, "all", 1, default=0):
             return {"maps": None}
         starts = np.unique(np.linspace(0, len(sentence.tokens), min(_MAP, len(sentence.tokens)), False, dtype=int))
         maps = []

@@ -14,10 +14,11 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from bert_tf2 import modeling
+from bert_tf2.data.rows import INPUTS
 from bert_tf2.exporting.graph_tokenization import Pieces, character_offsets
 from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.request_checks import Rows, checked_texts, require_none
-from bert_tf2.exporting.signatures import IDS, MAX_WINDOWS, Outputs, Setting, Task, fill_rows, require_few_windows
+from bert_tf2.exporting.signatures import MAX_WINDOWS, Outputs, Setting, Task, fill_rows, require_few_windows
 from bert_tf2.finetuning import squad
 from bert_tf2.long_texts import few_at_a_time
 
@@ -124,7 +125,7 @@ class SpanFinder(Task):
 
     def _logits(self, rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """The logits of start and end, [B, F, 2]."""
-        ids, mask, segments = (rows[name] for name in IDS)
+        ids, mask, segments = (rows[name] for name in INPUTS)
         logits = self.head(self._encode(ids, mask, segments)[0])
         return tf.where(tf.expand_dims(mask, -1) > 0, logits, modeling.MASKED_SCORE)
 
@@ -140,7 +141,7 @@ class SpanFinder(Task):
         of_windows, rows = paragraph_windows(pieces, options)
         inputs = self.combine(of_windows)
         places = tf.maximum(inputs.words - tf.size(pieces["question"].ids), -1)  # indexes of paragraph pieces, [W, F]
-        ids = {name: getattr(inputs, name) for name in IDS}
+        ids = {name: getattr(inputs, name) for name in INPUTS}
         start_logits, end_logits = tf.unstack(few_at_a_time(self._logits, ids, [tf.shape(places)[1], 2]), axis=-1)
         may_start = max_context(places, tf.size(paragraph.ids))
         starts, ends, scores = best_spans(start_logits, end_logits, may_start, places >= 0, options)
@@ -195,7 +196,7 @@ class Tagger(Task):
         inputs = self.combine({"text_a": words.pieces_of_windows()})
         logits = few_at_a_time(
             lambda part: self.head(self._encode(*part.values())[0]),
-            {name: getattr(inputs, name) for name in IDS},
+            {name: getattr(inputs, name) for name in INPUTS},
             [tf.shape(inputs.input_ids)[1], self._labels.shape[0] - 1],
         )
         probabilities = tf.nn.softmax(tf.gather_nd(logits, words.places()))  # [words, L]

@@ -10,10 +10,11 @@ import keras
 import tensorflow as tf
 
 from bert_tf2.config import BertConfig, check_vocab_size
+from bert_tf2.data.rows import INPUTS
 from bert_tf2.exporting import saved_model_files
 from bert_tf2.exporting.graph_tokenization import GraphTokenizer, Inputs
 from bert_tf2.exporting.request_checks import Rows, checked_rows, require
-from bert_tf2.exporting.signatures import IDS, Outputs, Setting, Task
+from bert_tf2.exporting.signatures import Outputs, Setting, Task
 from bert_tf2.finetuning.options import checked_length
 from bert_tf2.modeling import BertModel
 from bert_tf2.support import files
@@ -22,7 +23,7 @@ from bert_tf2.support.settings import check_type
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights.sources import EXPORT_INFO_FILE
 
-_OF_ROWS = {**dict(zip(IDS, IDS, strict=True)), "token_type_ids": "segment_ids"}
+_OF_ROWS = {**dict(zip(INPUTS, INPUTS, strict=True)), "token_type_ids": "segment_ids"}
 
 
 @naming_arguments()
@@ -77,7 +78,7 @@ class _KerasTask(Task):
         # Not the model itself, because much of Keras would be saved with it.
         self._call = lambda inputs: model(inputs, training=False)
         self._variables = [variable.value for variable in model.variables]
-        self._structure = model.input if getattr(model, "inputs", None) else dict.fromkeys(IDS)
+        self._structure = model.input if getattr(model, "inputs", None) else dict.fromkeys(INPUTS)
         if isinstance(self._structure, dict):
             self._inputs = self._structure
         else:
@@ -103,7 +104,7 @@ class _KerasTask(Task):
         return super().signatures(own)
 
     def _from_ids(self, **given: tf.Tensor) -> Outputs:
-        ids = {name: given.pop(name) for name in IDS if name in given}
+        ids = {name: given.pop(name) for name in INPUTS if name in given}
         return self._outputs(checked_rows(self.setting.config, self.setting.tokenizer.vocab, **ids), given)
 
     def from_texts(self, **given: tf.Tensor) -> Outputs:

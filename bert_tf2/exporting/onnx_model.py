@@ -34,12 +34,14 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from bert_tf2 import layers
 from bert_tf2.config import BertConfig
+from bert_tf2.data.rows import INPUTS
 from bert_tf2.exporting.folded_encoder import Encoder
-from bert_tf2.exporting.signatures import IDS, Setting
+from bert_tf2.exporting.signatures import Setting
 from bert_tf2.tokenization import FullTokenizer
 
 FILE = "model.onnx"
-INPUTS = {"reference": (IDS, np.int32), "transformers": (("input_ids", "attention_mask", "token_type_ids"), np.int64)}
+_OF_TRANSFORMERS = ("input_ids", "attention_mask", "token_type_ids")
+_NAMES = {"reference": (INPUTS, np.int32), "transformers": (_OF_TRANSFORMERS, np.int64)}
 """Value of --onnx_names -> (the names of token ids, mask and segments, their type)."""
 # The version of the operators: Gelu needs 20, LayerNormalization 17; ONNX Runtime supports version 20 since 1.17.
 _OPSET, _IR_VERSION = 20, 9
@@ -65,8 +67,8 @@ class Graph:
     """
 
     def __init__(self, config: BertConfig, names: str = "reference"):
-        """`names`: a key of INPUTS."""
-        self._inputs, self.integer = INPUTS[names]
+        """`names`: a key of _NAMES."""
+        self._inputs, self.integer = _NAMES[names]
         self.ids, self.mask, self.segments = self._inputs
         self._config = config
         self._nodes: list[onnx.NodeProto] = []

@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from bert_tf2.config import BertConfig
 from bert_tf2.data.records import MOST_TOKENS
-from bert_tf2.data.rows import INPUTS as IDS
+from bert_tf2.data.rows import INPUTS
 from bert_tf2.exporting.folded_encoder import Encoder
 from bert_tf2.exporting.graph_tokenization import GraphTokenizer, Inputs, Pieces
 from bert_tf2.exporting.options import ExportOptions
@@ -76,14 +76,14 @@ class Task(tf.Module):
 
     def signatures(self, own: Sequence[tf.TensorSpec] = ()) -> dict[str, Callable]:
         """Returns name -> function to save; each function also becomes a method. `own`: additional inputs of each."""
-        inputs = {"serving_default": IDS, "serving_ids": IDS[:1]}
+        inputs = {"serving_default": INPUTS, "serving_ids": INPUTS[:1]}
         if self.setting.graph:
             inputs["serving_text"] = self.texts
             if self.pairs and self.setting.config.type_vocab_size > 1:  # else a model cannot distinguish both texts
                 inputs["serving_text_pair"] = ("text_a", "text_b")
         found = {}
         for name, of in inputs.items():
-            is_ids = of[0] in IDS
+            is_ids = of[0] in INPUTS
             shape, dtype = ([None, None], tf.int32) if is_ids else ([None], tf.string)
             specs = [*(tf.TensorSpec(shape, dtype, each) for each in of), *own]
             found[name] = _function_of(self._from_ids if is_ids else self.from_texts, specs)
@@ -200,7 +200,7 @@ class Classifier(Task):
         return self._outputs(model.windows.pool(logits, counts, model.kind), model.windows)
 
     def _logits(self, rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        ids, mask, segments = (rows[name] for name in IDS)
+        ids, mask, segments = (rows[name] for name in INPUTS)
         return self.head(self._encode(ids, mask, segments, ids[:, :0])[1])  # reads only [CLS]
 
     def _outputs(self, logits: tf.Tensor, windows: Windows | None = None) -> Outputs:

@@ -9,8 +9,8 @@ import keras
 import tensorflow as tf
 
 from bert_tf2.data.records import MOST_TOKENS
+from bert_tf2.data.rows import INPUTS
 from bert_tf2.exporting.graph_tokenization import GraphTokenizer
-from bert_tf2.exporting.signatures import IDS
 from bert_tf2.finetuning.options import checked_length
 from bert_tf2.support import rows
 from bert_tf2.support.errors import UserError
@@ -72,7 +72,7 @@ class Tokenize(keras.layers.Layer):
         missing = self.max_seq_length - tf.shape(found.input_ids)[1] if self.pad_to_max_length else 0
         first, *second = (one.ids.row_lengths() for one in pieces)
         length = first + 2 + sum(more + tf.cast(more > 0, more.dtype) for more in second)  # a second text has a [SEP]
-        features = {name: tf.pad(getattr(found, name), [[0, 0], [0, missing]]) for name in IDS}
+        features = {name: tf.pad(getattr(found, name), [[0, 0], [0, missing]]) for name in INPUTS}
         return features, length > self.max_seq_length
 
     def in_rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -93,7 +93,7 @@ class Tokenize(keras.layers.Layer):
     def compute_output_spec(self, texts: Any) -> dict[str, keras.KerasTensor]:
         first = texts[0] if isinstance(texts, list | tuple) else texts
         shape = (first.shape[0], self.max_seq_length if self.pad_to_max_length else None)
-        return {name: keras.KerasTensor(shape, "int32", name=name) for name in IDS}
+        return {name: keras.KerasTensor(shape, "int32", name=name) for name in INPUTS}
 
 
 def columns(texts: Any) -> tuple[tf.Tensor, ...]:

@@ -207,7 +207,7 @@ def test_files_are_those_of_tensorflow(tmp_path):
         assert found == pieces
 
 
-PIECE = framed(records.encode(records.PRETRAINING, ROW))
+PIECE = framed(example.encode(records.columns(records.PRETRAINING, [ROW]))[0])
 
 
 def flipped(place: int) -> bytes:
@@ -309,7 +309,7 @@ def test_no_fraction_becomes_a_whole_number():
     found = example.encode(records.columns(kind, [{"a": [-1, 300, 2], "b": [1]}]))
     assert found == [message(a=[-1, 300, 2], b=[1.0]).SerializeToString(deterministic=True)]
     with pytest.raises(TypeError):
-        records.encode(kind, {"a": [0.5, 1, 1], "b": [1.0]})
+        records.columns(kind, [{"a": [0.5, 1, 1], "b": [1.0]}])
     with pytest.raises(ValueError, match="x: values of type float64"):
         example.encode({"x": np.zeros((2, 3))})
 

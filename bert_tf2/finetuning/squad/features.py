@@ -239,7 +239,7 @@ def _answer_pieces(
 
 def as_record(feature: InputFeatures, is_training: bool) -> dict[str, list[int]]:
     """A row for `records.SQUAD_TRAIN` or `records.SQUAD_PREDICT`."""
-    row = {name: getattr(feature, name) for name in ("input_ids", "input_mask", "segment_ids")}
+    row = {name: getattr(feature, name) for name in rows.INPUTS}
     row["unique_ids"] = [feature.unique_id]
     if is_training:
         row["start_positions"] = [feature.start_position]
