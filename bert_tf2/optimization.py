@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
+from bert_tf2 import layers
 from bert_tf2.support import lazy
 
 __getattr__ = lazy.unknown(__name__)
@@ -40,19 +41,18 @@ def learning_rate_at(step: tf.Tensor, init_lr: float, num_train_steps: int, num_
     return tf.where(done < num_warmup_steps, init_lr * (done * (1.0 / num_warmup_steps)), decayed)
 
 
-def square_norm(*gradients: Gradient, in_few_kernels: bool = False) -> tf.Tensor:
+def square_norm(*gradients: Gradient) -> tf.Tensor:
     """Returns the sum of the squares of gradients, 0 without gradients.
 
     The gradient of a lookup (IndexedSlices) counts each row separately, even if a row was looked up several times,
     because TensorFlow 1 clips by this norm. In pretraining, the word table is also the output layer, which makes its
     gradient dense; in fine-tuning, the table's gradient is the gradient of a lookup.
-
-    `in_few_kernels`: for a step that XLA compiles for a GPU. With one l2_loss for each gradient, XLA makes 1,203
-    kernels of BERT-Base's step, otherwise 1,024; and with batches of 32 x 128, a GPU waits for the launches.
     """
     values = [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient for gradient in gradients]
     wide = [tf.cast(one, tf.float32) for one in values]
-    if in_few_kernels and wide:
+    if wide and layers.in_program_for_gpu():
+        # XLA makes 179 kernels fewer of BERT-Base's step than with one l2_loss for each gradient; and with batches of
+        # 32 x 128, a GPU waits for the launches.
         squares = [tf.square(one) for one in wide]
         rows = [tf.reduce_sum(one, axis=-1) if one.shape.rank > 1 else one for one in squares]
         # All numbers are positive. Without tf.abs, XLA would sum the rows of each gradient by themselves again.

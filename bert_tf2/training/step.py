@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bert_tf2 import layers, optimization
+from bert_tf2 import optimization
 from bert_tf2.data.records import PACKED
 from bert_tf2.fast import compiled
 from bert_tf2.heads import Batch, LossTerm
@@ -83,7 +83,7 @@ class TrainingStep:
         """Returns a step as a graph, on one device: (batch, step) -> measures; `jit_compile` needs fixed shapes."""
 
         def whole_step(batch: Batch, step: tf.Tensor) -> dict[str, tf.Tensor]:
-            return self._replica_step(batch, self._of_step(step), is_one_program=jit_compile)
+            return self._replica_step(batch, self._of_step(step))
 
         return tf.function(whole_step, jit_compile=jit_compile, autograph=False)
 
@@ -96,8 +96,7 @@ class TrainingStep:
         strategy = self._strategy
         replica_step = self._step_of_programs if self.is_compiled or self._compiles_update else self._replica_step
         if self.is_compiled and strategy.num_replicas_in_sync == 1:
-            whole = compiled.program(self._replica_step)
-            replica_step = functools.partial(whole, is_one_program=True)
+            replica_step = compiled.program(self._replica_step)
 
         of_scale, of_rows = self._loss_scale is not None, self._options.pack_rows
         names = (*_MEASURES, *of_scale * _OF_LOSS_SCALE, *of_rows * _OF_PACKED_ROWS, *self._model.loss_names)
@@ -145,11 +144,11 @@ class TrainingStep:
         return OfStep(step, seed, optimization.learning_rate_at(step, *schedule))
 
     @tf.autograph.experimental.do_not_convert  # it has no loops over tensors, and the conversion takes seconds
-    def _replica_step(self, batch: Batch, of_step: OfStep, is_one_program: bool = False) -> dict[str, tf.Tensor]:
+    def _replica_step(self, batch: Batch, of_step: OfStep) -> dict[str, tf.Tensor]:
         """Runs a step on a replica's share of the batch; the caller sums the returned measures over the replicas."""
         values, gradients = self._gradients(batch, of_step, _replica())
         reduced = reduce_gradients(gradients, self._all_reduce_dtype)
-        return values | self._rows(batch) | self._update(reduced, of_step, _replica(), is_one_program)
+        return values | self._rows(batch) | self._update(reduced, of_step, _replica())
 
     @tf.autograph.experimental.do_not_convert
     def _step_of_programs(self, batch: Batch, of_step: OfStep) -> dict[str, tf.Tensor]:
@@ -164,7 +163,7 @@ class TrainingStep:
             weights = weights_of(self._model.loss_terms(batch, dropout_seed=tf.constant([0, 0])))
         values, gradients = compute(batch, of_step, _replica(), weights)
         reduced = reduce_gradients(gradients, self._all_reduce_dtype)
-        return values | self._rows(batch) | compiled.program(self._update)(reduced, of_step, _replica(), True)
+        return values | self._rows(batch) | compiled.program(self._update)(reduced, of_step, _replica())
 
     def _rows(self, batch: Batch) -> dict[str, tf.Tensor]:
         if not self._options.pack_rows:
@@ -182,14 +181,9 @@ class TrainingStep:
             values, gradients = local_gradients(self._model, self._variables, batch, seed, scale, parts, weights)
         return values, dense_lookups(gradients)
 
-    def _update(
-        self, gradients: Gradients, of_step: OfStep, replica: tf.Tensor, is_one_program: bool = False
-    ) -> dict[str, tf.Tensor]:
-        """Updates the replica's variables by the sum of all gradients, which is the same on each replica.
-
-        `is_one_program`: whether XLA compiles the update, alone or with the gradients.
-        """
-        norm = global_norm(gradients, in_few_kernels=is_one_program and layers.built_for() == "GPU")
+    def _update(self, gradients: Gradients, of_step: OfStep, replica: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Updates the replica's variables by the sum of all gradients, which is the same on each replica."""
+        norm = global_norm(gradients)
         gradients = {name: g.dense if isinstance(g, Accumulated) else g for name, g in gradients.items()}
         once = tf.cast(tf.equal(replica, 0), tf.float32)  # the measures are summed over the replicas
         scale = tf.convert_to_tensor(self._loss_scale.scale) if self._loss_scale else None
@@ -331,11 +325,11 @@ def reduce_gradients(gradients: Gradients, dtype: tf.DType = tf.float32) -> Grad
     return summed | {name: Accumulated(summed[name], by) for name, by in zip(lookups, square, strict=True)}
 
 
-def global_norm(gradients: Gradients, in_few_kernels: bool = False) -> tf.Tensor:
-    """Returns the norm of all gradients as one vector; optimization.square_norm explains it and `in_few_kernels`."""
+def global_norm(gradients: Gradients) -> tf.Tensor:
+    """Returns the norm of all gradients as one vector; optimization.square_norm explains it."""
     squares = [gradient.square for gradient in gradients.values() if isinstance(gradient, Accumulated)]
     others = [gradient for gradient in gradients.values() if not isinstance(gradient, Accumulated)]
-    return tf.sqrt(tf.add_n([*squares, optimization.square_norm(*others, in_few_kernels=in_few_kernels)]))
+    return tf.sqrt(tf.add_n([*squares, optimization.square_norm(*others)]))
 
 
 _SMALLEST_SCALE, _LARGEST_SCALE = 1.0, 2.0**30  # of the loss of float16
