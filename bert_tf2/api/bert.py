@@ -26,8 +26,9 @@ from bert_tf2.support.settings import check_type
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.forward import check_process
 from bert_tf2.training.options import PRECISIONS, DeviceOptions
-from bert_tf2.weights import checkpoint, model_folder, names, sources, task_file
-from bert_tf2.weights.task_file import LabelMap, SentenceVectors
+from bert_tf2.weights import checkpoint, model_folder, names, sentence_vectors, sources, task_file
+from bert_tf2.weights.sentence_vectors import Prompts, SentenceVectors
+from bert_tf2.weights.task_file import LabelMap
 
 
 class Bert(Vectors):
@@ -72,7 +73,7 @@ class Bert(Vectors):
 
     @functools.cached_property
     def _stated_vectors(self) -> SentenceVectors | None:
-        return task_file.read_sentence_vectors(self._folder)
+        return sentence_vectors.read(self._folder)
 
     @functools.cached_property
     def _sentence_vectors(self) -> SentenceVectors:
@@ -81,8 +82,8 @@ class Bert(Vectors):
         return found or SentenceVectors()
 
     @functools.cached_property
-    def _prompts(self) -> task_file.Prompts:
-        return task_file.read_prompts(self._folder)
+    def _prompts(self) -> Prompts:
+        return sentence_vectors.read_prompts(self._folder)
 
     def fill_mask(
         self, texts: str | Iterable[str], top_k: int = 5, *, batch_size: int = 8, max_seq_length: int | None = None

@@ -35,8 +35,8 @@ from bert_tf2.support import rows
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type
 from bert_tf2.tokenization import FullTokenizer
-from bert_tf2.weights import model_folder, names, task_file
-from bert_tf2.weights.task_file import Prompts, SentenceVectors
+from bert_tf2.weights import model_folder, names, sentence_vectors
+from bert_tf2.weights.sentence_vectors import Prompts, SentenceVectors
 
 _MOST = 16  # texts in a row
 _RECALL_AT = (1, 10)
@@ -386,7 +386,7 @@ def embedder(
     found = Parts(weights, (bert_config_file, vocab_file, do_lower_case))
     stated = None
     if None in (pooling, normalize, max_seq_length):
-        stated = task_file.read_sentence_vectors(found.source.folder)
+        stated = sentence_vectors.read(found.source.folder)
     stated = stated or SentenceVectors(normalize=True)
     if max_seq_length is None and stated.max_seq_length:
         max_seq_length = min(stated.max_seq_length, found.config.max_position_embeddings)
@@ -394,4 +394,4 @@ def embedder(
     has_pooler = all(row.reference in found.source.shapes for row in names.POOLER)
     model = found.model(heads.VectorModel, *how, has_pooler, seed=0)
     tokenize = Tokenize(found.tokenizer, found.length(max_seq_length))
-    return EmbeddingModel(model, tokenize, task_file.read_prompts(found.source.folder))
+    return EmbeddingModel(model, tokenize, sentence_vectors.read_prompts(found.source.folder))

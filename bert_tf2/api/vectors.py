@@ -14,7 +14,7 @@ from bert_tf2.support import rows
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.rows import Text
 from bert_tf2.support.settings import check_type
-from bert_tf2.weights.task_file import Prompts, SentenceVectors
+from bert_tf2.weights.sentence_vectors import Prompts, SentenceVectors
 
 _VECTORS_AT_ONCE = 4096  # vectors that are compared at once
 

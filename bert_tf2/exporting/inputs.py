@@ -12,9 +12,10 @@ from bert_tf2.config import BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.tokenization import FullTokenizer
-from bert_tf2.weights import names, sources, task_file, text_rules
+from bert_tf2.weights import names, sentence_vectors, sources, task_file, text_rules
 from bert_tf2.weights.base import Weights
-from bert_tf2.weights.task_file import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, SentenceVectors, read_label_map
+from bert_tf2.weights.sentence_vectors import SentenceVectors
+from bert_tf2.weights.task_file import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, read_label_map
 
 if TYPE_CHECKING:
     from bert_tf2.exporting.options import ExportOptions
@@ -71,11 +72,11 @@ def read(options: ExportOptions) -> Inputs:
 
 def _find_vectors(source: Weights) -> SentenceVectors | None:
     try:
-        vectors = task_file.read_sentence_vectors(source.folder)
+        vectors = sentence_vectors.read(source.folder)
     except UserError as error:
         logging.warning("%s; so there will be no output vector", error)
         return None
-    if vectors and task_file.read_prompts(source.folder).default is not None:
+    if vectors and sentence_vectors.read_prompts(source.folder).default is not None:
         logging.warning("%s: has a default prompt, which the export does not put before texts", source.path)
     return vectors
 

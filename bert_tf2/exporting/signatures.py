@@ -30,7 +30,8 @@ from bert_tf2.exporting.request_checks import Rows, checked_rows, checked_texts,
 from bert_tf2.heads import pooled_states
 from bert_tf2.long_texts import Windows, few_at_a_time
 from bert_tf2.tokenization import FullTokenizer
-from bert_tf2.weights.task_file import THRESHOLD, LabelMap, SentenceVectors
+from bert_tf2.weights.sentence_vectors import SentenceVectors
+from bert_tf2.weights.task_file import THRESHOLD, LabelMap
 
 Outputs = dict[str, tf.Tensor]
 # The maximum number of windows per text; without it, a request of a megabyte would keep a server busy for minutes.

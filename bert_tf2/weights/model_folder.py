@@ -27,10 +27,11 @@ from bert_tf2.config import SHOWN_BY_SHAPES, BertConfig, config_value, decisive_
 from bert_tf2.support import files, output_lock
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
-from bert_tf2.weights import bundle, huggingface, names, task_file
+from bert_tf2.weights import bundle, huggingface, names, sentence_vectors, task_file
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
+from bert_tf2.weights.sentence_vectors import Prompts, SentenceVectors
 from bert_tf2.weights.sources import WEIGHTS
-from bert_tf2.weights.task_file import LABEL_MAP_FILE, LabelMap, Prompts, SentenceVectors
+from bert_tf2.weights.task_file import LABEL_MAP_FILE, LabelMap
 from bert_tf2.weights.text_rules import TOKENIZATION_FILE, entries_of, is_cased, record_of
 
 if TYPE_CHECKING:
@@ -266,7 +267,7 @@ def save_vectors(
     with output_lock.locked(folder):
         if not _is_copy(folder, shapes, beside, vectors):
             raise UserError(f"{folder}: holds another model; give the name of another folder")
-        for name, content in task_file.sentence_files(vectors, model.config.hidden_size, prompts).items():
+        for name, content in sentence_vectors.contents(vectors, model.config.hidden_size, prompts).items():
             files.write_json(os.path.join(folder, name), content)
         arrays = ((name, variable.numpy()) for name, variable in variables.items())
         huggingface.write_folder(folder, shapes, arrays, beside)
@@ -283,7 +284,7 @@ def _is_copy(folder: str, shapes: Mapping[str, list[int]], beside: ModelFiles, v
     there = huggingface.HuggingFaceFolder(folder)
     same = there.shapes == shapes and not decisive_differences(there.config, beside.config)
     same = same and there.vocabulary() == [*beside.vocabulary]
-    return same and task_file.read_sentence_vectors(folder) == vectors
+    return same and sentence_vectors.read(folder) == vectors
 
 
 def _of_another_model(folder: str, shapes: Mapping[str, list[int]], beside: ModelFiles) -> Iterator[str]:
