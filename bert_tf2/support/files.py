@@ -192,10 +192,8 @@ def missing(path: str) -> str:
     folder = os.path.dirname(path) or "."
     if link := dangling(path):
         return link
-    if os.path.isfile(folder):
-        return f"no such file ({folder} is a file, where a folder is expected)"
     if not os.path.isdir(folder):
-        return f"no such file (there is no folder {folder} either)"
+        return f"no such file ({folder} is {'a file' if os.path.isfile(folder) else 'no folder'})"
     names = [name for name in list_directory(folder) if not name.startswith(".")]
     return f"no such file ({folder} {f'holds: {and_more(names, 8)}' if names else 'is empty'})"
 
