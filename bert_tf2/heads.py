@@ -77,7 +77,7 @@ class _Model(keras.Model):
     has_pooler = True  # whether the pooler is one of the model's variables in checkpoints
     loss_names: tuple[str, ...] = ("loss",)  # of the terms of loss_terms, in order
     record_kind: records.RecordKind  # the table of the model's features, used for their shapes
-    windows: Windows | None = None  # how long texts are divided, for a model that may read them
+    windows: Windows | None = None  # how texts of more than max_position_embeddings tokens are divided, if at all
     head_dropout = 0.0  # the share of an output layer's input that is dropped in training
     # a finetuning.distillation.Teacher, for the training of a classifier or a tagger; set before it, not saved
     teacher = None
@@ -325,7 +325,7 @@ class ClassifierModel(_Model):
 
     def _of_rows(self, batch: Batch, training: bool, dropout_seed: tf.Tensor | None) -> tf.Tensor:
         rows = get_shape_list(tf.convert_to_tensor(batch["input_ids"]))[0]
-        nothing = tf.zeros([rows, 0], tf.int32)  # the head reads no position besides [CLS]
+        nothing = tf.zeros([rows, 0], tf.int32)  # the head reads only [CLS], through the pooler
         pooled = self.encode(batch, training, dropout_seed, reads=nothing).pooled_output
         return self.output_layer(self._drop(pooled, training, dropout_seed))
 

@@ -1,7 +1,7 @@
 """The building blocks of `modeling` and `heads`: activation functions, dropout, Dense, LayerNorm, OutputLayer.
 
 The constructors create the variables, so that a checkpoint can be loaded before the first call. Variables have the
-reference's shapes: kernels are 2-D, [inputs, outputs]. D is hidden_size, L the number of labels.
+reference's shapes: kernels are 2-D, [inputs, outputs]. D is hidden_size, L the number of labels, M a number of states.
 
 In models of narrower dtypes, variables stay float32 and each layer casts the factors of its products; statistics are
 float32.

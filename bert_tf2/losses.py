@@ -14,7 +14,8 @@ from bert_tf2 import shapes
 from bert_tf2.config import BertConfig
 from bert_tf2.layers import Dense, LayerNorm, OutputLayer, class_scores
 
-# The loss of a batch without predictions is 0 instead of 0 / 0 (reference: get_masked_lm_output).
+# Added to the sum of the weights, so that the loss of a batch without predictions is 0 instead of 0 / 0 (reference:
+# get_masked_lm_output).
 NO_PREDICTIONS = 1e-5
 
 # The number of real predictions is rounded up to a multiple of this; see fast.unpadding.TOKENS_STEP.
@@ -95,8 +96,9 @@ def get_masked_lm_output(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Predicts the masked words and scores the predictions.
 
-    The P masked positions are gathered first, because the product with the whole vocabulary is expensive. This is the
-    reference's function of the same name, except that `head` has the variables that the reference creates.
+    The P masked positions are gathered first, because the product with the whole vocabulary is the most expensive of
+    the model, and the other positions have no prediction. This is the reference's function of the same name, except
+    that `head` has the variables that the reference creates.
 
     Args:
       head: the transform and the output bias.

@@ -2,8 +2,8 @@
 
     input_ids, token_type_ids          [B, F]
       -> Embeddings                    [B, F, D]   word + segment + position, normalized
-      -> TransformerBlock x L          [B, F, D]   attention mixes positions, the feed-forward half mixes features
-      -> Pooler                        [B, D]      the first token's state, for tasks about the whole input
+      -> num_hidden_layers blocks      [B, F, D]   attention mixes positions, the feed-forward half mixes features
+      -> pooler                        [B, D]      from the state of [CLS], for tasks about the whole input
 
 Letters, the same in every comment below:
     B  examples in the batch            D  hidden_size
@@ -59,6 +59,7 @@ __getattr__ = lazy.unknown(__name__)
 class Embeddings(keras.layers.Layer):
     """Token ids to vectors: word + segment + position, each a row of a learned table (paper, figure 2).
 
+    The sum keeps the width D. The matrices of the blocks learn to read its three parts apart.
     The word table is also the output layer of the masked language model: see heads.get_masked_lm_output.
     """
 
@@ -117,7 +118,10 @@ class Embeddings(keras.layers.Layer):
 
 
 def scaled_sinusoid(config: BertConfig) -> np.ndarray:
-    """The initial table of positions, float32 [X, D]. Unscaled, it would hide words, whose numbers are about 0.02."""
+    """The initial table of positions, float32 [max_position_embeddings, D].
+
+    Unscaled, its numbers up to 1 would hide the words, whose numbers are about 0.02.
+    """
     rows = sinusoidal_positions(config.max_position_embeddings, config.hidden_size)
     return np.float32(math.sqrt(2.0) * config.initializer_range) * rows  # their mean square is 1 / 2
 
@@ -194,6 +198,7 @@ def average_values(scores: tf.Tensor, value: tf.Tensor, rate: float) -> tf.Tenso
 class TransformerBlock(keras.layers.Layer):
     """A block: self-attention, then a feed-forward network at each position, each added to its input and normalized.
 
+    Because of the addition, a half learns only a change of its input, and the gradient has a way around its products.
     The normalization follows the addition ("post-LayerNorm"), as in the paper of 2017. Reference: one iteration of the
     loop in transformer_model.
     """
@@ -206,7 +211,7 @@ class TransformerBlock(keras.layers.Layer):
         norm = {"epsilon": config.layer_norm_eps, "rate": config.hidden_dropout_prob, "dtype": self.dtype_policy}
         width, inner = config.hidden_size, config.intermediate_size
         self.attention = SelfAttention(config, name="attention", dtype=self.dtype_policy)
-        self.attention_output = Dense(width, width, name="attention_output", **common)
+        self.attention_output = Dense(width, width, name="attention_output", **common)  # mixes the heads
         self.attention_norm = AddAndNorm(width, name="attention_norm", **norm)
         self.intermediate = Dense(width, inner, activation=config.hidden_act, name="intermediate", **common)
         self.output_dense = Dense(inner, width, name="output", **common)
@@ -233,7 +238,7 @@ class BertOutput(NamedTuple):
     """The output of BertModel."""
 
     embedding_output: tf.Tensor  # [B, F, D], the input of the first block
-    all_encoder_layers: tuple[tf.Tensor, ...]  # L tensors [B, F, D]; the last is sequence_output
+    all_encoder_layers: tuple[tf.Tensor, ...]  # [B, F, D] after each block; the last is sequence_output
     sequence_output: tf.Tensor  # [B, F, D]
     pooled_output: tf.Tensor  # [B, D]
 
@@ -347,7 +352,8 @@ class BertModel(keras.Model):
             for block in self.blocks:
                 layers.append(block(layers[-1], scores))
         embedding_output, *all_encoder_layers = layers
-        # The paper's [CLS] state. Token-level tasks do not use it; then the pooler gets no gradient.
+        # A dense layer with tanh after the state of [CLS]. This token is no word, so attention may fill its state with
+        # the whole input. Tasks about single tokens do not use the pooler, which then gets no gradient.
         pooled_output = self.pooler(layers[-1][:, 0])  # [B, D]
         return BertOutput(embedding_output, tuple(all_encoder_layers), layers[-1], pooled_output)
 

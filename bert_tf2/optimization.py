@@ -1,8 +1,8 @@
 """BERT's optimizer: the learning rate of each step, clipping, and Adam with decoupled weight decay.
 
-Reference: optimization.py. The optimizer differs from the usual AdamW. There is no bias correction, so the first steps
-are up to three times as long as a corrected Adam's (another reason for the warmup), and the decay is multiplied by the
-learning rate of the step.
+Reference: optimization.py. The usual AdamW corrects m and v for their start at 0, this optimizer does not. After t
+steps, an update is (1 - beta_1^t) / sqrt(1 - beta_2^t) times as long as the corrected update: 3.2 times at the first
+step, 6.6 times at the twelfth, 1.3 times at the thousandth. The warmup compensates.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class AdamWeightDecayOptimizer:
         m = beta_1 m + (1 - beta_1) g
         v = beta_2 v + (1 - beta_2) g^2
         w = w - learning_rate (m / (sqrt(v) + epsilon) + weight_decay_rate w)
-    Adding the decay to the gradient instead, as L2 regularization does, would let m and v scale it away.
+    Adding the decay to the gradient instead, as L2 regularization does, would divide the decay by sqrt(v), so that
+    variables with large gradients would hardly decay.
 
     Attributes:
       slots: `NAME/adam_m` and `NAME/adam_v` -> variable, the names in checkpoints.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import doctest
 import itertools
 import json
@@ -116,6 +118,23 @@ def test_snippets_print_what_the_document_says(name, monkeypatch):
     monkeypatch.chdir(ROOT)  # they name files of the checkout
     result = doctest.testfile(str(ROOT / "docs" / name), module_relative=False)
     assert result.attempted > 0 and result.failed == 0
+
+
+@pytest.mark.parametrize("name", [*LONG, "migrating.md", "tokenization.md"])
+def test_a_page_that_is_typed_has_all_its_names(name):
+    """The site hides comments, so their names are no names of the page; its text may name a user's folder or table."""
+    page = re.sub(r"<!--.*?-->", "", text_of(f"docs/{name}"), flags=re.DOTALL)
+    source = "".join(example.source for example in doctest.DocTestParser().get_examples(page))
+    known = {*dir(builtins), *re.findall(r"`(\w+)`", page)}
+    used = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name):
+            (used if isinstance(node.ctx, ast.Load) else known).add(node.id)
+        elif isinstance(node, ast.alias):
+            known.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.arg):
+            known.add(node.arg if isinstance(node, ast.arg) else node.name)
+    assert used <= known, used - known
 
 
 def test_the_reference_s_first_command_works_on_the_sample_text(monkeypatch, tmp_path):

@@ -264,7 +264,7 @@ def test_weights_of_labels(short, ids, names):
 
 def test_another_task_begins_with_trained_weights_and_with_a_new_head_if_the_number_of_labels_differs(short, tmp_path):
     short.save_folder(tmp_path)
-    refuses("other_task=True", bert_tf2.classifier, tmp_path, ["a", "b", "c"])
+    refuses("other_task=True not for labels a, b, c;", bert_tf2.classifier, tmp_path, ["a", "b", "c"])
     refuses("other_task=True", bert_tf2.tagger, tmp_path, ["O", "NAME"])
     refuses("other_task=True labels=[...]", bert_tf2.classifier, tmp_path, other_task=True)
     three = bert_tf2.classifier(tmp_path, ["a", "b", "c"], other_task=True)

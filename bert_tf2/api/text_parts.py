@@ -261,12 +261,12 @@ def find_labels(
     if not tags:
         warn_of_amounts("labels", names, sys.maxsize, "give regression=True")
     if has_names and not (found.regression and regression):
-        raise _misfit(source, found, "regression" if regression else "labels")
+        raise _misfit(source, found, "regression" if regression else "labels", f", not for {asked.describe()}")
     return asked
 
 
-def _misfit(source: Weights, found: LabelMap, argument: str) -> UserError:
+def _misfit(source: Weights, found: LabelMap, argument: str, asked: str = "") -> UserError:
     return UserError(
-        f"{source.path}: was trained for {found.describe()}; leave {argument} out, give other weights, or"
+        f"{source.path}: was trained for {found.describe()}{asked}; leave {argument} out, give other weights, or"
         " other_task=True to train another task from these weights"
     )

@@ -9,8 +9,8 @@ for two tasks:
 * Next sentence prediction: does B follow A in the document? In half of the examples B is from a random document
   (`is_random_next`, label 1). Both segments consist of whole sentences, so that the model cannot use the position at
   which a sentence was cut.
-* Masked language model: which tokens were at about 15 % of the positions? [MASK] never occurs in fine-tuning, so the
-  model must learn to represent every token, masked or not.
+* Masked language model: about 15 % of the tokens are hidden or replaced, or stay; which tokens were there? The others
+  are the context from which they are predicted.
 
 Without next sentence prediction (`objective` "mlm"), an example is one segment, [CLS] A [SEP].
 
@@ -18,8 +18,8 @@ Every document is used `dupe_factor` times, with other pairs and masks each time
 
 The same files, options and seed give the same examples as google-research/bert's create_pretraining_data.py, in the
 same order: **the order in which random numbers are drawn is part of the interface**, so no draw may be moved, added or
-removed. An example is numbers that refer to a corpus. The draws depend only on lengths, and with whole words also on
-the places where words begin.
+removed. An `Example` has no tokens, only the indexes of tokens in a corpus. The draws depend only on lengths, and with
+whole words also on the places where words begin.
 """
 
 from __future__ import annotations
@@ -196,6 +196,8 @@ def spans(bounds: Sequence[int], first: int, last: int, num_tokens: int) -> Iter
 #   word that would give too many tokens is skipped, so there may be fewer tokens, or no tokens.
 # * 80 % of the tokens are replaced by [MASK], 10 % by a random entry of the vocabulary ([PAD] and `##s` included), 10 %
 #   do not change. The replacement is drawn for each token, also with whole words, unless `whole_word_draw` is "word".
+#   With [MASK] alone, which fine-tuning never has, the model would need no good vector for visible tokens. A token that
+#   does not change needs one, because it is predicted too. Random tokens keep the model from copying what it sees.
 #
 # `dynamic_masking` does the same for tensors, with other random numbers.
 
