@@ -24,7 +24,6 @@ from bert_tf2.support.errors import UserError, naming_arguments
 from bert_tf2.support.rows import Text
 from bert_tf2.support.settings import check_type
 from bert_tf2.training.devices import build_model, create_strategy
-from bert_tf2.training.forward import check_process
 from bert_tf2.training.options import PRECISIONS, DeviceOptions
 from bert_tf2.weights import checkpoint, model_folder, names, sentence_vectors, sources, task_file
 from bert_tf2.weights.sentence_vectors import Prompts, SentenceVectors
@@ -279,7 +278,6 @@ class Bert(Vectors):
 
     @functools.cached_property
     def _answerer(self) -> answering.Answerer:
-        check_process()
         return answering.Answerer(self.model, self.tokenizer, self.labels, self.path)
 
     def _checked_length(self, given: int | None, kept: bool = False, name: str = "max_seq_length") -> int:

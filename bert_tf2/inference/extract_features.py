@@ -244,7 +244,6 @@ def extract(
     `pad_to`: the length of every batch; defaults to the length of its longest line. `of_cls`: only the first token.
     `sizes`: devices.few_sizes; `fuses`: devices.fuses_attention.
     """
-    forward.check_process()
     layers, settings = tuple(layers), (of_cls, fuses)
     run = forward.on_batches(_states, model, layers, *settings, names=_NAMES, sizes=sizes)
 

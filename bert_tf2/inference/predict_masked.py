@@ -204,7 +204,6 @@ def _answer(
     sizes: forward.FewSizes | None,
 ) -> Iterator[Answer]:
     """Yields the answers in order; reads sentences of `read_ahead` tokens (or one batch) before the first answer."""
-    forward.check_process()
     # The embedding table may be larger than the vocabulary (rounded up), and the vocabulary may repeat an entry.
     nameless = np.float32([0.0 if n in tokenizer.inv_vocab else -np.inf for n in range(model.config.vocab_size)])
     if not 1 <= top_k <= np.isfinite(nameless).sum():

@@ -106,7 +106,6 @@ def _in_order(
     sizes: forward.FewSizes | None,
 ) -> Iterator[np.float32]:
     """Yields a number for each of (row, place, id), in order."""
-    forward.check_process()
     names = (*INPUTS, "masked_lm_positions", "masked_lm_ids")
     run = forward.on_batches(graph, model, names=names, sizes=sizes)
 

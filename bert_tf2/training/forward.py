@@ -252,8 +252,9 @@ def on_batches(
     """A function of batches, int [B, ...] by name, that runs a graph: (model, *settings, whether XLA compiles, parts).
 
     `sizes`: None if XLA does not compile; then the graph is traced once, for all sizes. Results may have more rows
-    than the batch, and be wider.
+    than the batch, and be wider. Raises UserError in a fork; see check_process.
     """
+    check_process()
     strategy = model.distribute_strategy
     if sizes:
         return lambda batch: graph(model, *settings, True, in_parts(strategy, sizes.fill(batch)))
