@@ -42,47 +42,97 @@ PLACES = "places"
 """A feature of the batches, int32 [B, 2]: the number of the window, and the place of the row in it."""
 
 
-def _opened(path, compression, offset=0):
-    """The records of a file from a byte on; the arguments are tensors. Call it only inside a function of a dataset."""
-    # tf.data.TFRecordDataset has no argument for the offset. This operation works only inside a function of another
-    # dataset, because TensorFlow 2.21 cannot serialize such a dataset by itself.
-    records = tf.raw_ops.TFRecordDatasetV2(
-        filenames=[path],
-        compression_type=compression,
-        buffer_size=_BUFFER_BYTES,
-        byte_offsets=[tf.cast(offset, tf.int64)],
-    )
-    return tf.data.experimental.from_variant(records, tf.TensorSpec([], tf.string))
+@tf.autograph.experimental.do_not_convert  # it has no loops over tensors, and the conversion takes seconds
+def read_records(
+    paths: Sequence[str],
+    kind: RecordKind,
+    sizes: Sizes,
+    batch_size: int,
+    *,
+    shuffle_seed: int | None = None,
+    index: RecordIndex | None = None,
+    first: int = 0,
+    share: Share | None = None,
+    repeat: bool = False,
+    drop_remainder: bool = False,
+    pad_to_max_length: bool = True,
+    width_multiple: int = 1,
+    like_lengths: bool = False,
+    transform: Callable | None = None,
+) -> tf.data.Dataset:
+    """Creates a tf.data pipeline over TFRecord files.
+
+    Args:
+      paths: the files; each may be compressed by gzip.
+      sizes: the value of every size that `kind` names, e.g. {"max_seq_length": 128, "vocab_size": 30522, ...}.
+      batch_size: examples per batch, over all replicas.
+      shuffle_seed: shuffles the records, see `shuffled`; None for the order of the files.
+      first: with `shuffle_seed`, the number of examples that were read before; reading continues behind them.
+      share: the rows of each batch that this process reads, with `drop_remainder`; None for all.
+      repeat: whether to repeat the records endlessly. A batch may then contain the last and the first records.
+      pad_to_max_length: False cuts each batch to its longest row.
+      width_multiple: widths of cut batches are multiples of this number, or the whole width, so that they are few.
+      like_lengths: with pad_to_max_length=False, whether to read batches of rows of like length; see `of_like_length`.
+      transform: (batch, origins) -> batch. Features whose number of values varies are RaggedTensors in its argument;
+        the origins are the dict of `shuffled`, each int64 [B], empty with `like_lengths`.
+
+    Returns:
+      A tf.data.Dataset of dicts: features of length 1 as [B], the others as [B, length]; int32 or float32. An invalid
+        record stops the iteration with a TensorFlow error; `records.find_fault` then names the record.
+    """
+    check_first_records(paths, kind, sizes, must_have_some=repeat)
+
+    def parse(serialized, origin):
+        batch = _parse(serialized, kind, sizes)
+        return batch if transform is None or like_lengths else transform(batch, origin)
+
+    index = None if shuffle_seed is None else index or read_index(paths)
+    if index and index.total:  # without records, there is no endless order
+        data = shuffled(index, shuffle_seed, first, endless=repeat)
+    else:
+        data = unshuffled(paths).repeat(None if repeat else 1)
+    at_once = rows_of_window(batch_size) if like_lengths else batch_size
+    data = data.rebatch(at_once, drop_remainder=drop_remainder)
+    data = (share.take(data, at_once) if share else data).map(parse, num_parallel_calls=2)
+    if like_lengths:  # a window of rows as long as its longest text could take gigabytes
+        data = of_like_length(data, batch_size)
+        data = data if transform is None else data.map(lambda batch: transform(batch, {}))
+    if not pad_to_max_length:
+        wide = {*INPUTS, *(name for name, feature in kind.features.items() if feature.length == "max_seq_length")}
+        data = data.map(lambda batch: cut_to_longest(batch, wide, width_multiple))
+    options = tf.data.Options()
+    options.autotune.enabled = False  # not needed, and its thread can delay the end of the program by a minute
+    return data.prefetch(2).with_options(options)
 
 
-def unshuffled(paths: Sequence[str]):
-    """The records in the order of the files, once, in the form that `shuffled` returns, with epoch 0."""
-    ranks = {path: rank for rank, path in enumerate(sorted(paths))}
-    with ThreadPoolExecutor(_READERS) as readers:
-        compressions = [_COMPRESSIONS[packed] for packed in readers.map(files.is_archive, paths)]
-    of_files = list(paths), compressions, tf.constant([ranks[path] for path in paths], tf.int64)
-    data = tf.data.Dataset.from_tensor_slices(of_files)
-    return data.flat_map(lambda path, how, rank: _numbered(_opened(path, how), tf.constant(0, tf.int64), rank, 0))
-
-
-def _end_of_file():
-    """A dataset that fails when it is read. Without it, an endless order that finds no record would never end."""
-
-    def fail(nothing):
-        with tf.control_dependencies([tf.debugging.Assert(nothing != "", ["a file holds fewer records than before"])]):
-            return tf.identity(nothing)
-
-    return tf.data.Dataset.from_tensors("").map(fail)
-
-
-def _numbered(records, epoch, file, start):
-    """Several records of a file at a time, with their origins; the first record has the number `start`."""
-
-    def number(part, data):
-        numbers = start + part * RUN + tf.range(tf.size(data, tf.int64))
-        return data, {"epoch": tf.fill(tf.shape(data), epoch), "file": tf.fill(tf.shape(data), file), "record": numbers}
-
-    return records.batch(RUN).enumerate().map(number)
+def _parse(serialized, kind: RecordKind, sizes: Sizes) -> dict:
+    """Parses serialized Examples [B] into a batch and checks every value against its limits."""
+    spec = {
+        name: tf.io.RaggedFeature(feature.dtype, row_splits_dtype=tf.int64)
+        if feature.varies
+        else tf.io.FixedLenFeature([sizes.get(feature.length, feature.length)], feature.dtype)
+        for name, feature in kind.features.items()
+    }
+    batch = tf.io.parse_example(serialized, spec)
+    checks = []
+    for name, feature in kind.features.items():
+        values = batch[name]
+        if feature.varies:
+            values, lengths = values.flat_values, values.row_lengths()
+            right = (lengths > 0) & (lengths <= sizes.get(feature.length, feature.length))
+            checks.append(tf.debugging.Assert(tf.reduce_all(right), [f"{name} has too many values or none"]))
+        # Without this check, a GPU returns zeros for an index out of range and does not fail. Comparisons with NaN are
+        # false, so NaN counts as out of range.
+        if feature.exclusive_maximum is not None:
+            limit = sizes.get(feature.exclusive_maximum, feature.exclusive_maximum)
+            fits = (values >= feature.minimum) & (values < limit)
+            checks.append(tf.debugging.Assert(tf.reduce_all(fits), [f"{name} out of range"]))
+    found = {}
+    with tf.control_dependencies(checks):
+        for name, feature in kind.features.items():
+            values = tf.cast(batch[name], tf.int32) if feature.dtype == "int64" else batch[name]  # TPUs have no int64
+            found[name] = tf.identity(values[:, 0] if feature.length == 1 and not feature.varies else values)
+    return found
 
 
 def shuffled(index: RecordIndex, seed: int, first: int = 0, *, endless: bool = True):
@@ -133,6 +183,70 @@ def shuffled(index: RecordIndex, seed: int, first: int = 0, *, endless: bool = T
     return epochs.flat_map(of_epoch)
 
 
+def _fold(seed, number):
+    """A different seed, int64 [2], for each number."""
+    return tf.random.experimental.stateless_fold_in(seed, tf.cast(number, tf.int64), alg="philox")
+
+
+def _permutation(count, seed):
+    """The numbers below `count` in an order that the seed decides, int64."""
+    drawn = tf.random.stateless_uniform([count], seed, None, None, tf.int64, alg="philox")
+    return tf.cast(tf.argsort(drawn, stable=True), tf.int64)
+
+
+def unshuffled(paths: Sequence[str]):
+    """The records in the order of the files, once, in the form that `shuffled` returns, with epoch 0."""
+    ranks = {path: rank for rank, path in enumerate(sorted(paths))}
+    with ThreadPoolExecutor(_READERS) as readers:
+        compressions = [_COMPRESSIONS[packed] for packed in readers.map(files.is_archive, paths)]
+    of_files = list(paths), compressions, tf.constant([ranks[path] for path in paths], tf.int64)
+    data = tf.data.Dataset.from_tensor_slices(of_files)
+    return data.flat_map(lambda path, how, rank: _numbered(_opened(path, how), tf.constant(0, tf.int64), rank, 0))
+
+
+def _numbered(records, epoch, file, start):
+    """Several records of a file at a time, with their origins; the first record has the number `start`."""
+
+    def number(part, data):
+        numbers = start + part * RUN + tf.range(tf.size(data, tf.int64))
+        return data, {"epoch": tf.fill(tf.shape(data), epoch), "file": tf.fill(tf.shape(data), file), "record": numbers}
+
+    return records.batch(RUN).enumerate().map(number)
+
+
+def _opened(path, compression, offset=0):
+    """The records of a file from a byte on; the arguments are tensors. Call it only inside a function of a dataset."""
+    # tf.data.TFRecordDataset has no argument for the offset. This operation works only inside a function of another
+    # dataset, because TensorFlow 2.21 cannot serialize such a dataset by itself.
+    records = tf.raw_ops.TFRecordDatasetV2(
+        filenames=[path],
+        compression_type=compression,
+        buffer_size=_BUFFER_BYTES,
+        byte_offsets=[tf.cast(offset, tf.int64)],
+    )
+    return tf.data.experimental.from_variant(records, tf.TensorSpec([], tf.string))
+
+
+def _end_of_file():
+    """A dataset that fails when it is read. Without it, an endless order that finds no record would never end."""
+
+    def fail(nothing):
+        with tf.control_dependencies([tf.debugging.Assert(nothing != "", ["a file holds fewer records than before"])]):
+            return tf.identity(nothing)
+
+    return tf.data.Dataset.from_tensors("").map(fail)
+
+
+def where(index: RecordIndex, seed: int, first: int, count: int) -> str:
+    """Names the files and records, counted from 1, of `count` examples in the order of `shuffled`, for a message."""
+    _, origin = next(iter(shuffled(index, seed, first).rebatch(count)))
+    found: dict[int, list[int]] = {}
+    for file, record in zip(origin["file"].numpy(), origin["record"].numpy(), strict=True):
+        found.setdefault(int(file), []).append(int(record) + 1)
+    parts = [f"{index.paths[file]}, record {and_more([*map(str, sorted(found[file]))], 16)}" for file in found]
+    return and_more(parts, 4, "; ")
+
+
 def padded_texts(batch: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
     """The features INPUTS of a batch of records.WHOLE_TEXTS, as `transform` of `read_records`."""
     batch = dict(batch)
@@ -167,27 +281,6 @@ class Share(NamedTuple):
             return functools.reduce(lambda some, more: some.concatenate(more), parts)
 
         return batches.flat_map(cut)
-
-
-def where(index: RecordIndex, seed: int, first: int, count: int) -> str:
-    """Names the files and records, counted from 1, of `count` examples in the order of `shuffled`, for a message."""
-    _, origin = next(iter(shuffled(index, seed, first).rebatch(count)))
-    found: dict[int, list[int]] = {}
-    for file, record in zip(origin["file"].numpy(), origin["record"].numpy(), strict=True):
-        found.setdefault(int(file), []).append(int(record) + 1)
-    parts = [f"{index.paths[file]}, record {and_more([*map(str, sorted(found[file]))], 16)}" for file in found]
-    return and_more(parts, 4, "; ")
-
-
-def _fold(seed, number):
-    """A different seed, int64 [2], for each number."""
-    return tf.random.experimental.stateless_fold_in(seed, tf.cast(number, tf.int64), alg="philox")
-
-
-def _permutation(count, seed):
-    """The numbers below `count` in an order that the seed decides, int64."""
-    drawn = tf.random.stateless_uniform([count], seed, None, None, tf.int64, alg="philox")
-    return tf.cast(tf.argsort(drawn, stable=True), tf.int64)
 
 
 # Batches with little padding: cut to their longest row, of rows of like length, or packed
@@ -339,99 +432,3 @@ def _first_fit(lengths, width):
     _, free, firsts = tf.while_loop(lambda number, *_: number < count, place, start)
     firsts = tf.gather(tf.transpose(firsts.stack()), tf.argsort(order), batch_dims=1)
     return firsts, tf.reduce_max(tf.reduce_sum(tf.cast(free < width, tf.int32), axis=1))
-
-
-# The whole pipeline
-
-
-@tf.autograph.experimental.do_not_convert  # it has no loops over tensors, and the conversion takes seconds
-def read_records(
-    paths: Sequence[str],
-    kind: RecordKind,
-    sizes: Sizes,
-    batch_size: int,
-    *,
-    shuffle_seed: int | None = None,
-    index: RecordIndex | None = None,
-    first: int = 0,
-    share: Share | None = None,
-    repeat: bool = False,
-    drop_remainder: bool = False,
-    pad_to_max_length: bool = True,
-    width_multiple: int = 1,
-    like_lengths: bool = False,
-    transform: Callable | None = None,
-) -> tf.data.Dataset:
-    """Creates a tf.data pipeline over TFRecord files.
-
-    Args:
-      paths: the files; each may be compressed by gzip.
-      sizes: the value of every size that `kind` names, e.g. {"max_seq_length": 128, "vocab_size": 30522, ...}.
-      batch_size: examples per batch, over all replicas.
-      shuffle_seed: shuffles the records, see `shuffled`; None for the order of the files.
-      first: with `shuffle_seed`, the number of examples that were read before; reading continues behind them.
-      share: the rows of each batch that this process reads, with `drop_remainder`; None for all.
-      repeat: whether to repeat the records endlessly. A batch may then contain the last and the first records.
-      pad_to_max_length: False cuts each batch to its longest row.
-      width_multiple: widths of cut batches are multiples of this number, or the whole width, so that they are few.
-      like_lengths: with pad_to_max_length=False, whether to read batches of rows of like length; see `of_like_length`.
-      transform: (batch, origins) -> batch. Features whose number of values varies are RaggedTensors in its argument;
-        the origins are the dict of `shuffled`, each int64 [B], empty with `like_lengths`.
-
-    Returns:
-      A tf.data.Dataset of dicts: features of length 1 as [B], the others as [B, length]; int32 or float32. An invalid
-        record stops the iteration with a TensorFlow error; `records.find_fault` then names the record.
-    """
-    check_first_records(paths, kind, sizes, must_have_some=repeat)
-
-    def parse(serialized, origin):
-        batch = _parse(serialized, kind, sizes)
-        return batch if transform is None or like_lengths else transform(batch, origin)
-
-    index = None if shuffle_seed is None else index or read_index(paths)
-    if index and index.total:  # without records, there is no endless order
-        data = shuffled(index, shuffle_seed, first, endless=repeat)
-    else:
-        data = unshuffled(paths).repeat(None if repeat else 1)
-    at_once = rows_of_window(batch_size) if like_lengths else batch_size
-    data = data.rebatch(at_once, drop_remainder=drop_remainder)
-    data = (share.take(data, at_once) if share else data).map(parse, num_parallel_calls=2)
-    if like_lengths:  # a window of rows as long as its longest text could take gigabytes
-        data = of_like_length(data, batch_size)
-        data = data if transform is None else data.map(lambda batch: transform(batch, {}))
-    if not pad_to_max_length:
-        wide = {*INPUTS, *(name for name, feature in kind.features.items() if feature.length == "max_seq_length")}
-        data = data.map(lambda batch: cut_to_longest(batch, wide, width_multiple))
-    options = tf.data.Options()
-    options.autotune.enabled = False  # not needed, and its thread can delay the end of the program by a minute
-    return data.prefetch(2).with_options(options)
-
-
-def _parse(serialized, kind: RecordKind, sizes: Sizes) -> dict:
-    """Parses serialized Examples [B] into a batch and checks every value against its limits."""
-    spec = {
-        name: tf.io.RaggedFeature(feature.dtype, row_splits_dtype=tf.int64)
-        if feature.varies
-        else tf.io.FixedLenFeature([sizes.get(feature.length, feature.length)], feature.dtype)
-        for name, feature in kind.features.items()
-    }
-    batch = tf.io.parse_example(serialized, spec)
-    checks = []
-    for name, feature in kind.features.items():
-        values = batch[name]
-        if feature.varies:
-            values, lengths = values.flat_values, values.row_lengths()
-            right = (lengths > 0) & (lengths <= sizes.get(feature.length, feature.length))
-            checks.append(tf.debugging.Assert(tf.reduce_all(right), [f"{name} has too many values or none"]))
-        # Without this check, a GPU returns zeros for an index out of range and does not fail. Comparisons with NaN are
-        # false, so NaN counts as out of range.
-        if feature.exclusive_maximum is not None:
-            limit = sizes.get(feature.exclusive_maximum, feature.exclusive_maximum)
-            fits = (values >= feature.minimum) & (values < limit)
-            checks.append(tf.debugging.Assert(tf.reduce_all(fits), [f"{name} out of range"]))
-    found = {}
-    with tf.control_dependencies(checks):
-        for name, feature in kind.features.items():
-            values = tf.cast(batch[name], tf.int32) if feature.dtype == "int64" else batch[name]  # TPUs have no int64
-            found[name] = tf.identity(values[:, 0] if feature.length == 1 and not feature.varies else values)
-    return found

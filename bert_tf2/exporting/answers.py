@@ -23,6 +23,75 @@ from bert_tf2.finetuning import squad
 from bert_tf2.long_texts import few_at_a_time
 
 
+class SpanFinder(Task):
+    """Outputs for ids: start_logits, end_logits [B, F], which are modeling.MASKED_SCORE at padding.
+
+    Outputs for texts, [B]: answer (string), the part of the context from the character start to end (exclusive); score;
+    and null_odds, the score of "no answer" minus the score of the best span. If the context has no answer, answer is ""
+    and start and end are -1.
+    """
+
+    stated = ("doc_stride", "max_query_length", "n_best_size", "max_answer_length", "null_score_diff_threshold")
+    texts = ("question", "context")
+
+    def tokenize(self, texts: Mapping[str, tf.Tensor]) -> dict[str, Pieces]:
+        """Returns the pieces of checked texts, which must not be blank, as in `answer`."""
+        pieces = super().tokenize(texts)
+        checks = [
+            require_none(found.ids.row_lengths() == 0, f"row {{}} of {name} is empty: it has only blanks")
+            for name, found in pieces.items()
+        ]
+        with tf.control_dependencies(checks):
+            return {
+                name: Pieces(*(part.with_values(tf.identity(part.values)) for part in found))
+                for name, found in pieces.items()
+            }
+
+    def _logits(self, rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """The logits of start and end, [B, F, 2]."""
+        ids, mask, segments = (rows[name] for name in INPUTS)
+        logits = self.head(self._encode(ids, mask, segments)[0])
+        return tf.where(tf.expand_dims(mask, -1) > 0, logits, modeling.MASKED_SCORE)
+
+    def from_rows(self, rows: Rows) -> Outputs:
+        start_logits, end_logits = tf.unstack(self._logits(rows._asdict()), axis=-1)
+        return {"start_logits": start_logits, "end_logits": end_logits}
+
+    def from_texts(self, **texts: tf.Tensor) -> Outputs:
+        texts = checked_texts(texts)
+        pieces = self.tokenize(texts)
+        context, paragraph = texts["context"], pieces["context"]
+        options = self.setting.options
+        of_windows, rows = paragraph_windows(pieces, options)
+        inputs = self.combine(of_windows)
+        places = tf.maximum(inputs.words - tf.size(pieces["question"].ids), -1)  # indexes of paragraph pieces, [W, F]
+        ids = {name: getattr(inputs, name) for name in INPUTS}
+        start_logits, end_logits = tf.unstack(few_at_a_time(self._logits, ids, [tf.shape(places)[1], 2]), axis=-1)
+        may_start = max_context(places, tf.size(paragraph.ids))
+        starts, ends, scores = best_spans(start_logits, end_logits, may_start, places >= 0, options)
+        is_best, count = tf.equal(scores, tf.gather(tf.math.segment_max(scores, rows), rows)), tf.size(scores)
+        best = tf.math.segment_min(tf.where(is_best, tf.range(count), count), rows)  # the first best window, [B]
+        score = tf.gather(scores, best)
+        is_there = tf.math.is_finite(score)
+        at_cls = tf.cast(start_logits[:, 0], tf.float64) + tf.cast(end_logits[:, 0], tf.float64)
+        null_odds = tf.where(is_there, tf.math.segment_min(at_cls, rows) - score, squad.NO_SPAN_ODDS)
+        threshold = options.null_score_diff_threshold
+        is_answer = is_there if threshold is None else is_there & (null_odds <= threshold)
+
+        def offset(of_pieces: tf.RaggedTensor, positions: tf.Tensor) -> tf.Tensor:
+            piece = tf.gather_nd(places, tf.stack([best, tf.gather(positions, best)], axis=1))
+            return tf.where(is_answer, tf.gather(of_pieces.values, tf.maximum(piece, 0)), -1)
+
+        start, end = offset(paragraph.starts, starts), offset(paragraph.ends, ends)
+        return {
+            "answer": tf.strings.substr(context, tf.maximum(start, 0), end - start),
+            "start": character_offsets(context, start[:, tf.newaxis])[:, 0],
+            "end": character_offsets(context, end[:, tf.newaxis])[:, 0],
+            "score": tf.cast(tf.where(is_there, score, -squad.NO_SPAN_ODDS), tf.float32),
+            "null_odds": tf.cast(null_odds, tf.float32),
+        }
+
+
 def paragraph_windows(pieces: Mapping[str, Pieces], options: ExportOptions) -> tuple[dict[str, Pieces], tf.Tensor]:
     """Divides paragraphs into windows behind their questions, as run_squad.py does.
 
@@ -97,75 +166,6 @@ def best_spans(
     best = tf.argmax(scores, axis=1, output_type=tf.int32)
     starts, ends = tf.gather(starts, best // count, batch_dims=1), tf.gather(ends, best % count, batch_dims=1)
     return starts, ends, tf.gather(scores, best, batch_dims=1)
-
-
-class SpanFinder(Task):
-    """Outputs for ids: start_logits, end_logits [B, F], which are modeling.MASKED_SCORE at padding.
-
-    Outputs for texts, [B]: answer (string), the part of the context from the character start to end (exclusive); score;
-    and null_odds, the score of "no answer" minus the score of the best span. If the context has no answer, answer is ""
-    and start and end are -1.
-    """
-
-    stated = ("doc_stride", "max_query_length", "n_best_size", "max_answer_length", "null_score_diff_threshold")
-    texts = ("question", "context")
-
-    def tokenize(self, texts: Mapping[str, tf.Tensor]) -> dict[str, Pieces]:
-        """Returns the pieces of checked texts, which must not be blank, as in `answer`."""
-        pieces = super().tokenize(texts)
-        checks = [
-            require_none(found.ids.row_lengths() == 0, f"row {{}} of {name} is empty: it has only blanks")
-            for name, found in pieces.items()
-        ]
-        with tf.control_dependencies(checks):
-            return {
-                name: Pieces(*(part.with_values(tf.identity(part.values)) for part in found))
-                for name, found in pieces.items()
-            }
-
-    def _logits(self, rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """The logits of start and end, [B, F, 2]."""
-        ids, mask, segments = (rows[name] for name in INPUTS)
-        logits = self.head(self._encode(ids, mask, segments)[0])
-        return tf.where(tf.expand_dims(mask, -1) > 0, logits, modeling.MASKED_SCORE)
-
-    def from_rows(self, rows: Rows) -> Outputs:
-        start_logits, end_logits = tf.unstack(self._logits(rows._asdict()), axis=-1)
-        return {"start_logits": start_logits, "end_logits": end_logits}
-
-    def from_texts(self, **texts: tf.Tensor) -> Outputs:
-        texts = checked_texts(texts)
-        pieces = self.tokenize(texts)
-        context, paragraph = texts["context"], pieces["context"]
-        options = self.setting.options
-        of_windows, rows = paragraph_windows(pieces, options)
-        inputs = self.combine(of_windows)
-        places = tf.maximum(inputs.words - tf.size(pieces["question"].ids), -1)  # indexes of paragraph pieces, [W, F]
-        ids = {name: getattr(inputs, name) for name in INPUTS}
-        start_logits, end_logits = tf.unstack(few_at_a_time(self._logits, ids, [tf.shape(places)[1], 2]), axis=-1)
-        may_start = max_context(places, tf.size(paragraph.ids))
-        starts, ends, scores = best_spans(start_logits, end_logits, may_start, places >= 0, options)
-        is_best, count = tf.equal(scores, tf.gather(tf.math.segment_max(scores, rows), rows)), tf.size(scores)
-        best = tf.math.segment_min(tf.where(is_best, tf.range(count), count), rows)  # the first best window, [B]
-        score = tf.gather(scores, best)
-        is_there = tf.math.is_finite(score)
-        at_cls = tf.cast(start_logits[:, 0], tf.float64) + tf.cast(end_logits[:, 0], tf.float64)
-        null_odds = tf.where(is_there, tf.math.segment_min(at_cls, rows) - score, squad.NO_SPAN_ODDS)
-        threshold = options.null_score_diff_threshold
-        is_answer = is_there if threshold is None else is_there & (null_odds <= threshold)
-
-        def offset(of_pieces: tf.RaggedTensor, positions: tf.Tensor) -> tf.Tensor:
-            piece = tf.gather_nd(places, tf.stack([best, tf.gather(positions, best)], axis=1))
-            return tf.where(is_answer, tf.gather(of_pieces.values, tf.maximum(piece, 0)), -1)
-
-        start, end = offset(paragraph.starts, starts), offset(paragraph.ends, ends)
-        return {
-            "answer": tf.strings.substr(context, tf.maximum(start, 0), end - start),
-            "start": character_offsets(context, start[:, tf.newaxis])[:, 0],
-            "end": character_offsets(context, end[:, tf.newaxis])[:, 0],
-            "score": tf.cast(tf.where(is_there, score, -squad.NO_SPAN_ODDS), tf.float32),
-            "null_odds": tf.cast(null_odds, tf.float32),
-        }
 
 
 class Tagger(Task):

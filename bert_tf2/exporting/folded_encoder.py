@@ -22,73 +22,6 @@ from bert_tf2.fast.encoder import Block
 from bert_tf2.fast.unpadding import Queries, Unpadded, UnpaddedLayout
 
 
-def constant(value: np.ndarray | tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Variable:
-    """A variable that is not trained."""
-    # Not a constant, because every signature would have its own copy of a constant, in the file and in memory.
-    return tf.Variable(tf.cast(value, dtype), trainable=False)
-
-
-class _Dense(tf.Module):
-    """activation(x @ kernel + bias): several layers as one, whose outputs are concatenated."""
-
-    def __init__(self, dense: Sequence[layers.Dense], dtype: tf.DType, scales: Sequence[float] = (1.0,)):
-        super().__init__()
-        pairs = list(zip(dense, scales, strict=True))
-        self.kernel = constant(np.concatenate([layer.kernel.numpy() * by for layer, by in pairs], axis=1), dtype)
-        self.bias = constant(np.concatenate([layer.bias.numpy() * by for layer, by in pairs]), dtype)
-        self._activation = dense[0].activation
-        if self._activation is layers.gelu:  # the graph optimizer recognizes only tf.nn.gelu
-            self._activation = functools.partial(tf.nn.gelu, approximate=True)
-
-    def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        return self._activation(self.linear(x))
-
-    def linear(self, x: tf.Tensor) -> tf.Tensor:
-        return tf.nn.bias_add(tf.matmul(x, self.kernel), self.bias)
-
-
-class _Norm(tf.Module):
-    """LayerNorm of `states`, or of `branch + states` if there is a branch."""
-
-    def __init__(self, layer: layers.LayerNorm):
-        super().__init__()
-        self.gamma, self.beta = constant(layer.gamma.value), constant(layer.beta.value)
-        self.epsilon = layer.epsilon
-
-    def __call__(self, states: tf.Tensor, branch: tf.Tensor | None = None) -> tf.Tensor:
-        # Not tf.nn.batch_normalization, and the factors in this order, because TensorFlow 2.21 would replace other
-        # forms with its fused operation, which is slower on few rows and always uses an epsilon of 0.001.
-        added = states if branch is None else branch + states
-        normal = layers.normalize(tf.cast(added, tf.float32), self.gamma, self.beta, self.epsilon)
-        return tf.cast(normal, states.dtype)
-
-
-class _Block(Block, tf.Module):
-    """A block of `fast`, made of the parts of this module."""
-
-    def __init__(self, block: modeling.TransformerBlock, dtype: tf.DType):
-        tf.Module.__init__(self)  # not Block's constructor, which would keep the layer
-        attention, config = block.attention, block.config
-        scales = (1.0 / math.sqrt(config.attention_head_size), 1.0, 1.0)
-        self.query_key_value = _Dense([attention.query, attention.key, attention.value], dtype, scales)
-        self.attention_output = _Dense([block.attention_output], dtype)
-        self.attention_norm = _Norm(block.attention_norm)
-        self.intermediate = _Dense([block.intermediate], dtype)
-        self.output_dense = _Dense([block.output_dense], dtype)
-        self.output_norm = _Norm(block.output_norm)
-        self.heads, self.rate = config.num_attention_heads, 0.0
-
-    def split_heads(
-        self, states: tf.Tensor, layout: UnpaddedLayout, read: tf.Tensor, queries: Queries | None
-    ) -> list[Sequence[tf.Tensor]]:
-        folded = self.query_key_value(states)  # [T, 3 D]; a slice of the kernel would be copied in each call
-        split = layout.split_heads([folded], self.heads)
-        if queries is None:
-            return split
-        query = queries.split_heads(queries.pick(folded)[..., : states.shape[-1]], self.heads)
-        return [(one, *others[1:]) for one, others in zip(query, split, strict=True)]
-
-
 class Encoder(tf.Module):
     """The encoder of a model, with its own copy of the weights in the precision of the computation."""
 
@@ -139,3 +72,70 @@ class Encoder(tf.Module):
     def _pool(self, states: tf.Tensor) -> tf.Tensor:
         """[B, D] -> float32 [B, D]."""
         return tf.tanh(tf.cast(self.pooler.linear(states), tf.float32))
+
+
+class _Block(Block, tf.Module):
+    """A block of `fast`, made of the parts of this module."""
+
+    def __init__(self, block: modeling.TransformerBlock, dtype: tf.DType):
+        tf.Module.__init__(self)  # not Block's constructor, which would keep the layer
+        attention, config = block.attention, block.config
+        scales = (1.0 / math.sqrt(config.attention_head_size), 1.0, 1.0)
+        self.query_key_value = _Dense([attention.query, attention.key, attention.value], dtype, scales)
+        self.attention_output = _Dense([block.attention_output], dtype)
+        self.attention_norm = _Norm(block.attention_norm)
+        self.intermediate = _Dense([block.intermediate], dtype)
+        self.output_dense = _Dense([block.output_dense], dtype)
+        self.output_norm = _Norm(block.output_norm)
+        self.heads, self.rate = config.num_attention_heads, 0.0
+
+    def split_heads(
+        self, states: tf.Tensor, layout: UnpaddedLayout, read: tf.Tensor, queries: Queries | None
+    ) -> list[Sequence[tf.Tensor]]:
+        folded = self.query_key_value(states)  # [T, 3 D]; a slice of the kernel would be copied in each call
+        split = layout.split_heads([folded], self.heads)
+        if queries is None:
+            return split
+        query = queries.split_heads(queries.pick(folded)[..., : states.shape[-1]], self.heads)
+        return [(one, *others[1:]) for one, others in zip(query, split, strict=True)]
+
+
+class _Norm(tf.Module):
+    """LayerNorm of `states`, or of `branch + states` if there is a branch."""
+
+    def __init__(self, layer: layers.LayerNorm):
+        super().__init__()
+        self.gamma, self.beta = constant(layer.gamma.value), constant(layer.beta.value)
+        self.epsilon = layer.epsilon
+
+    def __call__(self, states: tf.Tensor, branch: tf.Tensor | None = None) -> tf.Tensor:
+        # Not tf.nn.batch_normalization, and the factors in this order, because TensorFlow 2.21 would replace other
+        # forms with its fused operation, which is slower on few rows and always uses an epsilon of 0.001.
+        added = states if branch is None else branch + states
+        normal = layers.normalize(tf.cast(added, tf.float32), self.gamma, self.beta, self.epsilon)
+        return tf.cast(normal, states.dtype)
+
+
+class _Dense(tf.Module):
+    """activation(x @ kernel + bias): several layers as one, whose outputs are concatenated."""
+
+    def __init__(self, dense: Sequence[layers.Dense], dtype: tf.DType, scales: Sequence[float] = (1.0,)):
+        super().__init__()
+        pairs = list(zip(dense, scales, strict=True))
+        self.kernel = constant(np.concatenate([layer.kernel.numpy() * by for layer, by in pairs], axis=1), dtype)
+        self.bias = constant(np.concatenate([layer.bias.numpy() * by for layer, by in pairs]), dtype)
+        self._activation = dense[0].activation
+        if self._activation is layers.gelu:  # the graph optimizer recognizes only tf.nn.gelu
+            self._activation = functools.partial(tf.nn.gelu, approximate=True)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        return self._activation(self.linear(x))
+
+    def linear(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.bias_add(tf.matmul(x, self.kernel), self.bias)
+
+
+def constant(value: np.ndarray | tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Variable:
+    """A variable that is not trained."""
+    # Not a constant, because every signature would have its own copy of a constant, in the file and in memory.
+    return tf.Variable(tf.cast(value, dtype), trainable=False)
