@@ -21,49 +21,6 @@ class Rows(NamedTuple):
     segment_ids: tf.Tensor
 
 
-def require(ok: tf.Tensor, message: str, values: Sequence[tf.Tensor] = ()) -> tf.Tensor:
-    """Fails unless the scalar `ok` is True; each {} in the message is replaced by one of the values."""
-    return tf.cond(ok, lambda: tf.constant(True), lambda: _fail(message, values))
-
-
-def require_none(wrong: tf.Tensor, message: str, values: tf.Tensor | None = None) -> tf.Tensor:
-    """Fails if an element is True; {} in the message is replaced by its row, and a second {} by its value."""
-
-    def fail() -> tf.Tensor:
-        place = tf.where(wrong)[0]  # the index of the first True, on all axes
-        return _fail(message, [place[0]] if values is None else [place[0], tf.gather_nd(values, place)])
-
-    return tf.cond(tf.reduce_any(wrong), fail, lambda: tf.constant(True))
-
-
-def _fail(message: str, values: Sequence[tf.Tensor]) -> tf.Tensor:
-    sentence = tf.strings.format(message, tuple(values))
-    with tf.control_dependencies([tf.raw_ops.Assert(condition=False, data=[sentence])]):
-        return tf.constant(False)
-
-
-def _within(values: tf.Tensor, most: int, name: str, meaning: str) -> tf.Tensor:
-    return require_none((values < 0) | (values > most), f"row {{}} of {name} holds {{}}; {meaning}", values)
-
-
-def _of_one_shape(inputs: Mapping[str, tf.Tensor], rank: int, needed: str) -> dict[str, tf.Tensor]:
-    """Returns the inputs after checking that they have this rank, the same shape, and at least one row."""
-    shapes = {name: tf.shape(tensor) for name, tensor in inputs.items()}
-    checks = []
-    for name, shape in shapes.items():
-        # Not tf.rank, because the optimizer takes it from the signature, which clients in C may violate.
-        found = tf.reduce_sum(tf.cast(shape >= 0, tf.int32))
-        checks.append(require(tf.equal(found, rank), f"{name} has {{}} dimensions; {needed}", [found]))
-    (first, shape), *others = shapes.items()
-    with tf.control_dependencies(checks):
-        checks = [require(shape[0] > 0, f"the batch is empty: {first} has no row")]
-        for name, other in others:
-            unlike = f"{name} has the shape {{}}, but {first} the shape {{}}; both must be equal"
-            checks.append(require(tf.reduce_all(tf.equal(other, shape)), unlike, [other, shape]))
-    with tf.control_dependencies(checks):
-        return {name: tf.identity(tensor) for name, tensor in inputs.items()}
-
-
 def checked_rows(
     config: BertConfig,
     vocab: Mapping[str, int],
@@ -118,3 +75,46 @@ def _without_filling(ids: tf.Tensor, mask: tf.Tensor, vocab: Mapping[str, int]) 
 def checked_texts(texts: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Checks the sizes of strings [B]; the tokenizer checks that they are UTF-8."""
     return _of_one_shape(texts, 1, "a vector is needed, a text for each example")
+
+
+def _of_one_shape(inputs: Mapping[str, tf.Tensor], rank: int, needed: str) -> dict[str, tf.Tensor]:
+    """Returns the inputs after checking that they have this rank, the same shape, and at least one row."""
+    shapes = {name: tf.shape(tensor) for name, tensor in inputs.items()}
+    checks = []
+    for name, shape in shapes.items():
+        # Not tf.rank, because the optimizer takes it from the signature, which clients in C may violate.
+        found = tf.reduce_sum(tf.cast(shape >= 0, tf.int32))
+        checks.append(require(tf.equal(found, rank), f"{name} has {{}} dimensions; {needed}", [found]))
+    (first, shape), *others = shapes.items()
+    with tf.control_dependencies(checks):
+        checks = [require(shape[0] > 0, f"the batch is empty: {first} has no row")]
+        for name, other in others:
+            unlike = f"{name} has the shape {{}}, but {first} the shape {{}}; both must be equal"
+            checks.append(require(tf.reduce_all(tf.equal(other, shape)), unlike, [other, shape]))
+    with tf.control_dependencies(checks):
+        return {name: tf.identity(tensor) for name, tensor in inputs.items()}
+
+
+def _within(values: tf.Tensor, most: int, name: str, meaning: str) -> tf.Tensor:
+    return require_none((values < 0) | (values > most), f"row {{}} of {name} holds {{}}; {meaning}", values)
+
+
+def require(ok: tf.Tensor, message: str, values: Sequence[tf.Tensor] = ()) -> tf.Tensor:
+    """Fails unless the scalar `ok` is True; each {} in the message is replaced by one of the values."""
+    return tf.cond(ok, lambda: tf.constant(True), lambda: _fail(message, values))
+
+
+def require_none(wrong: tf.Tensor, message: str, values: tf.Tensor | None = None) -> tf.Tensor:
+    """Fails if an element is True; {} in the message is replaced by its row, and a second {} by its value."""
+
+    def fail() -> tf.Tensor:
+        place = tf.where(wrong)[0]  # the index of the first True, on all axes
+        return _fail(message, [place[0]] if values is None else [place[0], tf.gather_nd(values, place)])
+
+    return tf.cond(tf.reduce_any(wrong), fail, lambda: tf.constant(True))
+
+
+def _fail(message: str, values: Sequence[tf.Tensor]) -> tf.Tensor:
+    sentence = tf.strings.format(message, tuple(values))
+    with tf.control_dependencies([tf.raw_ops.Assert(condition=False, data=[sentence])]):
+        return tf.constant(False)

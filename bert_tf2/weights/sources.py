@@ -42,24 +42,6 @@ _OTHERS = {
 }
 
 
-def _of_another_kind(path: str) -> str:
-    """Returns a phrase about a folder or file of weights that cannot be read, with the remedy; "" for other paths."""
-    if not files.is_directory(path):
-        name = os.path.basename(path) if files.exists(path) else ""
-        return next((f"holds {what}" for kind, what in _OTHERS.items() if re.fullmatch(kind, name)), "")
-    present = [name.strip("/") for name in files.list_directory(path)]
-    found = (f"holds {name}, {what}" for kind, what in _OTHERS.items() for name in present if re.fullmatch(kind, name))
-    return next(found, "")
-
-
-def _check_links(path: str) -> None:
-    """Raises UserError if a file of local weights is a pipe, or a link to a missing file."""
-    if not files.is_remote(path):
-        inside = [name for name in files.list_directory(path) if WEIGHTS.fullmatch(name) or name == "checkpoint"]
-        for name in inside or [""]:
-            files.companion(*(os.path.split(path) if not name else (path, name)))
-
-
 def open_weights(path: str) -> Weights:
     """Opens weights of any kind for reading.
 
@@ -103,6 +85,24 @@ def open_weights(path: str) -> Weights:
         raise UserError(f"{error}; these can be read: {_KINDS}") from error
     opened = bundle.Checkpoint(prefix)
     return model_garden.ObjectCheckpoint(opened) if opened.is_object_based else opened
+
+
+def _of_another_kind(path: str) -> str:
+    """Returns a phrase about a folder or file of weights that cannot be read, with the remedy; "" for other paths."""
+    if not files.is_directory(path):
+        name = os.path.basename(path) if files.exists(path) else ""
+        return next((f"holds {what}" for kind, what in _OTHERS.items() if re.fullmatch(kind, name)), "")
+    present = [name.strip("/") for name in files.list_directory(path)]
+    found = (f"holds {name}, {what}" for kind, what in _OTHERS.items() for name in present if re.fullmatch(kind, name))
+    return next(found, "")
+
+
+def _check_links(path: str) -> None:
+    """Raises UserError if a file of local weights is a pipe, or a link to a missing file."""
+    if not files.is_remote(path):
+        inside = [name for name in files.list_directory(path) if WEIGHTS.fullmatch(name) or name == "checkpoint"]
+        for name in inside or [""]:
+            files.companion(*(os.path.split(path) if not name else (path, name)))
 
 
 def despite_saving(path: str, read: Callable[[], Model]) -> Model:
