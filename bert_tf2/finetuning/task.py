@@ -98,7 +98,7 @@ class Task(driver.Task):
         return label_map
 
     def initial_labels(self, tagging: bool = False) -> tuple[str, ...]:
-        """The labels of the weights with which a training begins (of words if `tagging`); empty if there are none.
+        """The labels of the weights with which a training begins (of words if `tagging`); empty if they are not known.
 
         Labels that are collected from the examples have the order of these labels, because the weights have a head for
         them.
@@ -167,10 +167,11 @@ class Task(driver.Task):
     def is_padded(self) -> bool:
         return self.options.pads_batches
 
-    @property
-    def widths(self) -> int:
-        """The number of different widths of batches, if XLA compiles a program for each."""
-        return 1 if self.options.pads_batches else forward.WIDTHS
+    def compiles(self, num_steps: int) -> bool:
+        """Whether XLA compiles the steps of a training or an evaluation, a program for each width of batches."""
+        is_fixed = self.model.encoder.computes_padding and self.transform is None
+        widths = 1 if self.options.pads_batches else forward.WIDTHS
+        return compiles_step(self.strategy, self.options.xla, num_steps, is_fixed, widths)
 
     def prepare(self) -> None:
         options, source = self.options, self.source
@@ -201,11 +202,9 @@ class Task(driver.Task):
         return int(steps)
 
     def schedule(self) -> dict[str, Any]:
-        options, steps = self.options, self._num_train_steps()
-        is_fixed = self.model.encoder.computes_padding and self.transform is None
-        compiles = compiles_step(self.strategy, options.xla, steps, is_fixed, self.widths)
-        warmup = int(steps * options.warmup_proportion)
-        return {"num_train_steps": steps, "num_warmup_steps": warmup, "xla": "true" if compiles else "false"}
+        steps = self._num_train_steps()
+        warmup, xla = int(steps * self.options.warmup_proportion), "true" if self.compiles(steps) else "false"
+        return {"num_train_steps": steps, "num_warmup_steps": warmup, "xla": xla}
 
     @functools.cached_property
     def _records(self) -> PartRecords:
@@ -313,8 +312,7 @@ class PartRecords:
         count = self.write(part)
         batch_size = (evaluating and getattr(options, "eval_batch_size", 0)) or options.predict_batch_size
         num_batches = math.ceil(count / batch_size) * (self.evaluations if evaluating else 1)
-        compiles = compiles_step(task.strategy, options.xla, num_batches, widths=task.widths)
-        compiles = compiles and task.model.encoder.computes_padding and task.transform is None
+        compiles = task.compiles(num_batches)
         # XLA would compile for each width, and for each number of rows of the batches of like length.
         multiple = forward.width_step(options.max_seq_length) if compiles else 1
         are_divided = not options.pads_batches and not compiles

@@ -182,7 +182,7 @@ def is_plain(tags: Iterable[str]) -> bool:
 
 
 def _are_letters(tags: Iterable[str]) -> bool:
-    """Whether the tags are those of entities without a type."""
+    """Whether these are tags of entities without a type."""
     return "B" in tags and {*tags} <= _LETTERS | {OUTSIDE}
 
 
