@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bert_tf2.support.settings import Options, options
-from bert_tf2.training.options import of_data, of_model, of_to_do
+from bert_tf2.support.settings import Options, of_data, of_model, of_to_do, options
 
 
 @options

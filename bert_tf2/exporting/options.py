@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 from bert_tf2.config import BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import ANSWERS, EXPORT, WrongSetting, kept_setting, options, setting
-from bert_tf2.training.options import (
-    ModelOptions,
-    PrecisionOptions,
-    VocabularyOptions,
+from bert_tf2.support.settings import (
+    ANSWERS,
+    WrongSetting,
+    kept_setting,
+    of_answers,
+    of_export,
     of_model,
     of_to_do,
-    sequence_length,
+    options,
 )
+from bert_tf2.training.options import ModelOptions, PrecisionOptions, VocabularyOptions, sequence_length
 from bert_tf2.weights import task_file
 from bert_tf2.weights.task_file import LabelMap
 
 if TYPE_CHECKING:
     from bert_tf2.exporting.inputs import Inputs
-
-of_export = functools.partial(setting, group=EXPORT)
 
 TASKS = ("features", "classifier", "squad", "ner", "masked_lm")
 
@@ -75,14 +75,14 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         "Type of the stored weights and the computations.", "float32", choices=("float32", "bfloat16")
     )
     text_signatures: bool = of_export("Also accept raw text, which requires tensorflow-text in the server.", True)
-    stride: int | None = setting(
+    stride: int | None = of_answers(
         "classifier: read long texts in windows, with this many tokens between the starts; 0: cut them. Defaults to"
-        " the training's doc_stride.", None, group=ANSWERS, low=0,
+        " the training's doc_stride.", None, low=0,
     )  # fmt: skip
     pooling: str | None = kept_setting(
         "classifier, with stride: pools the windows' probabilities.", "mean", group=ANSWERS, choices=("mean", "max")
     )
-    top_k: int = setting("masked_lm: number of words for each [MASK].", 5, group=ANSWERS, low=1)
+    top_k: int = of_answers("masked_lm: number of words for each [MASK].", 5, low=1)
     doc_stride: int | None = kept_setting(
         "squad, ner: tokens between the starts of two windows; ner 0: half a window.", 128, group=ANSWERS, low=0
     )

@@ -11,25 +11,24 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import (
     DATA,
     EVALUATION,
-    LOG,
     MODEL,
     Options,
     WrongSetting,
     check_type,
     kept_setting,
     needed,
+    of_data,
+    of_evaluation,
+    of_log,
+    of_model,
+    of_to_do,
+    of_training,
     options,
-    setting,
 )
 from bert_tf2.training.options import (
     EvaluationOptions,
     TrainingOptions,
     VocabularyOptions,
-    of_data,
-    of_evaluation,
-    of_model,
-    of_to_do,
-    of_training,
     output_folder,
     sequence_length,
 )
@@ -228,7 +227,7 @@ class SquadOptions(FineTuneOptions):
     do_eval: bool = of_to_do("Answer the questions and compute exact match and F1.", False)
     n_best_size: int | None = kept_setting("Answers in nbest_predictions.json.", 20, group=EVALUATION, low=1)
     max_answer_length: int | None = kept_setting("Maximum number of tokens of an answer.", 30, group=EVALUATION, low=1)
-    verbose_logging: bool = setting("Log why the words of an answer stay whole.", False, group=LOG)
+    verbose_logging: bool = of_log("Log why the words of an answer stay whole.", False)
     answer_offsets: bool = of_evaluation("Cut answers at the ends of their tokens, not at whole words.", False)
     null_score_diff_threshold: float | None = kept_setting(
         "SQuAD 2.0: no answer if its score exceeds the best answer's score by more.", 0.0, group=EVALUATION

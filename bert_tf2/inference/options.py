@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import ANSWERS, DATA, FEATURES, MODEL, WrongSetting, options, setting
-from bert_tf2.training.options import (
-    DeviceOptions,
-    ModelOptions,
-    ProgramOptions,
-    VocabularyOptions,
-    of_data,
-    of_devices,
-    of_model,
-    sequence_length,
-)
+from bert_tf2.support.settings import WrongSetting, of_answers, of_data, of_devices, of_features, of_model, options
+from bert_tf2.training.options import DeviceOptions, ModelOptions, ProgramOptions, VocabularyOptions, sequence_length
 
 
 def check_layers(layers: Sequence[int], num_hidden_layers: int, setting: str) -> None:
@@ -44,9 +35,9 @@ class FeatureOptions(VocabularyOptions, ProgramOptions, DeviceOptions, ModelOpti
     output_file: str = of_data("JSON lines; .npy, with pooling: an array.", writes_file=True)
     init_checkpoint: str = of_model("The weights of a BERT, of any kind.", reads="weights")
     max_seq_length: int = sequence_length("Tokens per line, including special tokens; longer lines are cut.")
-    layers: str = setting("Layers, separated by commas; -1 is the last.", "-1,-2,-3,-4", group=FEATURES)
-    pooling: str = setting(
-        "One vector per line: of the first token (cls), or over all tokens.", "none", group=FEATURES,
+    layers: str = of_features("Layers, separated by commas; -1 is the last.", "-1,-2,-3,-4")
+    pooling: str = of_features(
+        "One vector per line: of the first token (cls), or over all tokens.", "none",
         choices=("none", "cls", "mean", "max"),
     )  # fmt: skip
     batch_size: int = of_devices("Lines per batch.", 32, low=1)
@@ -89,22 +80,20 @@ class MaskedLMOptions(VocabularyOptions, ProgramOptions, ModelOptions):
     not_both = (("input_file", "sentence"),)
     only_with = (("top_k", "score=false"),)
 
-    init_checkpoint: str = setting("The weights of a pretrained BERT, of any kind.", group=MODEL, reads="weights")
-    input_file: str | None = setting(
-        "File with one sentence per line; - is standard input.", None, group=DATA, reads=True
-    )
-    sentence: Sequence[str] | None = setting(
-        "A sentence with [MASK] for each blank, or two with ' ||| ' between them; may be repeated.", None, group=DATA
+    init_checkpoint: str = of_model("The weights of a pretrained BERT, of any kind.", reads="weights")
+    input_file: str | None = of_data("File with one sentence per line; - is standard input.", None, reads=True)
+    sentence: Sequence[str] | None = of_data(
+        "A sentence with [MASK] for each blank, or two with ' ||| ' between them; may be repeated.", None
     )
     max_seq_length: int = sequence_length("Maximum number of tokens of a sentence, including [CLS] and [SEP].")
-    batch_size: int = setting("Sentences per batch; 1 answers each line as soon as it is read.", 8, group=MODEL, low=1)
-    top_k: int = setting("Number of words to show for each blank.", 5, group=ANSWERS, low=1)
-    score: bool = setting(
+    batch_size: int = of_model("Sentences per batch; 1 answers each line as soon as it is read.", 8, low=1)
+    top_k: int = of_answers("Number of words to show for each blank.", 5, low=1)
+    score: bool = of_answers(
         "Instead of filling in blanks, show how probable whole sentences are: the sum of the log-probabilities of their"
-        " tokens, each given all others.", False, group=ANSWERS,
+        " tokens, each given all others.", False,
     )  # fmt: skip
-    output_format: str = setting(
-        "text for people, or json for one JSON object per line.", "text", group=ANSWERS, choices=("text", "json")
+    output_format: str = of_answers(
+        "text for people, or json for one JSON object per line.", "text", choices=("text", "json")
     )
 
     def check_inputs(self) -> None:

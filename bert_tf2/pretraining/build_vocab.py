@@ -20,7 +20,7 @@ from bert_tf2.pretraining import corpus
 from bert_tf2.pretraining.options import CorpusOptions
 from bert_tf2.support import console, files
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import DATA, VOCABULARY, options, setting
+from bert_tf2.support.settings import of_data, of_vocabulary, options
 
 # The search for the threshold ends when at most this fraction of the pieces exceeds the room; the rarest pieces are
 # then dropped.
@@ -41,18 +41,16 @@ class BuildVocabOptions(CorpusOptions):
     the "vocab_size" of bert_config.json.
     """
 
-    input_file: str = setting(
-        "Text files, also compressed by gzip, bzip2 or xz: names and globs, separated by commas.",
-        group=DATA,
-        reads=True,
+    input_file: str = of_data(
+        "Text files, also compressed by gzip, bzip2 or xz: names and globs, separated by commas.", reads=True
     )
-    vocab_file: str = setting("Vocabulary to write, one entry per line.", group=DATA, writes_file=True)
-    vocab_size: int = setting("Maximum number of entries.", 30522, group=VOCABULARY, low=1)
-    do_lower_case: bool = setting(
-        "Whether to lower-case and strip accents; must match the model's setting.", True, group=VOCABULARY
+    vocab_file: str = of_data("Vocabulary to write, one entry per line.", writes_file=True)
+    vocab_size: int = of_vocabulary("Maximum number of entries.", 30522, low=1)
+    do_lower_case: bool = of_vocabulary(
+        "Whether to lower-case and strip accents; must match the model's setting.", True
     )
-    num_unused: int = setting("Number of [unusedN] entries to reserve.", 99, group=VOCABULARY, low=0, high=1_000_000)
-    min_count: int = setting("Minimum number of occurrences of a piece.", 2, group=VOCABULARY, low=1)
+    num_unused: int = of_vocabulary("Number of [unusedN] entries to reserve.", 99, low=0, high=1_000_000)
+    min_count: int = of_vocabulary("Minimum number of occurrences of a piece.", 2, low=1)
 
 
 def run(options: BuildVocabOptions) -> list[str]:

@@ -8,17 +8,16 @@ from collections.abc import Sequence
 from bert_tf2.support import files, outputs
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import (
-    ANSWERS,
-    DATA,
-    EVALUATION,
-    EXAMPLES,
-    MODEL,
-    TO_DO,
-    TRAINING,
     Options,
     WrongSetting,
+    of_answers,
+    of_data,
+    of_evaluation,
+    of_examples,
+    of_model,
+    of_to_do,
+    of_training,
     options,
-    setting,
 )
 from bert_tf2.training.options import CaseOptions, EvaluationOptions, TrainingOptions, sequence_length
 
@@ -33,15 +32,13 @@ class CorpusOptions(Options):
 
     only_with = (("language", "input_format=text,jsonl"), ("text_field", "input_format=jsonl"))
 
-    input_format: str = setting(
+    input_format: str = of_data(
         "lines: a sentence a line; text: a paragraph a line; in both, a blank line between documents. jsonl: a document"
         " a line, a JSON object. text and jsonl need the extra `sentences`.",
-        "lines", group=DATA, choices=("lines", "text", "jsonl"),
+        "lines", choices=("lines", "text", "jsonl"),
     )  # fmt: skip
-    language: str = setting(
-        "Language of text and jsonl, an ISO 639 code such as de or zh, to find sentences.", "en", group=DATA
-    )
-    text_field: str = setting("The field of jsonl that has the text.", "text", group=DATA)
+    language: str = of_data("Language of text and jsonl, an ISO 639 code such as de or zh, to find sentences.", "en")
+    text_field: str = of_data("The field of jsonl that has the text.", "text")
 
     def check(self) -> None:
         super().check()
@@ -56,37 +53,35 @@ class PretrainingDataOptions(CorpusOptions):
     not_both = (("dynamic_masking", "do_whole_word_mask"),)
     only_with = (("word_boundaries", "do_whole_word_mask"), ("whole_word_draw", "do_whole_word_mask"))
 
-    max_seq_length: int = setting(
-        "Tokens per example, including padding.", 128, group=EXAMPLES, low=NUM_DELIMITERS + 2, high=_LONGEST
+    max_seq_length: int = of_examples(
+        "Tokens per example, including padding.", 128, low=NUM_DELIMITERS + 2, high=_LONGEST
     )
-    max_predictions_per_seq: int = setting(
-        "Most masked tokens per example; give run_pretraining.py the same.", 20, group=EXAMPLES, low=1, high=_LONGEST
+    max_predictions_per_seq: int = of_examples(
+        "Most masked tokens per example; give run_pretraining.py the same.", 20, low=1, high=_LONGEST
     )
-    do_whole_word_mask: bool = setting("Predict all pieces of a word or no piece.", False, group=EXAMPLES)
-    whole_word_draw: str = setting(
+    do_whole_word_mask: bool = of_examples("Predict all pieces of a word or no piece.", False)
+    whole_word_draw: str = of_examples(
         "With --do_whole_word_mask, whether [MASK], another token or the token itself is drawn for each piece on its"
         " own, or for all pieces of a word at once.",
-        "piece", group=EXAMPLES, choices=("piece", "word"),
+        "piece", choices=("piece", "word"),
     )  # fmt: skip
-    word_boundaries: str = setting(
+    word_boundaries: str = of_examples(
         "Words of --do_whole_word_mask: pieces, a piece and all following pieces with ##; or spaces, the text between"
         " two spaces.",
-        "pieces", group=EXAMPLES, choices=("pieces", "spaces"),
+        "pieces", choices=("pieces", "spaces"),
     )  # fmt: skip
-    objective: str = setting(
+    objective: str = of_examples(
         "mlm_nsp for masked words and next sentences; mlm for masked words alone, in consecutive sentences.",
-        "mlm_nsp", group=EXAMPLES, choices=OBJECTIVES,
+        "mlm_nsp", choices=OBJECTIVES,
     )  # fmt: skip
-    dupe_factor: int = setting(
-        "Number of passes over the text, each with different pairs and masks.", 10, group=EXAMPLES, low=1
+    dupe_factor: int = of_examples("Number of passes over the text, each with different pairs and masks.", 10, low=1)
+    masked_lm_prob: float = of_examples("Fraction of the tokens to predict.", 0.15, low=0.0, high=1.0)
+    short_seq_prob: float = of_examples(
+        "Fraction of the documents that are cut into shorter examples.", 0.1, low=0.0, high=1.0
     )
-    masked_lm_prob: float = setting("Fraction of the tokens to predict.", 0.15, group=EXAMPLES, low=0.0, high=1.0)
-    short_seq_prob: float = setting(
-        "Fraction of the documents that are cut into shorter examples.", 0.1, group=EXAMPLES, low=0.0, high=1.0
-    )
-    random_seed: int = setting("The same seed gives the same examples.", 12345, group=EXAMPLES)
-    dynamic_masking: bool = setting(
-        "Write examples without masks; run_pretraining.py draws new masks in every pass.", False, group=EXAMPLES
+    random_seed: int = of_examples("The same seed gives the same examples.", 12345)
+    dynamic_masking: bool = of_examples(
+        "Write examples without masks; run_pretraining.py draws new masks in every pass.", False
     )
 
     @property
@@ -110,25 +105,21 @@ class CreatePretrainingDataOptions(PretrainingDataOptions, CaseOptions):
     not_both = (("num_workers", "dask_scheduler"),)
     needs = (("num_workers", "num_shards"), ("dask_scheduler", "num_shards"))
 
-    input_file: str = setting(
+    input_file: str = of_data(
         "Text files to read, also compressed by gzip, bzip2 or xz: names and patterns (*, ?), separated by commas.",
-        group=DATA,
         reads=True,
     )
-    output_file: str = setting(
-        "TFRecord files to write, examples in turn: names, separated by commas. A name that ends in .gz is compressed.",
-        group=DATA,
+    output_file: str = of_data(
+        "TFRecord files to write, examples in turn: names, separated by commas. A name that ends in .gz is compressed."
     )
-    vocab_file: str = setting("Vocabulary of the model to train, one entry per line.", group=MODEL, reads=True)
-    num_shards: int | None = setting(
+    vocab_file: str = of_model("Vocabulary of the model to train, one entry per line.", reads=True)
+    num_shards: int | None = of_data(
         "Cut the text into this many shards, written to OUTPUT-00000-of-00010 and so on; for example, a shard for every"
-        " 16 MB.", None, group=DATA, low=1, high=1_000_000,
+        " 16 MB.", None, low=1, high=1_000_000,
     )  # fmt: skip
-    num_workers: int | None = setting(
-        "Processes that make shards; the number of cores if not given.", None, group=DATA, low=1
-    )
-    dask_scheduler: str | None = setting(
-        "Make the shards on the cluster of this scheduler (extra `dask`): tcp://HOST:8786.", None, group=DATA
+    num_workers: int | None = of_data("Processes that make shards; the number of cores if not given.", None, low=1)
+    dask_scheduler: str | None = of_data(
+        "Make the shards on the cluster of this scheduler (extra `dask`): tcp://HOST:8786.", None
     )
 
     def check(self) -> None:
@@ -152,53 +143,51 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
     any_of = ("do_train", "do_eval", "do_export")
     needs = (("do_export", "vocab_file"), ("eval_steps", "eval_input_file"))
 
-    input_file: str = setting(
-        "TFRecord files of pretraining examples: names and globs, separated by commas.", group=DATA, reads=True
+    input_file: str = of_data(
+        "TFRecord files of pretraining examples: names and globs, separated by commas.", reads=True
     )
-    objective: str = setting(
+    objective: str = of_model(
         "mlm_nsp for masked words and next sentences; mlm for masked words alone, also of records with both.",
-        "mlm_nsp", group=MODEL, choices=OBJECTIVES,
+        "mlm_nsp", choices=OBJECTIVES,
     )  # fmt: skip
     max_seq_length: int = sequence_length(
         "Tokens per example; must equal the records' value (for records without masks, at least this value).",
         low=5,
         decides="texts are cut elsewhere from here on",
     )
-    max_predictions_per_seq: int = setting(
+    max_predictions_per_seq: int = of_model(
         "Masked words per example; must equal the records' value, if they have masks.",
-        20, group=MODEL, low=1, decides="other words are masked from here on",
+        20, low=1, decides="other words are masked from here on",
     )  # fmt: skip
-    masked_lm_prob: float = setting(
+    masked_lm_prob: float = of_model(
         "Fraction of the tokens to predict, for records of create_pretraining_data.py --dynamic_masking.",
-        0.15, group=MODEL, decides="other words are masked from here on", low=0.0, high=1.0,
+        0.15, decides="other words are masked from here on", low=0.0, high=1.0,
     )  # fmt: skip
-    vocab_file: str | None = setting(
+    vocab_file: str | None = of_model(
         "The vocabulary that the records were made with, to keep beside the checkpoints; needed for records of"
         " --dynamic_masking. Defaults to the file beside the weights.",
-        None, group=MODEL, reads=True,
+        None, reads=True,
     )  # fmt: skip
-    do_eval: bool = setting(
-        "Evaluate on eval_input_file or else on the same records, after training if do_train.", False, group=TO_DO
+    do_eval: bool = of_to_do(
+        "Evaluate on eval_input_file or else on the same records, after training if do_train.", False
     )
-    eval_input_file: str | None = setting(
+    eval_input_file: str | None = of_evaluation(
         "Records to evaluate on: names and globs, separated by commas. A pattern of input_file leaves them out.",
-        None, group=EVALUATION, reads=True,
+        None, reads=True,
     )  # fmt: skip
-    eval_steps: int = setting(
+    eval_steps: int = of_evaluation(
         "While training, evaluate on eval_input_file every N steps and at the end, and keep the weights with the lowest"
         " masked_lm_loss in output_dir/best; 0 disables this.",
-        0, group=EVALUATION, low=0,
+        0, low=0,
     )  # fmt: skip
-    num_train_steps: int = setting("Total number of training steps.", 100000, group=TRAINING, low=1)
-    num_warmup_steps: int = setting(
-        "Number of steps in which the learning rate rises from 0.", 10000, group=TRAINING, low=0
-    )
-    stop_at_step: int | None = setting(
+    num_train_steps: int = of_training("Total number of training steps.", 100000, low=1)
+    num_warmup_steps: int = of_training("Number of steps in which the learning rate rises from 0.", 10000, low=0)
+    stop_at_step: int | None = of_training(
         "End this call at an earlier step; a later call continues, with the same schedule of the learning rate.",
-        None, group=TRAINING, low=1,
+        None, low=1,
     )  # fmt: skip
-    max_eval_steps: int = setting(
-        "Number of batches to evaluate; without eval_input_file, the records repeat.", 100, group=EVALUATION, low=1
+    max_eval_steps: int = of_evaluation(
+        "Number of batches to evaluate; without eval_input_file, the records repeat.", 100, low=1
     )
 
     def check_inputs(self) -> None:
@@ -237,13 +226,10 @@ class InspectRecordsOptions(Options):
       python inspect_records.py --input_file=/tmp/tf_examples.tfrecord --vocab_file=$BERT_BASE_DIR/vocab.txt --show=3
     """
 
-    input_file: str = setting(
-        "TFRecord files to inspect, all of one kind: names and globs, separated by commas.", group=DATA, reads=True
+    input_file: str = of_data(
+        "TFRecord files to inspect, all of one kind: names and globs, separated by commas.", reads=True
     )
-    vocab_file: str | None = setting(
-        "The vocabulary that the records were made with; without it, ids are shown instead of words.",
-        None,
-        group=MODEL,
-        reads=True,
+    vocab_file: str | None = of_model(
+        "The vocabulary that the records were made with; without it, ids are shown instead of words.", None, reads=True
     )
-    show: int = setting("Number of examples to show as text, from the first.", 0, group=ANSWERS, low=0)
+    show: int = of_answers("Number of examples to show as text, from the first.", 0, low=0)

@@ -80,6 +80,13 @@ def setting(help: str, default: Any = dataclasses.MISSING, **stated: Any) -> Any
     return dataclasses.field(default=default, metadata={"setting": Setting(help, **stated)})
 
 
+# The settings of each group, in the order of GROUPS.
+(
+    of_to_do, of_data, of_conversion, of_model, of_examples, of_training, of_evaluation, of_answers, of_features,
+    of_vocabulary, of_devices, of_export, of_log,
+) = (functools.partial(setting, group=group) for group in GROUPS)  # fmt: skip
+
+
 def kept_setting(help: str, usual: float | str | None, **stated: Any) -> Any:
     """A setting that task.json keeps. None means "not given", until `resolve` takes the training's value."""
     return setting(help, None, flag_default=usual, kept=True, **stated)

@@ -12,24 +12,18 @@ from absl import logging
 from bert_tf2.config import BertConfig
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import (
-    DATA,
-    DEVICES,
-    EVALUATION,
-    EXPORT,
-    MODEL,
-    TO_DO,
-    TRAINING,
     Options,
     WrongSetting,
+    of_data,
+    of_devices,
+    of_evaluation,
+    of_export,
+    of_model,
+    of_to_do,
+    of_training,
     options,
-    setting,
 )
 from bert_tf2.training import layerwise
-
-# The settings of a group; see support.settings.setting.
-of_data, of_devices, of_evaluation, of_model, of_to_do, of_training = (
-    functools.partial(setting, group=group) for group in (DATA, DEVICES, EVALUATION, MODEL, TO_DO, TRAINING)
-)
 
 
 @options
@@ -249,9 +243,7 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
         "Compute no padding, in groups of similar length; auto: on CPUs.", "auto", choices=("auto", "none", "groups")
     )
     patience: int = of_evaluation("Stop after N evaluations without improvement; 0: never.", 0, low=0)
-    export_dir: str | None = setting(
-        "Folder of exported versions; by default output_dir/export.", None, group=EXPORT, writes=()
-    )
+    export_dir: str | None = of_export("Folder of exported versions; by default output_dir/export.", None, writes=())
 
     def check(self) -> None:
         super().check()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bert_tf2.config import ACTIVATIONS
-from bert_tf2.support.settings import CONVERSION, MODEL, TO_DO, Options, options, setting
+from bert_tf2.support.settings import Options, of_conversion, of_model, of_to_do, options
 
 # The files of weights that a conversion writes, and the configuration of transformers.
 _WRITTEN = ("bert_model.ckpt.*", "config.json", "model.safetensors", "bert_model.keras")
@@ -27,35 +27,30 @@ class ConversionOptions(Options):
         (name, "input") for name in ("hidden_act", "extend_vocab", "never_split", "extend_positions", "weights_only")
     )
 
-    input: str | None = setting(
+    input: str | None = of_to_do(
         "Weights: a TensorFlow 1 checkpoint, a Hugging Face folder, its name at the hub, a checkpoint or SavedModel of"
         " Model Garden, or a Keras file.",
         None,
-        group=TO_DO,
         reads="weights",
     )
-    list: str | None = setting("Weights whose variables to list instead.", None, group=TO_DO, reads="weights")
-    bert_config_file: str | None = setting(
-        "The model's configuration, if the input does not contain it.", None, group=MODEL, reads=True
+    list: str | None = of_to_do("Weights whose variables to list instead.", None, reads="weights")
+    bert_config_file: str | None = of_model(
+        "The model's configuration, if the input does not contain it.", None, reads=True
     )
-    vocab_file: str | None = setting("The vocabulary, if it is not with the input.", None, group=MODEL, reads=True)
-    do_lower_case: bool | None = setting("Whether the model is uncased; else the input states it.", None, group=MODEL)
-    hidden_act: str | None = setting(
-        "Write this activation in place of the input's activation.", None, group=MODEL, choices=ACTIVATIONS
+    vocab_file: str | None = of_model("The vocabulary, if it is not with the input.", None, reads=True)
+    do_lower_case: bool | None = of_model("Whether the model is uncased; else the input states it.", None)
+    hidden_act: str | None = of_model(
+        "Write this activation in place of the input's activation.", None, choices=ACTIVATIONS
     )
-    extend_vocab: str | None = setting("File with new vocabulary entries, one per line.", None, group=MODEL, reads=True)
-    never_split: str | None = setting(
-        "File with tokens that stay whole wherever a text has them, such as [E1], one per line.",
-        None,
-        group=MODEL,
-        reads=True,
+    extend_vocab: str | None = of_model("File with new vocabulary entries, one per line.", None, reads=True)
+    never_split: str | None = of_model(
+        "File with tokens that stay whole wherever a text has them, such as [E1], one per line.", None, reads=True
     )
-    extend_positions: int | None = setting(
+    extend_positions: int | None = of_model(
         "Make the table of positions this long, with copies of its rows; train the model on longer texts then.",
         None,
-        group=MODEL,
         low=1,
     )
-    output: str | None = setting("Folder to write.", None, group=CONVERSION, writes=_WRITTEN)
-    to: str | None = setting("The format to write.", None, group=CONVERSION, choices=("tf1", "hf", "keras"))
-    weights_only: bool = setting("Omit the optimizer's slots and the step.", False, group=CONVERSION)
+    output: str | None = of_conversion("Folder to write.", None, writes=_WRITTEN)
+    to: str | None = of_conversion("The format to write.", None, choices=("tf1", "hf", "keras"))
+    weights_only: bool = of_conversion("Omit the optimizer's slots and the step.", False)
