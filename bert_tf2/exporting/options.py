@@ -96,8 +96,8 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
     labels: LabelMap | None = None
 
     def from_files(self) -> dict[str, Any]:
-        only = None if self.task == "squad" else ["max_seq_length", "pooling"]
-        found = super().from_files() | task_file.taken(self, self.init_checkpoint, only=only)
+        how = {"of_task": "squad"} if self.task == "squad" else {"only": ["max_seq_length", "pooling"]}
+        found = super().from_files() | task_file.taken(self, self.init_checkpoint, **how)
         known = {"max_seq_length": int, "doc_stride": int, "pooling": str}
         kept = task_file.settings(files.folder_of(self.init_checkpoint), known)
         if (self.task, self.format, self.stride) == ("classifier", "saved_model", None):  # ONNX reads no texts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 from bert_tf2.finetuning.classification.tasks import TsvLayout, find_task
 from bert_tf2.support import files
@@ -59,6 +59,8 @@ class FineTuneOptions(VocabularyOptions, TrainingOptions):
     With eval_steps, the best weights are in output_dir/best; evaluation and prediction use them, also in later calls.
     """
 
+    of_task: ClassVar[str | None] = None  # see task_file.taken
+
     max_seq_length: int | None = _length("Tokens per example, including special tokens; longer texts are cut.")
     other_task: bool = of_model(
         "Use weights of another task, else an error; a training has a new head for another number of labels.", False
@@ -88,7 +90,7 @@ class FineTuneOptions(VocabularyOptions, TrainingOptions):
         return self.pad_to_max_length or self.use_tpu
 
     def from_files(self) -> dict[str, Any]:
-        trained = {"output_dir": self.output_dir, "is_trained": not self.do_train}
+        trained = {"output_dir": self.output_dir, "is_trained": not self.do_train, "of_task": self.of_task}
         return super().from_files() | task_file.taken(self, self.init_checkpoint, **trained)
 
     @property
@@ -211,6 +213,7 @@ class SquadOptions(FineTuneOptions):
           --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt --learning_rate=3e-5 --num_train_epochs=2
     """
 
+    of_task = "squad"
     any_of = ("do_train", "do_predict", "do_eval", "do_export")
     needs = (("do_train", "train_file"), *((name, "predict_file") for name in ("do_predict", "do_eval", "eval_steps")))
 

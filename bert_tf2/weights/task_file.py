@@ -174,11 +174,13 @@ def taken(
     *,
     is_trained: bool = True,
     only: Collection[str] | None = None,
+    of_task: str | None = None,
 ) -> dict[str, Any]:
     """Returns values for the settings that were not given (None), by name: the training's values, from task.json.
 
     The task.json is beside the checkpoints in output_dir, or without checkpoints beside `weights`. If `is_trained` is
-    False, the defaults count. `only`: the names of the settings to take; None for all.
+    False, the defaults count. `only`: the names of the settings to take; None for all. `of_task`: the task that the
+    training must have had, because settings of other tasks may be out of range; None for any task.
     """
     kinds = {name: settings_of(type(given))[name][1] for name in kept(given) if only is None or name in only}
     stated, found = {}, {}
@@ -186,7 +188,8 @@ def taken(
         from bert_tf2.weights import bundle  # late: it needs numpy
 
         used = output_dir if output_dir and bundle.has_checkpoints(output_dir) else weights or ""
-        stated = settings(files.folder_of(used), kinds)
+        folder = files.folder_of(used)
+        stated = settings(folder, kinds) if of_task in (None, read(folder).get("task", of_task)) else {}
     for name, value in kept(given).items():
         usual = settings_of(type(given))[name][0].flag_default
         then = stated.get(name, usual)

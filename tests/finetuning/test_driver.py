@@ -21,6 +21,8 @@ from tensorboard.backend.event_processing import event_accumulator
 import bert_tf2
 from bert_tf2 import heads
 from bert_tf2.commands import call
+from bert_tf2.exporting.options import ExportOptions
+from bert_tf2.finetuning.options import SquadOptions
 from bert_tf2.training import forward
 from bert_tf2.weights import checkpoint, model_folder, sources
 from bert_tf2.weights.task_file import LabelMap
@@ -210,6 +212,19 @@ def test_a_training_keeps_the_labels_of_its_initial_weights(settings, tmp_path):
         out = tmp_path / task / "out"
         call(script, **{**given, "init_checkpoint": str(out.parent), "output_dir": str(out), "do_train": True})
         assert json.loads((out / "label_map.json").read_text())["labels"] == labels
+
+
+def test_questions_take_no_windows_of_a_classifier(tmp_path):
+    """A stride of 0, for texts that are cut, is none for a paragraph; the error is the other task."""
+    (tmp_path / "model.ckpt-7.index").touch()
+    files = {"vocab_file": "vocab.txt", "bert_config_file": "bert_config.json", "init_checkpoint": str(tmp_path)}
+    for task, stride, wanted in (("tsv", 0, 128), ("squad", 64, 64)):
+        (tmp_path / "task.json").write_text(json.dumps({"task": task, "settings": {"doc_stride": stride}}))
+        for given in (
+            SquadOptions(**files, output_dir="new", do_predict=True, predict_file="dev.json"),
+            ExportOptions(**files, task="squad", export_dir="export"),
+        ):
+            assert given.from_files()["doc_stride"] == wanted
 
 
 def test_the_weights_of_another_task_are_refused(settings, tmp_path):
