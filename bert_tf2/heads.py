@@ -30,7 +30,7 @@ from bert_tf2.config import BertConfig
 from bert_tf2.data import records
 from bert_tf2.data.rows import INPUTS
 from bert_tf2.layers import DropoutSeeds, OutputLayer, dropout, dropout_from, fold_in
-from bert_tf2.long_texts import Windows, few_at_a_time
+from bert_tf2.long_texts import Batch, Windows, few_at_a_time
 from bert_tf2.losses import (
     NO_PREDICTIONS,
     LossTerm,
@@ -50,9 +50,6 @@ from bert_tf2.shapes import get_shape_list
 from bert_tf2.support import lazy
 
 __getattr__ = lazy.unknown(__name__)
-
-Batch = Mapping[str, tf.Tensor]
-
 
 # The length of a feature in the table of records -> its shapes. Models accept features of length 1 as a column, too.
 _FEATURE_SHAPES = {"max_seq_length": ("BF",), "max_predictions_per_seq": ("BP",), "num_labels": ("BL",), 1: ("B", "B1")}

@@ -20,11 +20,9 @@ import tensorflow as tf
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, filtered, reading
 from bert_tf2.support.process import load_tensorflow_text
-from bert_tf2.support.rows import encodable
+from bert_tf2.support.rows import Text, encodable
 from bert_tf2.support.settings import check_type
 from bert_tf2.weights.sources import EXPORT_INFO_FILE
-
-Text = str | tuple[str, str]
 
 # Task -> the outputs for texts that are padded to one length in a batch; the first output shows where padding begins.
 _FILLED = {

@@ -20,9 +20,10 @@ from bert_tf2.data.rows import Row
 from bert_tf2.finetuning import ner, squad
 from bert_tf2.finetuning.options import ClassifierOptions, NerOptions, SquadOptions
 from bert_tf2.finetuning.tables import shortened
-from bert_tf2.inference.extract_features import Text, as_example, convert_examples_to_features
+from bert_tf2.inference.extract_features import as_example, convert_examples_to_features
 from bert_tf2.long_texts import Windows
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.rows import Text
 from bert_tf2.support.settings import settings_of
 from bert_tf2.training import forward
 from bert_tf2.training.devices import few_sizes

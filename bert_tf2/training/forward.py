@@ -27,11 +27,11 @@ from bert_tf2.data.record_order import with_packed_rows
 from bert_tf2.data.records import PACKED
 from bert_tf2.fast import compiled
 from bert_tf2.fast.encoder import accelerated
+from bert_tf2.heads import Batch
 from bert_tf2.support.errors import UserError
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")
-Batch = Mapping[str, tf.Tensor]
 
 # A part of the name of every operation that takes an element from an iterator. TensorFlow's messages contain the name.
 _OF_ITERATOR = "GetNext"
