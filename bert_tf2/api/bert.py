@@ -147,8 +147,7 @@ class Bert(Vectors):
         Raises:
           UserError: the weights have no next-sentence head, a text is not a pair, or a pair has too many tokens.
         """
-        missing = [row.reference for row in names.NEXT_SENTENCE if row.reference not in self._variables]
-        if missing:
+        if missing := names.missing(names.NEXT_SENTENCE, self._variables):
             raise UserError(f"{self.path}: has no next-sentence head ({missing[0]} is missing); load weights with one")
         given, alone = rows.texts(pairs, "pairs")
         for number, pair in enumerate(given, 1):

@@ -391,7 +391,7 @@ def embedder(
     if max_seq_length is None and stated.max_seq_length:
         max_seq_length = min(stated.max_seq_length, found.config.max_position_embeddings)
     how = (stated.pooling if pooling is None else pooling, stated.normalize if normalize is None else normalize)
-    has_pooler = all(row.reference in found.source.shapes for row in names.POOLER)
+    has_pooler = not names.missing(names.POOLER, found.source.shapes)
     model = found.model(heads.VectorModel, *how, has_pooler, seed=0)
     tokenize = Tokenize(found.tokenizer, found.length(max_seq_length))
     return EmbeddingModel(model, tokenize, sentence_vectors.read_prompts(found.source.folder))

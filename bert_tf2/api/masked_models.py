@@ -268,8 +268,8 @@ def masked_lm(
         PretrainingDataOptions(max_seq_length=tokenize.max_seq_length, **settings)
     settings["random_seed"] = check_type("random_seed", random_seed, int, low=0)
     there = found.source.shapes
-    if missing := [row.reference for row in names.MASKED_LM if row.reference not in there]:
+    if missing := names.missing(names.MASKED_LM, there):
         logging.warning("%s: has no masked-LM head; it begins with random %s", found.source.path, and_more(missing, 3))
-    has_pooler = all(row.reference in there for row in names.POOLER)
+    has_pooler = not names.missing(names.POOLER, there)
     model = found.model(heads.MaskedLMModel, has_pooler, seed=random_seed)
     return MaskedTextModel(model, tokenize, settings)

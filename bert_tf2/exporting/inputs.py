@@ -57,7 +57,7 @@ def read(options: ExportOptions) -> Inputs:
         raise UserError(f"--top_k={options.top_k}: must be from 1 to {size}, the size of the vocabulary")
     labels = _find_labels(options, source) if options.task in ("classifier", "ner") else None
     needed = _NEEDED[options.task]
-    if missing := [row.reference for row in needed if row.reference not in source.shapes]:
+    if missing := names.missing(needed, source.shapes):
         raise UserError(
             f"{source.path}: cannot be exported for the task {options.task}, it has no {and_more(missing, 3)}; give the"
             " checkpoint of a model that was trained for it"

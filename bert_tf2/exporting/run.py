@@ -80,7 +80,7 @@ def _read(options: ExportOptions) -> tuple[Setting, Weights]:
             source.path, length,
         )  # fmt: skip
     logging.info(checkpoint.initialize(model, source))
-    has_pooler = all(row.reference in source.shapes for row in names.POOLER)
+    has_pooler = not names.missing(names.POOLER, source.shapes)
     if options.task == "features" and not has_pooler:
         logging.info("%s: has no pooler, so there will be no output pooled_output", source.path)
     graph = GraphTokenizer(tokenizer, keep_masks=options.task == "masked_lm") if options.takes_texts else None

@@ -123,8 +123,7 @@ def load_model(config: BertConfig, source: Weights, precision: str) -> heads.Pre
 
 def check_head(path: str, variables: Container[str]) -> None:
     """Raises UserError if the weights at `path`, with these variables, have no masked-LM head."""
-    missing = [row.reference for row in names.MASKED_LM if row.reference not in variables]
-    if missing:
+    if missing := names.missing(names.MASKED_LM, variables):
         raise UserError(
             f"{path}: has no masked-LM head ({and_more(missing, 3)} missing), so it cannot predict words; use a"
             f" checkpoint from pretraining, not one that was fine-tuned or stripped"

@@ -69,8 +69,8 @@ class PretrainingTask(driver.Task):
         options, weights = self.options, self.source
         if options.do_train and not checkpoint.latest_checkpoint(options.output_dir):
             return
-        with_sentences = all(row.reference in weights.shapes for row in names.NEXT_SENTENCE)
-        with_words = all(row.reference in weights.shapes for row in names.MASKED_LM)
+        with_sentences = not names.missing(names.NEXT_SENTENCE, weights.shapes)
+        with_words = not names.missing(names.MASKED_LM, weights.shapes)
         if options.objective == "mlm_nsp" and with_words and not with_sentences:
             raise UserError(f"{weights.path}: was trained with masked words only; give --objective=mlm")
         if options.objective == "mlm" and with_sentences and options.do_train:
@@ -84,7 +84,7 @@ class PretrainingTask(driver.Task):
         if self.options.objective == "mlm_nsp":
             return heads.PretrainingModel(self.config, dtype=dtype)
         weights = self.source
-        has_pooler = weights is not None and all(row.reference in weights.shapes for row in names.POOLER)
+        has_pooler = weights is not None and not names.missing(names.POOLER, weights.shapes)
         return heads.MaskedLMModel(self.config, has_pooler=has_pooler, dtype=dtype)
 
     def schedule(self) -> dict[str, Any]:

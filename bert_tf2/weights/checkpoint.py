@@ -148,7 +148,7 @@ def make_model(source: Weights, config: BertConfig, labels: LabelMap | None = No
         return modeling.BertModel(config, **kwargs)
     # A head that the weights lack would be random, and would look trained in exports of the model.
     if model is heads.PretrainingModel and "next_sentence" not in present:
-        pooler = all(row.reference in source.shapes for row in names.POOLER)
+        pooler = not names.missing(names.POOLER, source.shapes)
         return heads.MaskedLMModel(config, has_pooler=pooler, **kwargs)
     if model.labeled:
         kwargs["num_labels"] = source.num_labels

@@ -8,7 +8,7 @@ head's labels, and a digit is a literal size.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bert_tf2.config import BertConfig
@@ -129,6 +129,11 @@ def of_heads(heads: Iterable[str]) -> list[Variable]:
 
 def known(num_hidden_layers: int) -> list[Variable]:
     return [*encoder(num_hidden_layers), *of_heads(HEADS)]
+
+
+def missing(rows: Iterable[Variable], found: Container[str]) -> list[str]:
+    """The reference names of the variables that weights with the names `found` lack."""
+    return [row.reference for row in rows if row.reference not in found]
 
 
 def of_model(model: keras.Model, config: BertConfig) -> list[Variable]:
