@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import inspect
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -123,7 +125,8 @@ def main() -> None:
     if name in ("--version", "-version"):
         return print(f"bert_tf2 {bert_tf2.__version__}")
     if name in ("", "--help", "-h", "help"):
-        listed = "\n".join(f"  {command}" for command in COMMANDS)
+        about = {name: " ".join(inspect.getdoc(find(each.options)).split()) for name, each in COMMANDS.items()}
+        listed = "\n".join(f"  {each:<25}{re.split(' [(]|[:.;](?: |$)', text)[0]}" for each, text in about.items())
         with contextlib.suppress(BrokenPipeError):  # the reader closed the pipe, as `head` does
             print(
                 f"usage: bert_tf2 SCRIPT --flag=value ...   (bert_tf2 SCRIPT --help lists the flags)\n\n{listed}\n\n"

@@ -2,6 +2,7 @@
 
 import pathlib
 import subprocess
+import re
 import sys
 
 import pytest
@@ -21,7 +22,7 @@ def test_there_is_a_command_for_every_script_and_a_wrong_one_is_told(capsys, mon
             commands.main()
         assert named in ended.value.code if named else ended.value.code == 2
     shown = capsys.readouterr().out
-    assert all(f"  {name}\n" in shown for name in commands.COMMANDS)
+    assert all(re.search(rf"(?m)^  {name} +[A-Z]\S+ .*[^ ]$", shown) for name in commands.COMMANDS)
     refuses("run_clasifier run_classifier?", commands.call, "run_clasifier")
     refuses("do_trian do_train?", commands.call, "run_classifier", do_trian=True)
     assert message_of(commands.call, "build_vocab", input_file="x").startswith("vocab_file ")

@@ -63,7 +63,8 @@ class FineTuneOptions(VocabularyOptions, TrainingOptions):
 
     max_seq_length: int | None = _length("Tokens per example, including special tokens; longer texts are cut.")
     other_task: bool = of_model(
-        "Use weights of another task, else an error; a training has a new head for another number of labels.", False
+        "Accept weights of another task; if they have another number of labels, a training begins with a new head.",
+        False,
     )
     num_train_epochs: float = of_training("Number of passes over the training data.", 3.0, low=0.0)
     warmup_proportion: float = of_training("Share of the training in which the rate rises.", 0.1, low=0.0, high=1.0)
@@ -113,11 +114,15 @@ class TeacherOptions(Options):
         reads="weights", decides=_OTHER_TEACHER,
     )  # fmt: skip
     temperature: float = of_training(
-        "Divides the logits of model and teacher: the higher, the more the unlikely labels count.", 2.0,
+        "With teacher: divides both models' logits; the higher, the more the unlikely labels count.", 2.0,
         low=0.1, high=1000.0, decides=_OTHER_TEACHER,
     )  # fmt: skip
     alpha: float = of_training(
-        "The teacher's share of the loss; the labels have the rest.", 0.5, low=0.0, high=1.0, decides=_OTHER_TEACHER
+        "With teacher: the teacher's share of the loss; the labels have the rest.",
+        0.5,
+        low=0.0,
+        high=1.0,
+        decides=_OTHER_TEACHER,
     )
 
 

@@ -69,8 +69,12 @@ class CaseOptions(Options):
 
 @options
 class VocabularyOptions(CaseOptions):
-    """The vocabulary of a model."""
+    """The vocabulary of a model, and whether to lower-case the text: by default as stated beside the weights."""
 
+    do_lower_case: bool | None = of_model(
+        "Lower-case the text and strip accents: True for uncased models, False for cased. Without vocab_file, the"
+        " files beside the weights decide.", None, flag_default=True,
+    )  # fmt: skip
     vocab_file: str | None = of_model(
         "The vocabulary; by default beside the weights.", None, reads=True, beside_weights="vocab.txt"
     )
@@ -107,7 +111,7 @@ OTHER_ROUNDING = "numbers are rounded in another way from here on"
 class PrecisionOptions(Options):
     """The floating-point precision."""
 
-    precision: str = of_training(
+    precision: str = of_devices(
         "Type of large products; the rest stays float32.", "float32", decides=OTHER_ROUNDING, choices=tuple(PRECISIONS)
     )
 
@@ -192,7 +196,9 @@ class OptimizerOptions(ProgramOptions):
         "The type in which gradients are sent between devices.", "float32", decides=OTHER_ROUNDING,
         choices=("float32", "bfloat16"),
     )  # fmt: skip
-    iterations_per_loop: int = of_training("Most steps between two looks at the clock.", 1000, low=1)
+    iterations_per_loop: int = of_training(
+        "Most steps without a look at the clock, which decides when progress is logged.", 1000, low=1
+    )
     random_seed: int = of_training(
         "Determines new weights, dropout and the order of examples.", 12345, low=0, high=2**31 - 1,
         decides="the order of the examples and the dropout change from here on",
