@@ -1,8 +1,8 @@
 """The installed package outside of a checkout: a wheel, the command `bert_tf2`, the demonstration."""
 
 import pathlib
-import subprocess
 import re
+import subprocess
 import sys
 
 import pytest
