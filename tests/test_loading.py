@@ -121,18 +121,23 @@ def test_settings_of_another_task(encoder, tmp_path):
     assert " give bert_config_file=" in found
 
 
-def test_a_fork_after_use_is_noticed(bert):
-    """By all that computes: it would wait for ever there."""
-    bert.embed("good")
+def test_a_fork_after_use_is_noticed(bert, exported):
+    """By all that computes: it would wait for ever there, as in a server that loads a model and then forks workers."""
+    made = exported("classifier")
+    tuned, model = bert_tf2.load(made.weights.parent), bert_tf2.classifier(made.weights.parent, max_seq_length=8)
+    calls = [bert.embed, bert.fill_mask, tuned.classify, model, model.predict, bert_tf2.exporting.load(made.folder)]
+    for call in calls:
+        call(["[MASK]"])
+    calls += [lambda texts: model.fit(texts, ["yes"]), lambda texts: model.evaluate(texts, ["yes"])]
+    makers = [bert_tf2.load, bert_tf2.classifier, bert_tf2.tagger, bert_tf2.answerer, bert_tf2.masked_lm]
+    calls += [lambda _, make=make: make(bert.path) for make in makers]
     out, into = os.pipe()
     child = os.fork()
-    calls = [bert.embed, bert.fill_mask, bert_tf2.load, bert_tf2.classifier, bert_tf2.tagger, bert_tf2.answerer]
-    calls.append(bert_tf2.masked_lm)
     if not child:
         signal.alarm(20)
         for call in calls:
             try:
-                call("[MASK]" if call in calls[:2] else bert.path)
+                call(["[MASK]"])
             except UserError as error:
                 os.write(into, f"{error}\n".encode())
         os._exit(0)

@@ -61,6 +61,17 @@ def test_one_answer(exported, tmp_path, kind, pooling, log_lines):
         np.testing.assert_allclose(again(PAIRS), wanted, **CLOSE)
 
 
+def test_equal_windows_have_one_graph(exported, monkeypatch):
+    """Each call has its own object for the windows; a graph for each would take seconds, and fail in threads."""
+    bert, made, divide = bert_tf2.load(exported("classifier").weights.parent), [], Windows.divide
+    monkeypatch.setattr(
+        Windows, "divide", lambda self, batch: made.append(dataclasses.astuple(self)) or divide(self, batch)
+    )
+    for words in (WORDS, WORDS, f"{WORDS} {WORDS}"):
+        bert.classify(words, window=8, stride=3)
+    assert made == [(8, 3, "mean")]
+
+
 @pytest.mark.parametrize("pooling", ["mean", "max"])
 def test_the_loss_of_a_text(pooling):
     """Its gradient at a text of one window is the ordinary one; at several windows that of the pooled probability."""

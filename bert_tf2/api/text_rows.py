@@ -18,6 +18,7 @@ from bert_tf2.exporting.tokenize_layer import columns
 from bert_tf2.support import rows
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.settings import check_type
+from bert_tf2.training.forward import check_process
 
 
 def has_ids(x: Any) -> bool:
@@ -95,7 +96,8 @@ def check_given(batches: Batches, replicas: int = 1) -> None:
 
 
 def check_end(x: Any, steps: int | None, name: str) -> None:
-    """Raises UserError if `steps`, the argument `name`, is wrong, or is None for batches without an end."""
+    """Raises UserError if `steps`, the argument `name`, is wrong, or None for batches without an end; or in a fork."""
+    check_process()
     check_type(name, steps, int, low=1, optional=True)
     endless = isinstance(x, keras.utils.PyDataset) and x.num_batches is None
     if isinstance(x, tf.data.Dataset):

@@ -27,6 +27,7 @@ from bert_tf2.long_texts import Windows
 from bert_tf2.support import errors, files
 from bert_tf2.support.resolution import resolve
 from bert_tf2.support.settings import made
+from bert_tf2.training.forward import check_process
 from bert_tf2.training.options import PRECISIONS
 from bert_tf2.weights import checkpoint, names, sources, task_file
 from bert_tf2.weights.base import Weights
@@ -43,6 +44,7 @@ _TASKS: dict[str, type[signatures.Task]] = {
 
 def run(options: ExportOptions) -> str:
     """Writes the next version of an export, completely or not at all; returns its folder."""
+    check_process()
     is_onnx = options.format == "onnx"
     setting, source = _read(options)
 

@@ -22,6 +22,7 @@ from bert_tf2.support.errors import UserError, filtered, reading
 from bert_tf2.support.process import load_tensorflow_text
 from bert_tf2.support.rows import Text, encodable
 from bert_tf2.support.settings import check_type
+from bert_tf2.training.forward import check_process
 from bert_tf2.weights.sources import EXPORT_INFO_FILE
 
 # Task -> the outputs for texts that are padded to one length in a batch; the first output shows where padding begins.
@@ -155,6 +156,7 @@ class ExportedModel:
         if isinstance(texts, str | bytes | tuple | Mapping) or not isinstance(texts, Iterable):
             return self([texts])[0]
         check_type("batch_size", batch_size, int, low=1)
+        check_process()
         rows = [self._row(number, text) for number, text in enumerate(texts)]
         begins = range(0, len(rows), batch_size)
         return [answer for begin in begins for answer in self._answer(rows[begin : begin + batch_size], begin)]

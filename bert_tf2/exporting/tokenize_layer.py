@@ -16,6 +16,7 @@ from bert_tf2.support import rows
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type
 from bert_tf2.tokenization import FullTokenizer
+from bert_tf2.training.forward import check_process
 
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
@@ -102,6 +103,7 @@ def columns(texts: Any) -> tuple[tf.Tensor, ...]:
     Args:
       texts: strings [B] or [B, 1], a tuple or dict of one or two such tensors, or an argument for `rows.texts`.
     """
+    check_process()
     if isinstance(texts, Mapping) and all(isinstance(text, tf.Tensor | keras.KerasTensor) for text in texts.values()):
         texts = tuple(texts.values())
     if isinstance(texts, tf.Tensor | keras.KerasTensor):

@@ -5,6 +5,7 @@ texts -> rows of ids -> `logits` of a row, in batches of like length -> probabil
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,9 +58,9 @@ def pack(tokenizer: tokenization.FullTokenizer, texts: Sequence[Text], max_seq_l
 
 
 @forward.graph_of
-def _logits(model, windows: Windows | None, batch: heads.Batch) -> Any:
-    """The logits of a model of `heads`."""
-    return model.of_texts(batch, windows) if windows else model(batch)
+def _logits(model, windows: tuple[Any, ...] | None, batch: heads.Batch) -> Any:
+    """The logits of a model of `heads`. `windows`: the fields of Windows; each object would have a graph of its own."""
+    return model.of_texts(batch, Windows(*windows)) if windows else model(batch)
 
 
 class Answerer:
@@ -168,7 +169,8 @@ class Answerer:
         """The logits of each row: [L], or [tokens, L] if each token has logits; for spans, L is start and end."""
         longest = max((len(row.input_ids) for row in packed), default=1)
         sizes = None if windows else few_sizes(self._model.distribute_strategy, len(packed), batch_size, longest)
-        run = forward.on_batches(_logits, self._model, windows, names=rows.INPUTS, sizes=sizes)
+        fields = dataclasses.astuple(windows) if windows else None
+        run = forward.on_batches(_logits, self._model, fields, names=rows.INPUTS, sizes=sizes)
 
         def compute(chosen: Sequence[Row]) -> Iterator[np.ndarray]:
             found = run(rows.padded(chosen))
