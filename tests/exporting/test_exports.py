@@ -161,7 +161,7 @@ def test_a_version_appears_when_it_is_complete(exported, tmp_path, monkeypatch):
 def test_load_explains_bad_texts(exported):
     loaded = functools.cache(lambda task: load(exported(task).folder))
     for task, texts, words in (
-        ("classifier", ["a"] * 40 + [" "], "40 text_a empty"),
+        ("squad", [("a", "b")] * 40 + [(" ", "b")], "40 question empty"),
         ("classifier", [("a", "b", "c")], "0 ('a','b','c') pair"),
         ("classifier", b"a film", "0 b'a"),
         ("classifier", {"text_a": "a"}, "0 {'text_a':"),
