@@ -33,20 +33,24 @@ def compiled_with_xla(function: Callable) -> Callable:
     return call
 
 
-_NAMES = 1 << 20
+_NAMES = 1 << 18
+_FIRST_OF_EVALUATIONS = 8 * _NAMES
 
 
-def program(function: Callable) -> Callable:
+def program(function: Callable, of_evaluation: bool = False) -> Callable:
     """Makes XLA compile a function as one program, which is called in a graph.
 
     TensorFlow's cache of programs finds a program by the name of its function, and this name has the number of tensors
     and functions that the process has made before. This number is raised to the next multiple of _NAMES, so that a
-    process that continues a training run, for example, finds the programs of the process before.
+    process that continues a training run, for example, finds the programs of the process before. In an evaluation, the
+    number is also larger than in most training runs, so that an evaluation alone finds the programs of an evaluation
+    after a training.
     """
+    least = _FIRST_OF_EVALUATIONS if of_evaluation else 0
     compiled = tf.function(function, jit_compile=True, autograph=False)
 
     def call(*arguments, **named):
-        while ops.uid() % _NAMES:
+        while (number := ops.uid()) % _NAMES or number < least:
             pass
         return compiled(*arguments, **named)
 

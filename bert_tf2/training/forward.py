@@ -73,7 +73,7 @@ class Runner:
         def step(batch, is_compiled: bool):
             outputs = model.outputs
             if is_compiled:  # each replica has a program of its own, which refers to the replica's variables
-                outputs = compiled.program(outputs)
+                outputs = compiled.program(outputs, of_evaluation=True)
             found = strategy.run(lambda part: {**part, **outputs(part)}, args=(batch,))
             return {name: values for name, values in found.items() if name not in PACKED}
 

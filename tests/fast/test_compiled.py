@@ -24,15 +24,27 @@ import tensorflow as tf
 from small_models import batch_for
 from small_trainings import endless, make_trainer
 trainer = make_trainer(xla="true", train_batch_size=8, save_checkpoints_steps=0, **json.loads(sys.argv[1]))
-trainer.step.several()(iter(endless(batch_for("pretraining", 8))), tf.constant(0, tf.int64), tf.constant(1))
+batch = batch_for("pretraining", 8)
+trainer.step.several()(iter(endless(batch)), tf.constant(0, tf.int64), tf.constant(1))
+"""
+EVALUATION = TRAINING.replace("trainer.step", "if json.loads(sys.argv[1]): trainer.step")
+EVALUATION += """
+from bert_tf2.training.forward import Runner
+from small_trainings import ONE
+assert len([*Runner(trainer.model, ONE).run(tf.data.Dataset.from_tensors(batch), compiled_size=8)]) == 1
 """
 OTHERS = {"learning_rate": 2e-3, "num_train_steps": 20, "num_warmup_steps": 3, "random_seed": 7}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("program", "arguments"), [(ONE_PROGRAM, (1, 1000)), (TRAINING, ({}, OTHERS))])
+@pytest.mark.parametrize(
+    ("program", "arguments"),
+    [(ONE_PROGRAM, (1, 1000)), (TRAINING, ({}, OTHERS)), (EVALUATION, ({"random_seed": 7}, {}))],
+)
 def test_a_process_finds_the_programs_of_a_process_before(tmp_path, program, arguments):
-    """Even if the process computed other things before, or trains with another learning rate, seed and length."""
+    """Even if the process computed other things before, trains with another learning rate, seed and length, or only
+    evaluates.
+    """
     flags = f"--tf_xla_persistent_cache_directory={tmp_path} --tf_xla_persistent_cache_device_types=CPU"
     kept = []
     for argument in map(json.dumps, arguments):
