@@ -101,9 +101,8 @@ def read_rows(path: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
         elif table.skip_broken_rows:
             broken.append(index + 1)
         else:
-            raise UserError(
-                f"{path}, row {index + 1}: has {num_columns(len(cells))} where {allowed.start} are expected"
-            )
+            has = f"has {num_columns(len(cells))} where {allowed.start} are expected"
+            raise UserError(f"{path}, row {index + 1}: {has if any(cells) else 'is blank; delete this line'}")
     if allowed is None:
         raise UserError(
             f"{path}: has no row but the header (rows end with LF or CR LF)" if header else f"{path}: is empty"
@@ -138,10 +137,11 @@ def _find_columns(path: str, table: Table, header: list[str] | None, width: int)
     for name, column in wanted.items():
         if isinstance(column, str):
             if column not in header:
-                hint = (
-                    _NO_TAB if len(header) == 1 else "; if row 1 is no header, give --noheader, and columns by number"
-                )
-                raise UserError(f"{path}: has no column {column!r}; its header is {and_more(header)}{hint}")
+                has_text = any(name.count(" ") > 3 for name in header)
+                hint = "; if row 1 is no header, give --noheader, and columns by number" if has_text else ""
+                hint = _NO_TAB if len(header) == 1 else hint
+                shown = and_more([repr(name) for name in header])
+                raise UserError(f"{path}: has no column {column!r}; its header is {shown}{hint}")
             column = header.index(column)
         if column >= width:
             where = f"{path}, row {1 if header is None else 2}"

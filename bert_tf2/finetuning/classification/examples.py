@@ -291,6 +291,10 @@ def _is_quoted(text: str | None) -> bool:
 def _warn_of_texts(path: str, examples: Mapping[int, InputExample], labels: Sequence[str], has_header: bool) -> None:
     """Warns of texts that are quoted as in CSV, and of a table whose texts are all numbers or labels."""
     quoted = [row for row, each in examples.items() if any(map(_is_quoted, (each.text_a, each.text_b)))]
+    if len(examples) > 1 and all(
+        len(it.text_a) > 1 and it.text_a[0] == it.text_a[-1] == '"' for it in examples.values()
+    ):
+        quoted = [*examples]
     if quoted:
         what = (
             "%s: texts of %d rows are quoted as in CSV, the first in row %d; here the quotation marks are part of the"

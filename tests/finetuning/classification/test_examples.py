@@ -119,20 +119,20 @@ def processor_of(task, part):
 @pytest.mark.parametrize(
     ("task", "part", "rows", "words"),
     [
-        ("mrpc", "dev", ["h|h|h|h|h", "1|1|2|A|B", ""], ", row 3: 1 column 5"),
+        ("mrpc", "dev", ["h|h|h|h|h", "1|1|2|A|B", ""], ", row 3: blank delete"),
         ("mrpc", "dev", ["h", "1|1|2|A"], ", row 2: 4 columns text_b column 5"),
         (ONE, "dev", ["a film,1"], ", row 1: 1 column label column 2 TAB"),
         ("mnli", "train", [f"{MNLI}|l1|gold_label", MNLI_ROW, f"{MNLI_ROW}|"], ", row 3: 13 columns 12"),
         ("cola", "dev", ["id|label||text"], ", row 1: 'label' 0, 1 header"),
         ("cola", "dev", ["s|1||A", "s|2||B"], ", row 2: '2' 0, 1 --task_name=tsv"),
-        ("rte", "dev", ["index|a|b|label", "0|A|B|entailment"], ": 'sentence1' index, a, b, label"),
+        ("rte", "dev", ["index|a|b|label", "0|A|B|entailment"], ": 'sentence1' 'index', 'a', 'b', 'label'"),
         ("sts-b", "dev", [f"{STS_B}|score", "0|g|f|y|o|s|s|A|B|high"], ", row 2: 'high' number"),
         *((AMOUNTS, "train", ["A|1.5", f"B|{cell}"], f", row 2: {cell!r} number")
           for cell in ("3,75", "", "nan", "1e40", "1_0", "\u0665")),
         (TEXT, "train", ["text|label", "A|x", "B|x"], ": every row 'x'"),
         (TEXT, "train", ["text|label", "A|x", "B| "], ", row 3: empty --multi_label"),
         (TEXT, "train", ["text", "A"], ": 'label' text"),
-        (TEXT, "train", ["A film|x", "B|y"], ": 'text' A film --noheader"),
+        (TEXT, "train", ["A film that I saw|x", "B|y"], ": 'text' 'A film that I saw' --noheader"),
         (TEXT, "train", ["text|label\rA|x\rB|y"], ": header CR LF"),
         (ONE, "dev", ["A|" + "long " * 99], ", row 1: 'long 0, 1"),
         (ONE, "dev", ["A|1", "B|0|"], ", row 2: 3 columns 2"),
@@ -160,6 +160,8 @@ def test_bad_tables(task, part, rows, words, tmp_path):
         (BY_NUMBER, "test", ["0|1|id", "x||8", "y||7"], ": text_a column 1, '0' column 2 '1'"),
         # A test set in the columns of the training set, and without a header.
         (ONE, "train", ['"a ""film"""|x', '"b"|y', '"c" "" d|x'], ": 1 rows row 1; quoting=csv.QUOTE_NONE"),
+        (ONE, "train", ['"a film"|x', '"b"|y'], ": 2 rows row 1; quoting=csv.QUOTE_NONE"),
+        (ONE, "train", ['"a film"|x', "b|y"], None),
         ("cola", "test", ["id|label||text", "s|0||A", "s|1||B"], ": text_a number or a label '0'"),
         (ONE, "test", ["index|sentence", "7|A", "8|B"], ": text_a number '7'"),
         (BY_NAME, "train", ["a text of five words|y", "7 films|1", "8|2"], None),
