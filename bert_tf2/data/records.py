@@ -72,7 +72,7 @@ PRETRAINING = RecordKind(
 PACKED = ("packed_tokens", "packed_firsts")
 """Features that record_order.packed adds to a batch, by which models compute several examples in a row."""
 
-MOST_SEGMENTS = 2
+MOST_SEGMENTS = 2  # the type_vocab_size of released models
 _UNMASKED = {
     "input_ids": Feature("int64", "max_seq_length", exclusive_maximum="vocab_size", varies=True),
     "segment_lengths": Feature("int64", "type_vocab_size", minimum=2, exclusive_maximum=1 << 20, varies=True),
@@ -159,7 +159,6 @@ def write_records(path: str, kind: RecordKind, rows: Iterable[Mapping[str, Seque
 
 # Checking
 
-_SEGMENTS = 2  # BERT's type_vocab_size
 _MOST_IDS = 10_000_000  # the limit of ids without a vocabulary
 FILES_TO_CHECK = 100
 """The number of files that are opened before a training run; a corpus may consist of thousands of remote files."""
@@ -190,7 +189,7 @@ def read_all(paths: Sequence[str], vocab_size: int | None = None) -> Iterator[Re
     the size is unknown.
     """
     kind: RecordKind | None = None
-    sizes = {"type_vocab_size": _SEGMENTS, "vocab_size": _MOST_IDS if vocab_size is None else vocab_size}
+    sizes = {"type_vocab_size": MOST_SEGMENTS, "vocab_size": _MOST_IDS if vocab_size is None else vocab_size}
     for path in paths:
         for block in tfrecords.read_blocks(path):
             if kind is None:

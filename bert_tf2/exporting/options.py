@@ -98,8 +98,7 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
     def from_files(self) -> dict[str, Any]:
         how = {"of_task": "squad"} if self.task == "squad" else {"only": ["max_seq_length", "pooling"]}
         found = super().from_files() | task_file.taken(self, self.init_checkpoint, **how)
-        known = {"max_seq_length": int, "doc_stride": int, "pooling": str}
-        kept = task_file.settings(files.folder_of(self.init_checkpoint), known)
+        kept = task_file.settings(files.folder_of(self.init_checkpoint), {"doc_stride": int, "pooling": str})
         if (self.task, self.format, self.stride) == ("classifier", "saved_model", None):  # ONNX reads no texts
             found["stride"] = kept.get("doc_stride") or None if "pooling" in kept else None
         if self.task == "ner" and self.doc_stride is None:

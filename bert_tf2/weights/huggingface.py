@@ -240,17 +240,17 @@ def write_folder(
       beside: the content of config.json, tokenizer_config.json, vocab.txt and task.json.
     """
     config, labels = beside.config, beside.labels
-    heads = {head for head, rows in names.HEADS.items() if {row.reference for row in rows} <= {*shapes}}
+    heads = {head for head, rows in names.HEADS.items() if not names.missing(rows, shapes)}
     of = (None, labels.labeled if labels else "texts")
     architecture, there = next(
         (name, there) for name, there in ARCHITECTURES.items() if heads.issuperset(there.heads) and there.labeled in of
     )
     pooler = there.pooler and (bool(there.heads) or names.POOLER[0].reference in shapes)
     rows = [*names.encoder(config.num_hidden_layers, pooler), *names.of_heads(there.heads)]
-    wanted = names.shapes_of(rows, config, names.num_labels(shapes))
+    count = names.num_labels(shapes)
+    wanted = names.shapes_of(rows, config, count)
     if problems := [*names.misfits(wanted, shapes, lambda name: True)]:
         raise UserError(f"these weights do not make a {architecture}: {and_more(problems, 3, '; ')}")
-    count = names.num_labels(shapes)
     texts = {"config.json": _text(config_content(architecture, config, beside.vocabulary, labels, count))}
     if beside.vocabulary is not None:
         texts["tokenizer_config.json"] = _text(_tokenizer_content(beside))
