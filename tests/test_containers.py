@@ -402,7 +402,7 @@ def test_mistakes_of_calls_of_a_folder(opened, encoder):
         ("labels=", lambda: classifier(["a", "b"], regression=True)),
         ("multi_label=True", lambda: classifier(regression=True, multi_label=True)),
         ("bad, good; leave multi_label", lambda: bert_tf2.classifier(bert.path, multi_label=True)),
-        ("bad, good; leave regression", lambda: bert_tf2.classifier(bert.path, regression=True)),
+        ("not for a score; leave regression", lambda: bert_tf2.classifier(bert.path, regression=True)),
         ("max_seq_length=0", lambda: classifier(["a", "b"], max_seq_length=0)),
         ("vocab_file=['good']", lambda: classifier(["a", "b"], vocab_file=["good"])),
         ("within", tf.function(lambda: words.embed(["good"]))),

@@ -232,28 +232,17 @@ def find_labels(
     if regression and (multi_label or given is not None):
         other = "multi_label=True" if multi_label else f"labels={given!r:.60}"
         raise UserError(f"regression=True, {other}: a text has a number in place of labels; give only one of both")
-    if isinstance(given, str | set | frozenset | Mapping) or (given is not None and not isinstance(given, Iterable)):
-        raise UserError(f"labels={given!r:.60}: must be a list of names, in the order of the outputs")
+    names = () if given is None else _checked_names(given)
     has_names = found is not None and found.labels != task_file.numbered(found.num_labels)
     if multi_label and has_names and not found.multi_label:
         raise _misfit(source, found, "multi_label")
-    if given is None and not regression:
+    if not (names or regression):
         if found is None or found.labeled != ("tokens" if tags else "texts"):
             problem = f"{source.path}: has no labels of {'words' if tags else 'texts'}"
             problem = "other_task=True: the labels of the weights are not used" if other_task else problem
             raise UserError(f"{problem}; give labels=[...]{'' if tags else ', or regression=True'}")
         # `fit` trains the score itself.
         return dataclasses.replace(found, multi_label=found.multi_label or multi_label, activation="")
-    names = () if given is None else tuple(str(name) if isinstance(name, str) else name for name in given)
-    if [*range(len(names))] == [*names]:  # `y` has the same numbers, as the indexes of the labels
-        names = tuple(map(str, names))
-    if any(isinstance(name, str) and not name.strip() for name in names):
-        raise UserError(f"labels={given!r:.60}: a label is empty; leave out the rows of the table without a label")
-    if not all(isinstance(name, str) for name in names) or (len(names) < 2 and not regression):
-        raise UserError(
-            f"labels={given!r:.60}: must be two names or more, as texts (or 0, 1, 2, ...); y may have the names or"
-            " their indexes"
-        )
     if found and found.labels == names and names and tags == (found.labeled == "tokens"):
         return found
     asked = LabelMap(task_file.TAGGING_TASK if tags else found.task if found else _TASK, names, regression, multi_label)
@@ -263,6 +252,23 @@ def find_labels(
     if has_names and not (found.regression and regression):
         raise _misfit(source, found, "regression" if regression else "labels", f", not for {asked.describe()}")
     return asked
+
+
+def _checked_names(given: Any) -> tuple[str, ...]:
+    """The names in the argument `labels`, two or more. Raises UserError."""
+    if isinstance(given, str | set | frozenset | Mapping) or not isinstance(given, Iterable):
+        raise UserError(f"labels={given!r:.60}: must be a list of names, in the order of the outputs")
+    names = tuple(str(name) if isinstance(name, str) else name for name in given)
+    if [*range(len(names))] == [*names]:  # `y` has the same numbers, as the indexes of the labels
+        names = tuple(map(str, names))
+    if any(isinstance(name, str) and not name.strip() for name in names):
+        raise UserError(f"labels={given!r:.60}: a label is empty; leave out the rows of the table without a label")
+    if not all(isinstance(name, str) for name in names) or len(names) < 2:
+        raise UserError(
+            f"labels={given!r:.60}: must be two names or more, as texts (or 0, 1, 2, ...); y may have the names or"
+            " their indexes"
+        )
+    return names
 
 
 def _misfit(source: Weights, found: LabelMap, argument: str, asked: str = "") -> UserError:
