@@ -20,80 +20,6 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 _READERS = ("to_pylist", "to_list", "tolist")
 
 
-def encodable(text: str) -> str:
-    """The text with U+10FFFF in place of half characters, which UTF-8 cannot encode; no vocabulary has U+10FFFF."""
-    return text if text.isascii() else _SURROGATES.sub("\U0010ffff", text)
-
-
-def is_utf8(text: str) -> bool:
-    """Whether a text can be encoded in UTF-8: a text from JSON may contain a lone surrogate."""
-    return not _SURROGATES.search(text)
-
-
-def values(column: Any, name: str) -> list:
-    """The Python values of the rows of a column of any library. Raises UserError if `column` is not a column."""
-    if isinstance(column, set | frozenset):
-        raise UserError(f"{name}: a set has no order, so its rows have no places; give a list")
-    found = column
-    if not isinstance(column, list | tuple | str | bytes | Mapping):
-        reader = next((getattr(column, each) for each in _READERS if callable(getattr(column, each, None))), None)
-        if reader is None and hasattr(column, "numpy"):
-            array = column.numpy()  # bytes, if the tensor is a single string
-            reader = getattr(array, "tolist", lambda: array)
-        found = reader() if reader else column
-        if reader and not isinstance(found, list):
-            raise UserError(f"{name}: a single value, {found!r:.60}, of no dimension; give a list of values")
-    try:
-        if isinstance(found, str | bytes | Mapping):
-            raise TypeError
-        return [*found]
-    except TypeError as error:
-        raise UserError(f"{name}={column!r:.60}: must be a text, or several") from error
-
-
-def table(given: Any) -> list[tuple[str, Any]] | None:
-    """The names and columns of a table of pandas, polars, pyarrow or `datasets`, or of a dict; None for anything else.
-
-    A loop over a table of pandas gives the names of its columns, which are never rows.
-    """
-    if isinstance(given, Mapping):
-        are_columns = given and not any(isinstance(one, str | bytes) or not _has_rows(one) for one in given.values())
-        return [(str(name), column) for name, column in given.items()] if are_columns else None
-    if hasattr(given, "collect_schema") and hasattr(given, "collect") and not hasattr(given, "get_columns"):
-        raise UserError("a LazyFrame of polars has no rows yet; give table.collect()")
-    if hasattr(given, "column_names"):  # pyarrow, datasets
-        columns = given.columns if hasattr(given, "columns") else [given[name] for name in given.column_names]
-        return [*zip(given.column_names, columns, strict=True)]
-    if hasattr(given, "get_columns"):  # polars
-        return [(column.name, column) for column in given.get_columns()]
-    if not (hasattr(given, "columns") and hasattr(given, "to_numpy")):
-        return None
-    if hasattr(given, "iloc"):  # pandas, where two columns may have one name
-        return [(str(name), given.iloc[:, place]) for place, name in enumerate(given.columns)]
-    return [*zip(map(str, given.columns), given.to_numpy().T, strict=True)]
-
-
-def _is_column(part: Any) -> bool:
-    return not isinstance(part, str | bytes | tuple) and _has_rows(part)
-
-
-def _has_rows(column: Any) -> bool:
-    return hasattr(column, "__len__") or bool(getattr(column, "shape", None))
-
-
-def is_missing(value: Any) -> bool:
-    """Whether a cell of a table is empty: None, nan, or NA and NaT of pandas."""
-    is_nan = isinstance(value, float) and value != value
-    return is_nan or value is None or type(value).__name__ in ("NAType", "NaTType")
-
-
-def refuse(wrong: Sequence[int], name: str, problem: str, cure: str) -> None:
-    """Raises UserError with the number of `wrong` rows, which count from 0, and the first of them, if there are any."""
-    if wrong:
-        rows = and_more([number + 1 for number in wrong], 5)
-        raise UserError(f"{name}: {len(wrong)} {problem} (row{'s' * (len(wrong) > 1)} {rows}); {cure}")
-
-
 def texts(given: Any, name: str = "texts", pairs: bool = True, most: int = 2) -> tuple[list[Text], bool]:
     """Returns the texts, or pairs of texts, of any container, and whether `given` was a single text or pair.
 
@@ -135,32 +61,8 @@ def texts(given: Any, name: str = "texts", pairs: bool = True, most: int = 2) ->
     return _texts(rows, name, most), False
 
 
-def is_dataset(given: Any) -> bool:
-    """Whether `given` is a tf.data.Dataset or a keras.utils.PyDataset."""
-    return hasattr(given, "element_spec") or hasattr(given, "num_batches")
-
-
-def batches(data: Any, name: str) -> Iterator[Any]:
-    """Yields x of each batch of a tf.data.Dataset or a keras.utils.PyDataset. Raises UserError if it has no end."""
-    if hasattr(data, "element_spec"):
-        if int(data.cardinality()) == -1:
-            raise UserError(f"{name}: an endless dataset; give data.take(N)")
-        elements = iter(data)
-    else:
-        if data.num_batches is None:
-            raise UserError(f"{name}: a PyDataset without an end; give the texts of some batches as a list")
-        elements = (data[number] for number in range(data.num_batches))
-    for batch in elements:
-        x = parts_of(batch)[0]
-        yield [x] if getattr(x, "shape", None) == () else x
-
-
-def parts_of(batch: Any) -> tuple:
-    """Returns x, y and sample_weight of a batch, as far as it has them; a list of texts or pairs is x."""
-    if isinstance(batch, tuple):
-        return batch
-    is_x = not isinstance(batch, list) or not batch or isinstance(batch[0], str | bytes | tuple)
-    return (batch,) if is_x else tuple(batch)
+def _is_column(part: Any) -> bool:
+    return not isinstance(part, str | bytes | tuple) and _has_rows(part)
 
 
 def _kind_of_tuple(given: tuple, name: str, most: int) -> str:
@@ -206,3 +108,101 @@ def _text(number: int, row: Any, parts: tuple, most: int) -> Text:
         wanted = "neither a text nor a pair of texts, which is a tuple" if most > 1 else "not a text"
         raise UserError(f"text {number}: {row!r:.60} is {wanted}")
     return parts[0] if len(parts) == 1 else parts
+
+
+def values(column: Any, name: str) -> list:
+    """The Python values of the rows of a column of any library. Raises UserError if `column` is not a column."""
+    if isinstance(column, set | frozenset):
+        raise UserError(f"{name}: a set has no order, so its rows have no places; give a list")
+    found = column
+    if not isinstance(column, list | tuple | str | bytes | Mapping):
+        reader = next((getattr(column, each) for each in _READERS if callable(getattr(column, each, None))), None)
+        if reader is None and hasattr(column, "numpy"):
+            array = column.numpy()  # bytes, if the tensor is a single string
+            reader = getattr(array, "tolist", lambda: array)
+        found = reader() if reader else column
+        if reader and not isinstance(found, list):
+            raise UserError(f"{name}: a single value, {found!r:.60}, of no dimension; give a list of values")
+    try:
+        if isinstance(found, str | bytes | Mapping):
+            raise TypeError
+        return [*found]
+    except TypeError as error:
+        raise UserError(f"{name}={column!r:.60}: must be a text, or several") from error
+
+
+def table(given: Any) -> list[tuple[str, Any]] | None:
+    """The names and columns of a table of pandas, polars, pyarrow or `datasets`, or of a dict; None for anything else.
+
+    A loop over a table of pandas gives the names of its columns, which are never rows.
+    """
+    if isinstance(given, Mapping):
+        are_columns = given and not any(isinstance(one, str | bytes) or not _has_rows(one) for one in given.values())
+        return [(str(name), column) for name, column in given.items()] if are_columns else None
+    if hasattr(given, "collect_schema") and hasattr(given, "collect") and not hasattr(given, "get_columns"):
+        raise UserError("a LazyFrame of polars has no rows yet; give table.collect()")
+    if hasattr(given, "column_names"):  # pyarrow, datasets
+        columns = given.columns if hasattr(given, "columns") else [given[name] for name in given.column_names]
+        return [*zip(given.column_names, columns, strict=True)]
+    if hasattr(given, "get_columns"):  # polars
+        return [(column.name, column) for column in given.get_columns()]
+    if not (hasattr(given, "columns") and hasattr(given, "to_numpy")):
+        return None
+    if hasattr(given, "iloc"):  # pandas, where two columns may have one name
+        return [(str(name), given.iloc[:, place]) for place, name in enumerate(given.columns)]
+    return [*zip(map(str, given.columns), given.to_numpy().T, strict=True)]
+
+
+def _has_rows(column: Any) -> bool:
+    return hasattr(column, "__len__") or bool(getattr(column, "shape", None))
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell of a table is empty: None, nan, or NA and NaT of pandas."""
+    is_nan = isinstance(value, float) and value != value
+    return is_nan or value is None or type(value).__name__ in ("NAType", "NaTType")
+
+
+def refuse(wrong: Sequence[int], name: str, problem: str, cure: str) -> None:
+    """Raises UserError with the number of `wrong` rows, which count from 0, and the first of them, if there are any."""
+    if wrong:
+        rows = and_more([number + 1 for number in wrong], 5)
+        raise UserError(f"{name}: {len(wrong)} {problem} (row{'s' * (len(wrong) > 1)} {rows}); {cure}")
+
+
+def encodable(text: str) -> str:
+    """The text with U+10FFFF in place of half characters, which UTF-8 cannot encode; no vocabulary has U+10FFFF."""
+    return text if text.isascii() else _SURROGATES.sub("\U0010ffff", text)
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text can be encoded in UTF-8: a text from JSON may contain a lone surrogate."""
+    return not _SURROGATES.search(text)
+
+
+def is_dataset(given: Any) -> bool:
+    """Whether `given` is a tf.data.Dataset or a keras.utils.PyDataset."""
+    return hasattr(given, "element_spec") or hasattr(given, "num_batches")
+
+
+def batches(data: Any, name: str) -> Iterator[Any]:
+    """Yields x of each batch of a tf.data.Dataset or a keras.utils.PyDataset. Raises UserError if it has no end."""
+    if hasattr(data, "element_spec"):
+        if int(data.cardinality()) == -1:
+            raise UserError(f"{name}: an endless dataset; give data.take(N)")
+        elements = iter(data)
+    else:
+        if data.num_batches is None:
+            raise UserError(f"{name}: a PyDataset without an end; give the texts of some batches as a list")
+        elements = (data[number] for number in range(data.num_batches))
+    for batch in elements:
+        x = parts_of(batch)[0]
+        yield [x] if getattr(x, "shape", None) == () else x
+
+
+def parts_of(batch: Any) -> tuple:
+    """Returns x, y and sample_weight of a batch, as far as it has them; a list of texts or pairs is x."""
+    if isinstance(batch, tuple):
+        return batch
+    is_x = not isinstance(batch, list) or not batch or isinstance(batch[0], str | bytes | tuple)
+    return (batch,) if is_x else tuple(batch)
