@@ -68,8 +68,9 @@ class Runner:
         self._strategy = strategy
         # Only the chief of several workers evaluates. Each of its devices computes the whole batch, without the others.
         self._is_chief = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        self._of_all_widths = not model.encoder.needs_fixed_shapes  # whether one graph computes them
 
-        @tf.function(reduce_retracing=not model.encoder.needs_fixed_shapes, autograph=False)
+        @tf.function(reduce_retracing=self._of_all_widths, autograph=False)
         def step(batch, is_compiled: bool):
             outputs = model.outputs
             if is_compiled:  # each replica has a program of its own, which refers to the replica's variables
@@ -104,6 +105,8 @@ class Runner:
         if packs:
             dataset = with_packed_rows(dataset)
         iterator = iter(dataset if self._is_chief else self._strategy.experimental_distribute_dataset(dataset))
+        if compiled_size and self._of_all_widths:  # with one name in TensorFlow's cache, whichever width is the first
+            self._step.get_concrete_function(iterator.element_spec, True)
         while True:
             with explained(explain):
                 batch = next(iterator, None)

@@ -31,7 +31,10 @@ EVALUATION = TRAINING.replace("trainer.step", "if json.loads(sys.argv[1]): train
 EVALUATION += """
 from bert_tf2.training.forward import Runner
 from small_trainings import ONE
-assert len([*Runner(trainer.model, ONE).run(tf.data.Dataset.from_tensors(batch), compiled_size=8)]) == 1
+def wider(more):
+    return {name: tf.pad(x, [[0, 0], [0, more]]) if x.shape[1:] == (10,) else x for name, x in batch.items()}
+data = tf.data.Dataset.from_tensor_slices([0, 2] if json.loads(sys.argv[1]) else [2, 0]).map(wider)
+assert len([*Runner(trainer.model, ONE).run(data, compiled_size=8)]) == 2
 """
 OTHERS = {"learning_rate": 2e-3, "num_train_steps": 20, "num_warmup_steps": 3, "random_seed": 7}
 
@@ -43,7 +46,7 @@ OTHERS = {"learning_rate": 2e-3, "num_train_steps": 20, "num_warmup_steps": 3, "
 )
 def test_a_process_finds_the_programs_of_a_process_before(tmp_path, program, arguments):
     """Even if the process computed other things before, trains with another learning rate, seed and length, or only
-    evaluates.
+    evaluates, and meets the widths of batches in another order.
     """
     flags = f"--tf_xla_persistent_cache_directory={tmp_path} --tf_xla_persistent_cache_device_types=CPU"
     kept = []
