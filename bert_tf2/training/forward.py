@@ -195,11 +195,6 @@ def check_process() -> None:
         )
 
 
-def shapes_of(strategy: tf.distribute.Strategy, names: Sequence[str]) -> list[Batch]:
-    """The argument `parts` of a graph for batches of every size: int32 [B, F] for every name and replica."""
-    return [{name: tf.TensorSpec([None, None], tf.int32) for name in names}] * strategy.num_replicas_in_sync
-
-
 WIDTHS = 4
 """The number of widths of batches for which XLA compiles a program each."""
 NUMBERS_OF_ROWS = 4
@@ -261,7 +256,8 @@ def on_batches(
     strategy = model.distribute_strategy
     if sizes:
         return lambda batch: graph(model, *settings, True, in_parts(strategy, sizes.fill(batch)))
-    traced = graph.get_concrete_function(model, *settings, False, shapes_of(strategy, names))
+    shapes = [{name: tf.TensorSpec([None, None], tf.int32) for name in names}] * strategy.num_replicas_in_sync
+    traced = graph.get_concrete_function(model, *settings, False, shapes)
     return lambda batch: traced(model, *settings, False, in_parts(strategy, batch))
 
 
