@@ -30,7 +30,7 @@ _NEEDED = {
 }
 
 
-class Inputs(NamedTuple):
+class ExportFiles(NamedTuple):
     """The files of an export; the values of the weights are not read yet."""
 
     config: BertConfig
@@ -41,7 +41,7 @@ class Inputs(NamedTuple):
     vectors: SentenceVectors | None = None  # None if the weights are no folder of sentence-transformers
 
 
-def read(options: ExportOptions) -> Inputs:
+def read(options: ExportOptions) -> ExportFiles:
     """Opens the files that the options name. Raises UserError if they do not fit each other or the task."""
     if options.format == "onnx":
         needed = ["onnx", "tokenizers", *(["onnxruntime"] if options.quantize == "int8" else [])]
@@ -67,7 +67,7 @@ def read(options: ExportOptions) -> Inputs:
     vectors = _find_vectors(source) if options.task == "features" else None
     if vectors and vectors.max_seq_length and options.max_seq_length is None:
         length = min(vectors.max_seq_length, config.max_position_embeddings)
-    return Inputs(config, length, source, tokenizer, labels, vectors)
+    return ExportFiles(config, length, source, tokenizer, labels, vectors)
 
 
 def _find_vectors(source: Weights) -> SentenceVectors | None:

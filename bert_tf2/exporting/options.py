@@ -23,7 +23,7 @@ from bert_tf2.weights import task_file
 from bert_tf2.weights.task_file import LabelMap
 
 if TYPE_CHECKING:
-    from bert_tf2.exporting.inputs import Inputs
+    from bert_tf2.exporting.inputs import ExportFiles
 
 TASKS = ("features", "classifier", "squad", "ner", "masked_lm")
 
@@ -106,7 +106,7 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         return found
 
     @functools.cached_property
-    def inputs(self) -> Inputs:
+    def inputs(self) -> ExportFiles:
         """The files that these settings name; raises UserError if they do not fit."""
         from bert_tf2.exporting import inputs  # late: it needs numpy
 

@@ -20,7 +20,7 @@ from bert_tf2.training.workers import ALONE, Team
 _FIRST_BYTES = 1 << 16
 
 
-class Source:
+class RecordSource:
     """The records of files, with masks or without."""
 
     def __init__(

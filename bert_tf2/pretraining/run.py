@@ -15,7 +15,7 @@ from absl import logging
 from bert_tf2 import heads
 from bert_tf2.losses import NO_PREDICTIONS
 from bert_tf2.pretraining.options import PretrainingOptions
-from bert_tf2.pretraining.record_source import Source
+from bert_tf2.pretraining.record_source import RecordSource
 from bert_tf2.support import progress
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import driver, forward
@@ -56,7 +56,7 @@ class PretrainingTask(driver.Task):
             )
         if not self.computes:
             return
-        make = functools.partial(Source, options, self.config, self.tokenizer)
+        make = functools.partial(RecordSource, options, self.config, self.tokenizer)
         held_out = make(options.eval_input_file) if options.eval_input_file else None
         self._training = make(options.input_file, held_out.paths if held_out and options.do_train else ())
         self._evaluation, self._is_held_out = held_out or self._training, held_out is not None
