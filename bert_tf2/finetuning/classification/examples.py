@@ -184,7 +184,7 @@ class _Registered(TaskProcessor):
     def read(self, data_dir: str, part: str) -> list[InputExample]:
         method = {"train": "get_train_examples", "eval": "get_dev_examples", "predict": "get_test_examples"}[part]
         labels, name = self.get_labels(), f"{method} of the task {self.task.name}"
-        found = _ask(self.task.processor(), name, data_dir)
+        found = _ask(self.task.processor, name, data_dir)
         unused = () if self.task.multi_label else labels[0] if labels else "0"  # the label of a test set
         examples = []
         for number, example in enumerate(found, 1):
@@ -247,17 +247,18 @@ def register(
     scores, known = tuple(measures or usual), usual if regression else (*usual, *OTHER_MEASURES[multi_label])
     if unknown := [measure for measure in scores if measure not in known]:
         raise UserError(f"the task {task_name!r} has no measure {unknown[0]!r}; its measures are {and_more(known)}")
-    make = processor if callable(processor) else lambda: processor
 
     def task() -> Task:
-        given = () if regression else _ask(make(), f"get_labels of the task {task_name}")
+        # As in the reference, `get_labels` is called first, and the same object reads the examples.
+        made = processor() if callable(processor) else processor
+        given = () if regression else _ask(made, f"get_labels of the task {task_name}")
         labels = tuple(map(str, given))
         if not regression and (len({*labels}) < 2 or len({*labels}) < len(labels)):
             what = f"the labels of the task {task_name!r} are {list(labels)}"
             raise UserError(f"{what}; give two or more, each once, or regression=True if a label is a number")
         if isinstance(given, set | frozenset):  # the order of its texts is another in each process
             raise UserError(f"the labels of the task {task_name!r} are a set, which has no order; give a list")
-        return Task(name, {}, labels, scores, separator="," if multi_label else None, processor=make)
+        return Task(name, {}, labels, scores, separator="," if multi_label else None, processor=made)
 
     REGISTERED[name] = task
 
@@ -267,7 +268,7 @@ def get_processor(
 ) -> TaskProcessor:
     """The processor of a task; `tsv`: the columns of its tables; `label_map`: the labels of the weights of `flag`."""
     task = find_task(task_name, tsv)
-    kind = _Registered if task.processor else TaskProcessor
+    kind = TaskProcessor if task.processor is None else _Registered
     if label_map is None:
         return kind(task)
     same_kind = (label_map.regression, label_map.multi_label) == (task.regression, task.multi_label)

@@ -33,8 +33,8 @@ class Task:
     other_names_of_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)  # spelling in the files -> label
     # the separator between the labels of a cell; None if a text has exactly one label
     separator: str | None = None
-    # makes the DataProcessor that reads the examples; None if they are read from `tables` (see `examples.register`)
-    processor: Callable[[], Any] | None = None
+    # the DataProcessor that reads the examples; None if they are read from `tables` (see `examples.register`)
+    processor: Any = None
 
     @property
     def multi_label(self) -> bool:
@@ -47,7 +47,7 @@ class Task:
     @property
     def pairs(self) -> bool | None:
         """Whether its examples are pairs of texts; None if only the examples show whether they are pairs."""
-        return None if self.processor else self.tables["train"].text_b is not None
+        return None if self.processor is not None else self.tables["train"].text_b is not None
 
     @property
     def main_measure(self) -> str:
