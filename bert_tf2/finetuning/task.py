@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
 import itertools
 import math
@@ -105,8 +106,10 @@ class Task(driver.Task):
         """
         if self.flag_of_weights or self.source is None or self.options.other_task:
             return ()
-        found = task_file.label_map_of(self.source)
-        return found.labels if found and (found.labeled == "tokens") == tagging else ()
+        with contextlib.suppress(UserError):  # a training does not need them
+            found = task_file.label_map_of(self.source)
+            return found.labels if found and (found.labeled == "tokens") == tagging else ()
+        return ()
 
     # A subclass defines:
 
