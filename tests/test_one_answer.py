@@ -13,6 +13,7 @@ import pytest
 import text_operations
 import toy_data
 from export_cases import CLOSE, IDS, LABELS, SETTINGS, TAGS, Exported, make_options
+from refused import refuses
 
 import bert_tf2
 from bert_tf2 import commands, exporting
@@ -83,7 +84,7 @@ def test_windows_of_long_texts(exported, tmp_path, log_lines, pooling):
         found = bert.classify([text, "good"], **{**windows, "stride": stride}, batch_size=2)
         np.testing.assert_allclose([*found[0].values()], getattr(rows, pooling)(0), **CLOSE)
         assert found[1] == pytest.approx(bert.classify("good"))
-    for texts in ([" ".join(words), "good", words[1]], [(" ".join(words), "bad"), ("a", "bad " * 9)]):
+    for texts in ([" ".join(words), "good", ""], [(" ".join(words), "bad"), ("a", "bad " * 9), ("", "bad")]):
         wanted = [[*row.values()] for row in bert.classify(texts, **windows)]
         np.testing.assert_allclose([answer["probabilities"] for answer in served(texts)], wanted, **CLOSE)
     assert not any("were cut" in line for line in log_lines)
@@ -158,6 +159,8 @@ def test_questions_with_answers(exported, tmp_path, may_be_missing):
     found = bert_tf2.load(made.weights.parent).answer(*columns, may_be_missing=may_be_missing, **how)
     words = [" ".join(answer.split()) for answer in wanted]
     assert [answer.text for answer in found] == words
+    for texts, name in ((("\u200b", "a"), "question"), (("a", " "), "paragraph")):
+        refuses(f"{name} words", bert_tf2.load(made.weights.parent).answer, *texts)
     best = json.loads((tmp_path / "out" / "nbest_predictions.json").read_text()).values()
     for (_, context), row, text, answer in zip(asked, best, wanted, found, strict=True):
         likely = next(one["probability"] for one in row if one["text"] in (text, "empty"))

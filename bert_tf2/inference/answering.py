@@ -119,8 +119,9 @@ class Answerer:
         self._of_kind(heads.SpanModel, "answer", "run_squad.py")
         for texts in zip(questions, paragraphs, strict=True):
             for name, text in zip(("question", "paragraph"), texts, strict=True):
-                if not isinstance(text, str) or not text.strip():
-                    raise UserError(f"{name}={text!r:.60}: must be a text")
+                # A letter has a token; of other texts, such as U+200B, perhaps nothing is left.
+                if not isinstance(text, str) or not (any(map(str.isalnum, text)) or self._tokenizer.tokenize(text)):
+                    raise UserError(f"{name}={text!r:.60}: must be a text with words")
         length = min(settings["max_seq_length"], longest)
         limits = {"max_seq_length": length, "max_query_length": length // 2, "doc_stride": length // 4}
         is_cut = length < settings["max_seq_length"]  # the model has fewer positions than the setting
