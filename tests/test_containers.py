@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from refused import message_of
+from refused import message_of, refuses
 
 import bert_tf2
 
@@ -209,6 +209,12 @@ def test_batches_of_generators_and_pydatasets(films, names, reader, ids):
 
 def test_labels_may_be_their_indexes(encoder):
     assert bert_tf2.classifier(encoder, labels=[0, 1], max_seq_length=16).labels == ["0", "1"]
+    stars = bert_tf2.classifier(encoder, labels=["1", "2", "3"], max_seq_length=16)
+    assert next(iter(stars.dataset(TEXTS, ["1", "2", "3"])))[1][1] == 1
+    data = tf.data.Dataset.from_tensors((TEXTS, [1, 2, 1]))
+    for x, *y in ((TEXTS, [1, 2, 1]), (data,)):  # stars, which would be taken as indexes of other stars
+        refuses("y: 1 index texts", stars.evaluate, x, *y, **QUIET)
+    refuses("class_weight: 2 index texts", stars.fit, TEXTS, ["1", "2", "1"], class_weight={2: 1.0}, **QUIET)
 
 
 def test_numbers_of_numpy_are_those_of_python(encoder, tmp_path):

@@ -47,12 +47,31 @@ def _plain(row: Any) -> Any:
 
 def check_labels(unknown: set, known: Sequence[str], where: str = "y") -> None:
     if unknown:
-        raise UserError(f"{where}: {sorted(map(str, unknown))[0]!r} is not one of the labels {and_more(known)}")
+        first = sorted(map(str, unknown))[0]
+        if first in known:  # in `unknown` as a number
+            raise UserError(
+                f"{where}: {first} could be a label or the index of a label; give the labels {and_more(known)} as texts"
+            )
+        raise UserError(f"{where}: {first!r} is not one of the labels {and_more(known)}")
 
 
 def numbers_of(labels: Sequence[str]) -> dict[str | int, int]:
-    """The index of each label, by the name of the label and by the index itself."""
-    return {key: number for number, label in enumerate(labels) for key in (label, number)}
+    """The index of each label, by the name of the label, and by the index itself if no index is another label's name.
+
+    With stars as labels, "1" to "5", the number 1 is the label "1" for a reader, and the label "2" as an index.
+    """
+    names = {label: number for number, label in enumerate(labels)}
+    are_clear = all(names.get(str(number), number) == number for number in names.values())
+    return {**names, **({number: number for number in names.values()} if are_clear else {})}
+
+
+def clear(data: tf.data.Dataset, label_map: LabelMap | None) -> tf.data.Dataset:
+    """Returns a user's dataset. Raises UserError if its `y` has numbers that could be labels or indexes of labels."""
+    y = spec[1] if isinstance(spec := data.element_spec, tuple) and len(spec) > 1 else None
+    are_indexes = isinstance(y, tf.TensorSpec) and y.dtype.is_integer and (y.shape.rank != 2 or y.shape[1] == 1)
+    if are_indexes and label_map and label_map.labels and 0 not in numbers_of(label_map.labels):
+        check_labels({*label_map.labels}, label_map.labels)
+    return data
 
 
 def numbers(values: Any, name: str) -> np.ndarray:

@@ -195,7 +195,7 @@ class TextModel(TextSteps):
                 raise UserError(f"{name}: x has batches, so put {name} into each batch: (x, y, sample_weight)")
             if not isinstance(x, tf.data.Dataset):
                 return text_rows.read_batches(x, functools.partial(self._arrays, of_batch=True), shuffle, most)
-            return text_rows.Batches(x, x.take(1))
+            return text_rows.Batches(targets.clear(x, self._label_map), x.take(1))
         arrays = self._arrays(x, y, sample_weight)
         count = len(tf.nest.flatten(arrays)[0])
         data = tf.data.Dataset.from_tensor_slices(arrays)
