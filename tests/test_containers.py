@@ -144,6 +144,13 @@ def test_labels_in_every_container(name, first, given, request):
             np.testing.assert_array_equal(one, other, err_msg=kind)
 
 
+def test_a_table_with_its_labels_is_no_table_of_pairs(films, log_lines):
+    for second, warns in ((["good", "bad"], True), (["good", "a book"], False)):
+        parts_of(films.dataset(pandas.DataFrame({"text": ["a film", "a book"], "label": second})))
+        assert [line for line in log_lines if "is a label (bad, good)" in line] == log_lines[: int(warns)]
+        log_lines.clear()
+
+
 def test_labels_as_vectors(films, names, scores, topics, ids):
     one_hot, is_good = np.eye(2)[[1, 0, 1]], np.array([True, False, True])
     table = pandas.DataFrame(one_hot[:, ::-1], columns=["good", "bad"])

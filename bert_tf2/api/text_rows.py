@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
+import logging as python_logging
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from bert_tf2.api.targets import checked, read
 from bert_tf2.exporting.tokenize_layer import columns
@@ -51,6 +52,14 @@ def texts(x: Any, pairs: bool = True, most: int | None = None) -> list[rows.Text
     x = first_batches(x, most)
     batches = (rows.parts_of(batch)[0] for batch in x) if hasattr(x, "__next__") else [x]
     return [text for batch in batches for text in rows.texts(batch, "x", pairs)[0]]
+
+
+def without_labels(found: list[rows.Text], labels: Sequence[str]) -> list[rows.Text]:
+    """Returns the texts; warns if the second texts of pairs are labels, for example of a table that was given whole."""
+    seconds = sorted({text[1] for text in found if isinstance(text, tuple)})
+    if seconds and {*seconds} <= {*labels}:
+        logging.warning("x: every second text of a pair is a label (%s); give the texts alone", and_more(seconds, 6))
+    return found
 
 
 def counted(x: Any, y: Any, sample_weight: Any) -> tuple:
@@ -279,7 +288,7 @@ def ids_in_range(x: Mapping[str, tf.Tensor], vocab_size: int) -> dict[str, tf.Te
     return {**x, "input_ids": checked(ids, (ids >= 0) & (ids < vocab_size), "x: input_ids has ", ids, after)}
 
 
-def _is_no_retracing(record: logging.LogRecord) -> bool:
+def _is_no_retracing(record: python_logging.LogRecord) -> bool:
     return "triggered tf.function retracing" not in str(record.msg)
 
 
@@ -290,7 +299,7 @@ def in_one_line() -> Iterator[None]:
     In its block, TensorFlow does not warn of functions that were traced often, because each of several models (in a
     cross-validation, say) has its own functions.
     """
-    logger = logging.getLogger("tensorflow")
+    logger = python_logging.getLogger("tensorflow")
     added = _is_no_retracing not in logger.filters
     if added:
         logger.addFilter(_is_no_retracing)
