@@ -13,7 +13,7 @@ from bert_tf2.weights import checkpoint
 from bert_tf2.weights.task_file import LabelMap, save_label_map
 
 LENGTH, PREDICTIONS = 32, 4
-LABELS = LabelMap("tsv", ("maybe", "no", "yes"), regression=False)
+LABELS = LabelMap("tsv", ("bad", "fine", "good"), regression=False)
 
 
 def save(model, folder: pathlib.Path, step: int = 7) -> None:

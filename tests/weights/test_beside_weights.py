@@ -127,7 +127,7 @@ def test_a_file_that_states_the_case(tmp_path, log_lines, place, name):
     refuses(f"{place}/{name} --do_lower_case=False", lower, tmp_path / "weights", vocab_file, None)
     assert lower(tmp_path / "weights", vocab_file, False) is False and not log_lines
     assert lower(tmp_path / "weights", vocab_file, True) is True
-    assert any(f"{name}" in line and "do_lower_case=True counts" in line for line in log_lines)
+    assert any(name in line and "do_lower_case=True is used instead" in line for line in log_lines)
     if place == "vocabulary":  # the word of the weights comes first
         write_json(tmp_path / "weights" / "tokenization.json", {"do_lower_case": True})
         assert lower(tmp_path / "weights", vocab_file, None) is True
