@@ -72,7 +72,7 @@ class TaskProcessor(DataProcessor):
     """Reads the data sets of a task in `tasks`; a subclass may name its own."""
 
     task_name: str
-    initial_labels: Sequence[str] = ()  # are the labels if they include all labels that are collected
+    initial_labels: Sequence[str] = ()  # have the order of the collected labels, if they are the same
 
     def __init_subclass__(cls) -> None:
         ignored = [name for name in ("_create_examples", "_read_tsv") if name in vars(cls)]
@@ -123,7 +123,8 @@ class TaskProcessor(DataProcessor):
                 raise UserError(f"{path}: every row has {what}; a classifier needs two labels or more")
             warn_of_similar(path, rows)
             warn_of_amounts(path, rows, len(examples), "give --regression")
-            self._labels = [*self.initial_labels] if rows.keys() <= {*self.initial_labels} else sorted(rows)
+            found, initial = sorted(rows), [*self.initial_labels]
+            self._labels = initial if sorted(initial) == found else found
         _warn_of_texts(path, examples, self.get_labels(), table.header)
         if task.regression and task.name in TASKS:
             _warn_of_scores(path, examples)

@@ -76,7 +76,11 @@ class NerTask(Task):
             for row, tag in zip(sentence.rows, sentence.tags, strict=True):
                 first_rows.setdefault(tag, row)
         warn_of_similar(self.options.train_file, first_rows)
-        if first_rows.keys() <= {*(known := self.initial_labels(tagging=True))}:
+        known = self.initial_labels(tagging=True)
+        if sorted(known) in (
+            sorted(labels),
+            sorted(first_rows),
+        ):  # earlier versions made no O for letters, such as B, M, E and S
             labels = known
         return LabelMap(TAGGING_TASK, tuple(labels), regression=False)
 
