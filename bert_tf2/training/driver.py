@@ -205,6 +205,8 @@ def _train(task: Task, team: Team) -> int:
     task.source = None
     best = Best(options.output_dir, begun, options.patience) if options.eval_steps else None
     done = trainer.is_done(options.eval_steps, best.last_step if best else 0) or (best and best.ends_training())
+    if done:
+        trainer.warn_of_changes()
     data = None if done else task.training_data(trainer, team)  # may fail, so output_dir is written only afterwards
     if team.is_chief:
         content = task.content() if data is not None else _content_of_finished(task)

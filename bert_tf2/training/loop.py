@@ -101,18 +101,18 @@ class Trainer:
                 logging.info("Continuing from %s at step %d", latest, step)
             else:
                 logging.info("%s is already at step %d of %d: nothing left to train", latest, step, last)
-                if (
-                    changes := [change for change, _ in self._before.changes(self._deciding(None))]
-                    if self._before
-                    else []
-                ):
-                    what = "No step is trained with these settings; give another --output_dir for a new training. %s"
-                    logging.warning(what, ". ".join(changes))
         elif init_checkpoint:
             logging.info(checkpoint.initialize(self.model, opened or init_checkpoint))
         else:
             logging.info("Starting from random weights: there is no checkpoint, and no --init_checkpoint")
         return self.global_step
+
+    def warn_of_changes(self) -> None:
+        """Warns of settings that changed after a training that has ended, because no step is trained with them."""
+        changes = [change for change, _ in self._before.changes(self._deciding(None))] if self._before else []
+        if changes:
+            what = "No step is trained with these settings; give another --output_dir for a new training. %s"
+            logging.warning(what, ". ".join(changes))
 
     def is_done(self, eval_steps: int = 0, evaluated: int = 0) -> bool:
         """Whether neither a step nor an evaluation is left; the arguments are the same as of `train`.
