@@ -25,6 +25,7 @@ from unmasked_data import text as lines_of_text
 
 from bert_tf2 import heads
 from bert_tf2.config import BertConfig
+from bert_tf2.finetuning import classification
 from bert_tf2.training.workers import VARIABLE, find_cluster
 from bert_tf2.weights import checkpoint
 
@@ -135,6 +136,22 @@ def test_a_page_that_is_typed_has_all_its_names(name):
         elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.arg):
             known.add(node.arg if isinstance(node, ast.arg) else node.name)
     assert used <= known, used - known
+
+
+def test_a_csv_file_becomes_tables(tmp_path, monkeypatch):
+    pytest.importorskip("pandas")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "reviews").mkdir()
+    rows = [f'{number},"a ""good"", long\nfilm{number}",{number % 5}' for number in range(20)]
+    (tmp_path / "reviews.csv").write_text("\n".join(["id,review,stars", *rows, "20,,3", ""]))
+    (program,) = re.findall(r"(?s)like this:\n\n```python\n(.*?)```", text_of("docs/finetuning.md"))
+    exec(program, {})
+    layout = classification.TsvLayout(text_a="review", label="stars")
+    processor = classification.get_processor("tsv", tsv=layout)
+    train, dev = processor.get_train_examples("reviews"), processor.get_dev_examples("reviews")
+    assert (len(train), len(dev)) == (18, 2)
+    texts = {example.text_a: int(example.label) for example in (*train, *dev)}
+    assert texts == {f'a "good", long film{number}': number % 5 for number in range(20)}
 
 
 def test_the_reference_s_first_command_works_on_the_sample_text(monkeypatch, tmp_path):

@@ -155,9 +155,7 @@ def test_the_best_weights_are_kept_and_used_and_patience_ends_the_training(setti
     assert again["accuracy"] == results["accuracy"] and steps_in(out) == before
     assert f"Using {out}/best/model.ckpt-{best}" in log_lines
     # Other settings would train nothing, which the log mentions.
-    unused = (
-        "No step is trained with these settings; give another output_dir for a new training. learning_rate: 0.01 "
-    )
+    unused = "No step is trained with these settings; give another output_dir for a new training. learning_rate: 0.01 "
     assert not [line for line in log_lines if line.startswith(unused)]
     classify(settings, do_train=True, **{**how, "learning_rate": 1e-3})
     assert [line for line in log_lines if line.startswith(unused)] and steps_in(out) == before
