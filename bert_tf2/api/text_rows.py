@@ -177,7 +177,8 @@ def divide(share: float, *given: Any) -> tuple[list, list]:
     count = check_counts(given[0])
     first = int(count * (1.0 - share))
     if not 0 < first < count:
-        raise UserError(f"validation_split={share}: no text of {count} remains for training or for validation")
+        problem = f"no text of {count} remains for training or for validation"
+        raise UserError(f"validation_split={share}: {problem}; give a share of the rows, such as 0.25")
 
     def cut(part: Any, chosen: slice) -> Any:
         if isinstance(part, tuple):
