@@ -347,8 +347,10 @@ def label_problem(label: str | tuple[str, ...], labels: Sequence[str] | None) ->
         known = and_more([shortened(str(name), 40) for name in labels])
         return None if label in labels else f"unknown label {label!r}; the known labels are {known}"
     score = as_number(label)
-    is_score = score is not None and abs(score) < records.LARGEST_SCORE  # False for NaN, too
-    return None if is_score else f"the score {label!r} is not a number"
+    if score is None or score != score:
+        return f"the score {label!r} is not a number"
+    most = records.LARGEST_SCORE
+    return None if abs(score) < most else f"the score {label!r} is not between {-most:g} and {most:g}"
 
 
 def balanced_weights(examples: Sequence[InputExample], label_map: LabelMap) -> tuple[float, ...]:

@@ -128,7 +128,8 @@ def processor_of(task, part):
         ("rte", "dev", ["index|a|b|label", "0|A|B|entailment"], ": 'sentence1' 'index', 'a', 'b', 'label'"),
         ("sts-b", "dev", [f"{STS_B}|score", "0|g|f|y|o|s|s|A|B|high"], ", row 2: 'high' number"),
         *((AMOUNTS, "train", ["A|1.5", f"B|{cell}"], f", row 2: {cell!r} number")
-          for cell in ("3,75", "", "nan", "1e40", "1_0", "\u0665")),
+          for cell in ("3,75", "", "nan", "1_0", "\u0665")),
+        (AMOUNTS, "train", ["A|1.5", "B|1e40"], ", row 2: '1e40' between"),
         (TEXT, "train", ["text|label", "A|x", "B|x"], ": every row 'x'"),
         (TEXT, "train", ["text|label", "A|x", "B| "], ", row 3: empty --multi_label"),
         (TEXT, "train", ["text", "A"], ": 'label' text"),
