@@ -129,9 +129,9 @@ def scaled_sinusoid(config: BertConfig) -> np.ndarray:
 class SelfAttention(keras.layers.Layer):
     """Multi-head self-attention: each position averages the values of all positions, weighted by query-key products.
 
-    Three products with matrices [D, D] give each position a query (what the position looks for), a key (by what others
-    find the position) and a value (what the position passes on). Each of N heads has H of the D numbers of each, so
-    that a position can look for several things at once. Reference: attention_layer.
+    Three products with matrices [D, D] give each position a query (the position looks for like keys), a key (by which
+    other positions find this position) and a value (which they get if they find it). Each of N heads has H of the D
+    numbers of each, so that a position can look for several things at once. Reference: attention_layer.
     """
 
     def __init__(self, config: BertConfig, **kwargs):

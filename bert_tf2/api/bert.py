@@ -49,7 +49,7 @@ class Bert(Vectors):
         self._variables = frozenset(parts.source.shapes)
         folder = parts.source.folder
         self._folder = folder if files.is_remote(folder) else os.path.abspath(folder)
-        # Read now, because the folder may be gone later. An error is raised by the calls that need the file.
+        # Read now, because the folder may be removed later. An error is raised by the calls that need the file.
         for name in ("_task", "_kept", "_stated_vectors", "_prompts"):
             with contextlib.suppress(UserError):
                 getattr(self, name)

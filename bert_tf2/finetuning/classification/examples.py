@@ -307,7 +307,7 @@ def _warn_of_texts(path: str, examples: Mapping[int, InputExample], labels: Sequ
         texts = [getattr(example, name) for example in examples.values()]
         texts = texts if has_header else texts[1:] or texts  # the first may come from a header
         if all(text in labels or as_number(text or "") is not None for text in texts):
-            what = "%s: every %s is a number or a label, the first is %r; compare its columns with those of the task"
+            what = "%s: every %s is a number or a label, the first is %r; compare its columns with the task's columns"
             return logging.warning(what, path, name, texts[0])
 
 
