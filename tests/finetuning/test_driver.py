@@ -203,7 +203,7 @@ def test_labels_of_words_and_of_texts_are_not_confused(settings, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_training_keeps_the_labels_of_its_initial_weights(settings, tmp_path):
+def test_a_training_keeps_the_labels_of_its_initial_weights(settings, tmp_path, log_lines):
     """In their order, if the training file has the same. Earlier versions made no O for letters."""
     model = heads.TaggingModel(toy_data.config(num_hidden_layers=1), num_labels=4)
     toy_data.write_trained(tmp_path / "ner", model, LabelMap("ner", tuple("BEMS"), regression=False))
@@ -217,6 +217,13 @@ def test_a_training_keeps_the_labels_of_its_initial_weights(settings, tmp_path):
         out = tmp_path / task / "out"
         call(script, **{**given, "init_checkpoint": str(out.parent), "output_dir": str(out), "do_train": True})
         assert json.loads((out / "label_map.json").read_text())["labels"] == labels
+    assert not any("its head" in line for line in log_lines)
+    save_random(tmp_path / "cola", LabelMap("cola", ("1", "0"), regression=False))
+    (tmp_path / "train.tsv").write_text("x\t1\t\tthe film was good\n" * 16)
+    given = {**of_words, "task_name": "cola", "data_dir": str(tmp_path), "init_checkpoint": str(tmp_path / "cola")}
+    given["output_dir"] = str(tmp_path / "cola" / "out")
+    call("run_classifier", **given, do_train=True, num_train_epochs=1)
+    assert any("its head has the labels in the order 1, 0; the task has the order 0, 1" in line for line in log_lines)
 
 
 def test_questions_take_no_windows_of_a_classifier(tmp_path):

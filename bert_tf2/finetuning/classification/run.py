@@ -67,7 +67,12 @@ class ClassifierTask(Task):
         return examples
 
     def find_labels(self) -> LabelMap:
-        return self._processor.label_map()
+        label_map = self._processor.label_map()
+        initial, labels = self.initial_labels(), label_map.labels
+        if initial != labels and {*initial} == {*labels}:
+            what = "%s: its head has the labels in the order %s; the task has the order %s; the head must learn it"
+            logging.warning(what, self.source.path, and_more(initial), and_more(labels))
+        return label_map
 
     def make_model(self, dtype: str) -> heads.ClassifierModel:
         label_map = self.label_map
