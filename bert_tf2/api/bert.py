@@ -19,9 +19,9 @@ from bert_tf2.api.vectors import Vectors
 from bert_tf2.data.rows import padded
 from bert_tf2.finetuning.options import checked_length
 from bert_tf2.inference import answering, predict_masked, scoring
-from bert_tf2.support import files, hub, rows
+from bert_tf2.support import containers, files, hub
+from bert_tf2.support.containers import Text
 from bert_tf2.support.errors import UserError, naming_arguments
-from bert_tf2.support.rows import Text
 from bert_tf2.support.settings import check_type
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.options import PRECISIONS, DeviceOptions
@@ -128,7 +128,7 @@ class Bert(Vectors):
           UserError: the weights have no masked-LM head, or a text has too many tokens; or see `embed`.
         """
         predict_masked.check_head(self.path, self._variables)
-        given, alone = rows.texts(texts)
+        given, alone = containers.texts(texts)
         check_type("batch_size", batch_size, int, low=1)
         length = self._checked_length(max_seq_length)
         found = list(scoring.score(self.model, self.tokenizer, _named("text", given), length, batch_size))
@@ -149,7 +149,7 @@ class Bert(Vectors):
         """
         if missing := names.missing(names.NEXT_SENTENCE, self._variables):
             raise UserError(f"{self.path}: has no next-sentence head ({missing[0]} is missing); load weights with one")
-        given, alone = rows.texts(pairs, "pairs")
+        given, alone = containers.texts(pairs, "pairs")
         for number, pair in enumerate(given, 1):
             if isinstance(pair, str):
                 raise UserError(f"pairs: row {number} is a single text, {pair!r:.40}; give (first text, second text)")
@@ -164,7 +164,7 @@ class Bert(Vectors):
         See `embed` for arguments and errors; `texts` may be a tuple of two lists (first texts, second texts).
         """
         length = self._checked_length(max_seq_length)
-        return padded(answering.pack(self.tokenizer, rows.texts(texts)[0], length))
+        return padded(answering.pack(self.tokenizer, containers.texts(texts)[0], length))
 
     def classify(
         self,
@@ -191,7 +191,7 @@ class Bert(Vectors):
         Raises:
           UserError: the weights are not a classifier; or see `embed`.
         """
-        given, alone = rows.texts(texts)
+        given, alone = containers.texts(texts)
         text_rows.without_labels(given, self.labels.labels if self.labels else ())
         check_type("batch_size", batch_size, int, low=1)
         checked = functools.partial(self._checked_length, kept=True)
@@ -251,9 +251,9 @@ class Bert(Vectors):
         alone = isinstance(question, str)
         questions, paragraphs = [question], [paragraph]
         if not alone:
-            questions = rows.texts(question, "question", pairs=False)[0]
+            questions = containers.texts(question, "question", pairs=False)[0]
             if not isinstance(paragraph, str):
-                paragraphs = rows.texts(paragraph, "paragraph", pairs=False)[0]
+                paragraphs = containers.texts(paragraph, "paragraph", pairs=False)[0]
             if isinstance(paragraph, str) or len(questions) != len(paragraphs):
                 raise UserError(f"{len(questions)} questions: a list with a paragraph for each is needed")
         longest = self.config.max_position_embeddings
@@ -293,10 +293,10 @@ def _named(name: str, given: Iterable[Text]) -> dict[str, Text]:
 
 def _sentences(given: Any) -> tuple[list[list[str]], bool]:
     """The words of sentences, and whether a single sentence was given."""
-    if rows.is_dataset(given):
-        batches = rows.batches(given, "sentences")
+    if containers.is_dataset(given):
+        batches = containers.batches(given, "sentences")
         return [words for batch in batches for words in text_rows.words_of(batch, "sentences")], False
-    if rows.table(given) is None and not isinstance(given, str):
+    if containers.table(given) is None and not isinstance(given, str):
         found, _ = targets.read(given, "sentences")
         if found and all(isinstance(word, str) and " " not in word for word in found):
             return [found], True

@@ -31,7 +31,7 @@ from bert_tf2.exporting.tokenize_layer import Tokenize
 from bert_tf2.finetuning.classification.results import correlations
 from bert_tf2.losses import in_batch_negatives
 from bert_tf2.modeling import BertModel
-from bert_tf2.support import rows
+from bert_tf2.support import containers
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type
 from bert_tf2.tokenization import FullTokenizer
@@ -306,12 +306,12 @@ def _are_numbers(given: Any) -> bool:
 
 def _has_rows_of_texts(x: Any) -> bool:
     """Whether `x` has pairs or longer rows, and not a column of texts."""
-    return isinstance(next(iter(rows.texts(x, "x", most=_MOST)[0]), None), tuple)
+    return isinstance(next(iter(containers.texts(x, "x", most=_MOST)[0]), None), tuple)
 
 
 def _columns(x: Any) -> tuple[tf.Tensor, ...]:
     """The texts at each place of the rows, strings [N] each. Raises UserError for rows that are no pairs or longer."""
-    found, _ = rows.texts(x, "x", most=_MOST)
+    found, _ = containers.texts(x, "x", most=_MOST)
     sizes = [len(row) if isinstance(row, tuple) else 1 for row in found]
     for number, size in enumerate(sizes):
         if size != sizes[0] or size < 2:
@@ -320,8 +320,8 @@ def _columns(x: Any) -> tuple[tf.Tensor, ...]:
     if not found:
         raise UserError("x: has no texts")
     blank = [number for number, row in enumerate(found) if not all(text.strip() for text in row)]
-    rows.refuse(blank, "x", f"of {len(found)} rows have an empty text", "leave these rows out")
-    return tuple(tf.constant([*map(rows.encodable, column)]) for column in zip(*found, strict=True))
+    containers.refuse(blank, "x", f"of {len(found)} rows have an empty text", "leave these rows out")
+    return tuple(tf.constant([*map(containers.encodable, column)]) for column in zip(*found, strict=True))
 
 
 def _check_are_pairs(columns: tuple) -> None:

@@ -30,8 +30,8 @@ from bert_tf2.inference import predict_masked
 from bert_tf2.losses import NO_PREDICTIONS
 from bert_tf2.pretraining.dynamic_masking import EVALUATION, TRAINING, Masker
 from bert_tf2.pretraining.options import PretrainingDataOptions
+from bert_tf2.support.containers import TWO_COLUMNS
 from bert_tf2.support.errors import UserError, and_more, naming_arguments
-from bert_tf2.support.rows import TWO_COLUMNS
 from bert_tf2.support.settings import check_type
 from bert_tf2.weights import names
 

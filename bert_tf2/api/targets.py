@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf2.support import rows
+from bert_tf2.support import containers
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.settings import check_type
 from bert_tf2.weights.task_file import LabelMap
@@ -24,8 +24,8 @@ def read(y: Any, name: str = "y") -> tuple[list, list[str] | None]:
     """
     if isinstance(y, str | bytes):
         y = [y]
-    if (found := rows.table(y)) is not None:
-        columns = [rows.values(column, name) for _, column in found]
+    if (found := containers.table(y)) is not None:
+        columns = [containers.values(column, name) for _, column in found]
         if len(columns) != 1:
             return [[*row] for row in zip(*columns, strict=True)], [column for column, _ in found]
         y = columns[0]
@@ -33,7 +33,7 @@ def read(y: Any, name: str = "y") -> tuple[list, list[str] | None]:
         raise UserError(f"{name}={y!r:.60}: one value without a dimension; give a list with a value for each text")
     if isinstance(y, Mapping):
         raise UserError(f"{name}={y!r:.60}: is a dict; give a list with a value for each text")
-    return [_plain(row) for row in rows.values(y, name)], None
+    return [_plain(row) for row in containers.values(y, name)], None
 
 
 def _plain(row: Any) -> Any:
@@ -189,8 +189,8 @@ class Targets:
         values = [row[0] if isinstance(row, list | tuple) and len(row) == 1 else row for row in found]
         if lists := [row for row in values if isinstance(row, list | tuple | dict | set | frozenset)]:
             raise UserError(f"y: {lists[0]!r:.60} is not a label; several labels of a text need multi_label=True")
-        empty = [n for n, value in enumerate(values) if rows.is_missing(value) or not str(value).strip()]
-        rows.refuse(empty, "y", f"of {len(values)} labels are empty", "leave these rows out")
+        empty = [n for n, value in enumerate(values) if containers.is_missing(value) or not str(value).strip()]
+        containers.refuse(empty, "y", f"of {len(values)} labels are empty", "leave these rows out")
         named = numbers_of(self.labels)
         check_labels({*values} - named.keys(), self.labels)
         indexes = np.array([named[value] for value in values], np.int32)

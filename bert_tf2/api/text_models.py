@@ -31,7 +31,7 @@ from bert_tf2.data.records import MOST_TOKENS
 from bert_tf2.exporting import run as exporting
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
 from bert_tf2.fast.encoder import accelerate
-from bert_tf2.support import files, rows
+from bert_tf2.support import containers, files
 from bert_tf2.support.errors import UserError, naming_arguments, writing
 from bert_tf2.support.settings import check_type
 from bert_tf2.training.devices import plan_for
@@ -207,7 +207,7 @@ class TextModel(TextSteps):
         if text_rows.has_ids(x):
             given = dict(x)
         else:
-            given = columns(text_rows.without_labels(rows.texts(x, "x")[0], self.labels))
+            given = columns(text_rows.without_labels(containers.texts(x, "x")[0], self.labels))
             given = (*given, tf.fill([len(given[0])], "")) if of_batch and len(given) == 1 else given
             given = given[0] if len(given) == 1 else given
         y = None if y is None else self._reader.array(y)

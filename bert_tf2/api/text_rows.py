@@ -16,7 +16,7 @@ from absl import logging
 
 from bert_tf2.api.targets import checked, read
 from bert_tf2.exporting.tokenize_layer import columns
-from bert_tf2.support import rows
+from bert_tf2.support import containers
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.settings import check_type
 from bert_tf2.training.forward import check_process
@@ -47,14 +47,14 @@ def first_batches(x: Any, steps: int | None) -> Any:
     return itertools.islice(map(x.__getitem__, range(count)), steps)
 
 
-def texts(x: Any, pairs: bool = True, most: int | None = None) -> list[rows.Text]:
+def texts(x: Any, pairs: bool = True, most: int | None = None) -> list[containers.Text]:
     """The texts of any container; `most` batches of a generator or a dataset, None for all."""
     x = first_batches(x, most)
-    batches = (rows.parts_of(batch)[0] for batch in x) if hasattr(x, "__next__") else [x]
-    return [text for batch in batches for text in rows.texts(batch, "x", pairs)[0]]
+    batches = (containers.parts_of(batch)[0] for batch in x) if hasattr(x, "__next__") else [x]
+    return [text for batch in batches for text in containers.texts(batch, "x", pairs)[0]]
 
 
-def without_labels(found: list[rows.Text], labels: Sequence[str]) -> list[rows.Text]:
+def without_labels(found: list[containers.Text], labels: Sequence[str]) -> list[containers.Text]:
     """Returns the texts; warns if the second texts of pairs are labels, for example of a table that was given whole."""
     seconds = sorted({text[1] for text in found if isinstance(text, tuple)})
     if seconds and {*seconds} <= {*labels}:
@@ -149,7 +149,7 @@ def words_of(given: Any, name: str = "x") -> list[list[str]]:
         raise UserError(f"{name}: a table with {and_more([*map(repr, names)], 6)}; give its column: {name}[...]")
     sentences = []
     missing = [number for number, row in enumerate(found) if row is None]
-    rows.refuse(missing, name, f"of {len(found)} sentences are missing", "leave these rows out")
+    containers.refuse(missing, name, f"of {len(found)} sentences are missing", "leave these rows out")
     for number, row in enumerate(found, 1):
         if not isinstance(row, str | list | tuple):
             raise UserError(f"sentence {number}: {row!r:.60} is neither a list nor a text of words or tags")
@@ -168,7 +168,7 @@ def words_of(given: Any, name: str = "x") -> list[list[str]]:
 def refuse_blank(texts: list[str]) -> None:
     """Raises UserError for texts without a word."""
     blank = [number for number, text in enumerate(texts) if not text.strip()]
-    rows.refuse(blank, "x", f"of {len(texts)} texts are empty", "leave these rows out")
+    containers.refuse(blank, "x", f"of {len(texts)} texts are empty", "leave these rows out")
 
 
 def divide(share: float, *given: Any) -> tuple[list, list]:
@@ -215,7 +215,7 @@ def read_batches(
     is_indexed = isinstance(given, keras.utils.PyDataset)
 
     def read(batch: Any) -> tuple:
-        parts = rows.parts_of(batch)
+        parts = containers.parts_of(batch)
         if len(parts) > 1 and isinstance(parts[0], str):
             raise UserError("x: is a single text; give batches, as in Keras: (list of texts, list of labels)")
         return arrays(*parts)

@@ -30,7 +30,7 @@ from bert_tf2.data.rows import INPUTS
 from bert_tf2.exporting.tokenize_layer import Tokenize
 from bert_tf2.finetuning import ner, squad
 from bert_tf2.inference.answering import NER, SQUAD, Answerer, SpanAnswer
-from bert_tf2.support import rows
+from bert_tf2.support import containers
 from bert_tf2.support.errors import UserError, naming_arguments
 from bert_tf2.support.settings import check_type
 from bert_tf2.weights import task_file
@@ -95,7 +95,7 @@ class _WindowModel(Answers, TextModel):
             x = self._rows_of_dataset(x)[0]
         if not text_rows.has_batches(x):
             return self._answers_to(x, batch_size)
-        batches = (self._answers_to(rows.parts_of(batch)[0], batch_size) for batch in x)
+        batches = (self._answers_to(containers.parts_of(batch)[0], batch_size) for batch in x)
         return [*itertools.chain.from_iterable(batches)]
 
     def _tokenized(self, data: tf.data.Dataset, cut: CutTexts | None = None, **how: bool) -> tf.data.Dataset:
@@ -195,7 +195,7 @@ class TagModel(_WindowModel):
     def _columns(x: Any) -> list[list[str]]:
         sentences = text_rows.words_of(x)
         empty = [number for number, words in enumerate(sentences) if not words]
-        rows.refuse(empty, "x", f"of {len(sentences)} sentences are empty", "leave these rows out")
+        containers.refuse(empty, "x", f"of {len(sentences)} sentences are empty", "leave these rows out")
         for number, words in enumerate(sentences, 1):
             if not all(isinstance(word, str) for word in words):
                 raise UserError(f"sentence {number}: {words!r:.60} is not a list of words")
@@ -377,7 +377,7 @@ class SpanTextModel(_WindowModel):
 
 def _strings(x: Any) -> tuple[list[str], list[str]]:
     """The columns of questions and paragraphs."""
-    found, _ = rows.texts(x, "x")
+    found, _ = containers.texts(x, "x")
     if not all(isinstance(row, tuple) for row in found):
         raise UserError("x: has single texts; each row must be a tuple (question, paragraph)")
     return [question for question, _ in found], [paragraph for _, paragraph in found]

@@ -10,9 +10,9 @@ import numpy as np
 from bert_tf2 import modeling, tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.inference import extract_features
-from bert_tf2.support import rows
+from bert_tf2.support import containers
+from bert_tf2.support.containers import Text
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.rows import Text
 from bert_tf2.support.settings import check_type
 from bert_tf2.weights.sentence_vectors import Prompts, SentenceVectors
 
@@ -73,7 +73,7 @@ class Vectors:
           UserError: a setting or a text is wrong, or this process is a fork of one that has used TensorFlow.
         """
         check_type("normalize", normalize, bool, optional=True)
-        given, alone = rows.texts(texts)
+        given, alone = containers.texts(texts)
         usual = SentenceVectors() if None not in (pooling, normalize, max_seq_length) else self._sentence_vectors
         pooling = usual.pooling if pooling is None else pooling
         longest = min(usual.max_seq_length or self.config.max_position_embeddings, self.config.max_position_embeddings)
@@ -144,7 +144,7 @@ class Vectors:
             if not np.isfinite(found).all():
                 raise UserError("vectors: have nan or inf, which cannot be compared; leave these vectors out")
         else:
-            texts, alone = rows.texts(given)
+            texts, alone = containers.texts(given)
             found = self.embed(texts, batch_size=batch_size)
         return unit(found[np.newaxis] if found.ndim == 1 else found), alone
 
@@ -191,7 +191,7 @@ def _is_array(given: Any) -> bool:
 
 
 def _blocks(corpus: Any) -> Iterator[Any]:
-    given = corpus if _is_array(corpus) else rows.texts(corpus, "corpus")[0]
+    given = corpus if _is_array(corpus) else containers.texts(corpus, "corpus")[0]
     if _is_array(corpus) and len(corpus.shape) != 2:
         raise UserError(f"corpus: of shape {[*corpus.shape]}; vectors [M, D] are needed")
     for start in range(0, len(given), _VECTORS_AT_ONCE):

@@ -17,8 +17,8 @@ import numpy as np
 
 import bert_tf2
 from bert_tf2.explorer.options import ExplorerOptions
+from bert_tf2.support.containers import is_utf8
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.rows import is_utf8
 from bert_tf2.weights import checkpoint, names
 from bert_tf2.weights.huggingface import TIED
 

@@ -12,7 +12,7 @@ from bert_tf2.data.records import MOST_TOKENS
 from bert_tf2.data.rows import INPUTS
 from bert_tf2.exporting.graph_tokenization import GraphTokenizer
 from bert_tf2.finetuning.options import checked_length
-from bert_tf2.support import rows
+from bert_tf2.support import containers
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type
 from bert_tf2.tokenization import FullTokenizer
@@ -101,7 +101,7 @@ def columns(texts: Any) -> tuple[tf.Tensor, ...]:
     """Texts as one column of strings [B], or as two if some are pairs; a single text has "" in the second column.
 
     Args:
-      texts: strings [B] or [B, 1], a tuple or dict of one or two such tensors, or an argument for `rows.texts`.
+      texts: strings [B] or [B, 1], a tuple or dict of one or two such tensors, or an argument for `containers.texts`.
     """
     check_process()
     if isinstance(texts, Mapping) and all(isinstance(text, tf.Tensor | keras.KerasTensor) for text in texts.values()):
@@ -114,9 +114,9 @@ def columns(texts: Any) -> tuple[tf.Tensor, ...]:
     are_few = isinstance(texts, list | tuple) and 1 <= len(texts) <= 2
     if are_few and all(isinstance(text, tf.Tensor | keras.KerasTensor) and text.shape != () for text in texts):
         return tuple(column for text in texts for column in columns(text))
-    pairs = [text if isinstance(text, tuple) else (text, None) for text in rows.texts(texts)[0]]
-    firsts = [rows.encodable(first) for first, _ in pairs]
+    pairs = [text if isinstance(text, tuple) else (text, None) for text in containers.texts(texts)[0]]
+    firsts = [containers.encodable(first) for first, _ in pairs]
     found = [firsts]
     if any(second is not None for _, second in pairs):
-        found.append([rows.encodable(second or "") for _, second in pairs])
+        found.append([containers.encodable(second or "") for _, second in pairs])
     return tuple(tf.constant(column, tf.string, [len(pairs)]) for column in found)

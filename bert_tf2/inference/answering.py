@@ -23,8 +23,8 @@ from bert_tf2.finetuning.options import ClassifierOptions, NerOptions, SquadOpti
 from bert_tf2.finetuning.tables import shortened
 from bert_tf2.inference.extract_features import as_example, convert_examples_to_features
 from bert_tf2.long_texts import Windows
+from bert_tf2.support.containers import Text
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.rows import Text
 from bert_tf2.support.settings import settings_of
 from bert_tf2.training import forward
 from bert_tf2.training.devices import few_sizes

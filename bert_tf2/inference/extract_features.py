@@ -23,9 +23,9 @@ from bert_tf2.finetuning.classification.examples import log_cut, pack_texts
 from bert_tf2.finetuning.options import checked_length
 from bert_tf2.inference.options import FeatureOptions, check_layers
 from bert_tf2.support import console, files, lazy, progress
+from bert_tf2.support.containers import Text
 from bert_tf2.support.decimals import json_lists
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.rows import Text
 from bert_tf2.support.settings import check_type
 from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy, few_sizes, fuses_attention

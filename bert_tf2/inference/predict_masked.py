@@ -26,7 +26,7 @@ from bert_tf2.fast.encoder import Plan, accelerate
 from bert_tf2.inference import scoring
 from bert_tf2.inference.blanks import MASK, check_blanks, check_fits, fill, split_segments, tokenize
 from bert_tf2.inference.options import MaskedLMOptions
-from bert_tf2.support import files, rows
+from bert_tf2.support import containers, files
 from bert_tf2.support.errors import UserError, and_more, naming_arguments
 from bert_tf2.support.settings import check_type
 from bert_tf2.training import forward
@@ -166,7 +166,7 @@ def fill_mask(
 
     Later calls with the same model and top_k are fast, because their graph exists.
     """
-    given, alone = rows.texts(texts, pairs=False)
+    given, alone = containers.texts(texts, pairs=False)
     config = model.config
     length = config.max_position_embeddings if max_seq_length is None else max_seq_length
     check_type("top_k", top_k, int)

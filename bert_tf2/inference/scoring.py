@@ -16,8 +16,8 @@ import tensorflow as tf
 from bert_tf2 import heads, tokenization
 from bert_tf2.data.rows import INPUTS, Row, pack, padded
 from bert_tf2.inference.blanks import MASK, check_fits
+from bert_tf2.support.containers import Text
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.rows import Text
 from bert_tf2.training import forward
 from bert_tf2.training.devices import few_sizes
 

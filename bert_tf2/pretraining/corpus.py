@@ -27,8 +27,8 @@ from absl import logging
 from bert_tf2 import tokenization
 from bert_tf2.pretraining.options import CorpusOptions, PretrainingDataOptions
 from bert_tf2.support import files, progress
+from bert_tf2.support.containers import is_utf8
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.support.rows import is_utf8
 
 _LIBRARY = "sentencex"
 _LONG = 10_000_000  # the characters of a line that get a warning

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 
 from absl import logging
 
-from bert_tf2.support import errors, outputs, rows
+from bert_tf2.support import containers, errors, outputs
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.outputs import is_remote as is_remote
 from bert_tf2.support.process import load_tensorflow
@@ -491,7 +491,7 @@ def folder_beside(path: str) -> Iterator[str]:
 
 def write_text(path: str, text: str, *, durable: bool = False) -> None:
     """Writes a UTF-8 file with complete_or_absent; also raises UserError if the text cannot be encoded in UTF-8."""
-    if not rows.is_utf8(text):
+    if not containers.is_utf8(text):
         raise UserError(f"{path}: cannot be written in UTF-8, the text holds half a character (of a pair of \\u...)")
     with complete_or_absent(path, durable=durable) as (beside,), open_binary(beside, "wb") as stream:
         stream.write(text.encode("utf-8"))

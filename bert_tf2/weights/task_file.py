@@ -21,8 +21,8 @@ from absl import logging
 
 from bert_tf2.config import BertConfig, not_in_shapes
 from bert_tf2.support import files
+from bert_tf2.support.containers import is_utf8
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.support.rows import is_utf8
 from bert_tf2.support.settings import Options, check_type, kept, settings_of
 
 if TYPE_CHECKING:
