@@ -149,7 +149,9 @@ def _nonblank(lines: Iterable[str], name: str) -> Iterator[tuple[str, str]]:
             found = True
             yield f"{name}, line {number}", text
     if not found:
-        raise UserError(f"{name}: holds no sentence; write one a line, with {MASK} for a word to find, or whole for --score")
+        raise UserError(
+            f"{name}: holds no sentence; write one a line, with {MASK} for a word to find, or whole for --score"
+        )
 
 
 @naming_arguments()
