@@ -86,6 +86,9 @@ def test_the_case_and_the_precision(folder):
         keras.config.set_dtype_policy("mixed_bfloat16")
         assert bert_tf2.load(folder).model.dtype_policy.name == "mixed_bfloat16"
         assert bert_tf2.load(folder, precision="float32").model.dtype_policy.name == "float32"
+        keras.config.set_dtype_policy("float64")
+        with pytest.raises(UserError, match="policy is float64; give a precision"):
+            bert_tf2.load(folder)
     finally:
         keras.config.set_dtype_policy("float32")
 

@@ -336,7 +336,9 @@ def load(
     path = hub.fetched(path_of("path", path))
     if precision is None:
         policy = keras.config.dtype_policy().name
-        precision = next((name for name, kind in PRECISIONS.items() if kind.policy == policy), policy)
+        precision = next((name for name, kind in PRECISIONS.items() if kind.policy == policy), None)
+        if precision is None:
+            raise UserError(f"Keras' policy is {policy}; give a precision: {', '.join(PRECISIONS)}")
     if precision not in PRECISIONS:
         raise UserError(f"precision={precision!r}: must be one of {', '.join(PRECISIONS)}")
 
