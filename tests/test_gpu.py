@@ -149,7 +149,7 @@ def test_an_export_answers_ids_and_texts_as_on_the_cpu(kind, has_texts, tmp_path
     made = export_cases.export(tmp_path, "features", text_signatures=has_texts)
     texts, found = ["the film was good", "ann lives in paris now"], []
     for device in ("CPU", kind):
-        with tf.device(f"/{device}:0"):
+        with devices.configured(DeviceOptions()), tf.device(f"/{device}:0"):  # without TF32, the default of TensorFlow
             loaded = dataclasses.replace(made)  # which has loaded nothing yet
             ids = loaded.ask("serving_default", **export_cases.rows())["pooled_output"]
             answers = exports.load(made.folder)(texts) if has_texts else ()

@@ -5,7 +5,7 @@ compiler for NVIDIA GPUs makes them into kernels that read queries, keys and val
 "FlashAttention" (2022). TensorFlow has an operation for such calls, whose configuration is the JSON form of XLA's
 `GpuBackendConfig`; the numbers are the same as in the programs of jax.nn.dot_product_attention (jax 0.10.2).
 
-The kernels were compiled for a GPU that was absent; they have not run yet. modeling.py explains the letters of shapes.
+On an H200, the kernels gave the values and gradients of plain attention. modeling.py explains the letters of shapes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tensorflow.python.framework import config
 from tensorflow.python.ops import control_flow_util
 
 AUTO = "plain"
-"""The value that --attention=auto has; to be "fused" when a GPU has shown that it is right and faster."""
+"""The value that --attention=auto has; to be "fused" when evaluations and short rows have been timed on a GPU, too."""
 
 FORWARD, BACKWARD = "__cudnn$fmhaScaleBiasSoftmax", "__cudnn$fmhaScaleBiasSoftmaxBackward"
 # (name, operands, configuration, shapes and dtypes of the results) -> results

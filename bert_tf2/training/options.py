@@ -125,8 +125,8 @@ class ProgramOptions(PrecisionOptions):
         choices=("auto", "true", "false"), is_switch=True,
     )  # fmt: skip
     attention: str = of_devices(
-        "fused: attention without dropout in one kernel of cuDNN, on GPUs with --xla; auto: plain, because fused has"
-        " not run on a GPU yet.", "auto", choices=("auto", "plain", "fused"),
+        "fused: attention without dropout in one kernel of cuDNN, on GPUs with --xla; auto: plain.", "auto",
+        choices=("auto", "plain", "fused"),
     )  # fmt: skip
 
     def check(self) -> None:
