@@ -192,9 +192,13 @@ def built_for() -> str:
     return computes_on(tf.distribute.get_strategy())
 
 
+def in_program() -> bool:
+    """Whether the graph that is built now belongs to a program of XLA."""
+    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+
+
 def in_program_for_gpu() -> bool:
-    """Whether the graph that is built now belongs to a program of XLA for a GPU."""
-    return built_for() == "GPU" and control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    return built_for() == "GPU" and in_program()
 
 
 _LEVELS = 1 << 16

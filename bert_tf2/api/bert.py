@@ -192,7 +192,7 @@ class Bert(Vectors):
           UserError: the weights are not a classifier; or see `embed`.
         """
         given, alone = containers.texts(texts)
-        text_rows.without_labels(given, self.labels.labels if self.labels else ())
+        text_rows.warn_of_labels(given, self.labels.labels if self.labels else ())
         check_type("batch_size", batch_size, int, low=1)
         checked = functools.partial(self._checked_length, kept=True)
         length, windows = row_of(self._kept, checked, max_seq_length, window, stride, pooling)

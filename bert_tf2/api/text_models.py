@@ -207,7 +207,7 @@ class TextModel(TextSteps):
         if text_rows.has_ids(x):
             given = dict(x)
         else:
-            given = columns(text_rows.without_labels(containers.texts(x, "x")[0], self.labels))
+            given = columns(text_rows.warn_of_labels(containers.texts(x, "x")[0], self.labels))
             given = (*given, tf.fill([len(given[0])], "")) if of_batch and len(given) == 1 else given
             given = given[0] if len(given) == 1 else given
         y = None if y is None else self._reader.array(y)

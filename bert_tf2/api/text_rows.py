@@ -54,7 +54,7 @@ def texts(x: Any, pairs: bool = True, most: int | None = None) -> list[container
     return [text for batch in batches for text in containers.texts(batch, "x", pairs)[0]]
 
 
-def without_labels(found: list[containers.Text], labels: Sequence[str]) -> list[containers.Text]:
+def warn_of_labels(found: list[containers.Text], labels: Sequence[str]) -> list[containers.Text]:
     """Returns the texts; warns if the second texts of pairs are labels, for example of a table that was given whole."""
     seconds = sorted({text[1] for text in found if isinstance(text, tuple)})
     if seconds and {*seconds} <= {*labels}:

@@ -17,7 +17,8 @@ import tensorflow as tf
 from absl import logging
 from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_custom_call_v2
 from tensorflow.python.framework import config
-from tensorflow.python.ops import control_flow_util
+
+from bert_tf2 import layers
 
 AUTO = "plain"
 """The value that --attention=auto has; to be "fused" when evaluations and short rows have been timed on a GPU, too."""
@@ -40,7 +41,7 @@ def takes(query: tf.Tensor, key: tf.Tensor) -> bool:
 
     The few queries of the last block, and rows of an odd length, are left to plain attention.
     """
-    if not control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+    if not layers.in_program():
         return False
     if not query.shape.is_fully_defined() or query.shape != key.shape:
         return False

@@ -29,9 +29,8 @@ def resolve(given: Options) -> Any:
         flags = " and ".join(f"--{name}" for name in missing)
         if not (path := weights.get("init_checkpoint")):
             raise WrongSetting(f"{flags} must be given, or --init_checkpoint with these files beside the weights")
-        if not files.is_remote(path) and not glob.glob(
-            f"{glob.escape(path)}*"
-        ):  # the files of a checkpoint have endings
+        is_there = files.is_remote(path) or glob.glob(f"{glob.escape(path)}*")  # the files of a checkpoint have endings
+        if not is_there:
             raise UserError(f"--init_checkpoint={path}: {files.missing(path)}")
         sought, folder = " and no ".join(beside[name] for name in missing), files.folder_of(path) or "."
         raise WrongSetting(f"{flags} must be given: there is no {sought} beside the weights, in {folder}")
