@@ -53,14 +53,15 @@ tests attention-values 120 in_one_kernel
 settings attention-speed 230 "no attention dropout,attention in one kernel" --max_seq_length=512
 settings 32x128 200 "$ours"
 step 128x128 120 --unpad=none --loop $large
-program 128x128-transformers 150 peers/torch_transformers_step.py --variant=compile $large
-tests tests 300 "not in_one_kernel" --numprocesses=6 --dist=worksteal
+program 128x128-transformers 150 peers/torch_transformers_step.py --variant=compile --loop $large
+tests tests 300 "not in_one_kernel and not fused" --numprocesses=6 --dist=worksteal
 settings 32x128-without-xla 120 "without XLA"
 step packed-fused 240 --attention=fused $packed
 step packed-plain 240 --attention=plain $packed
+tests attention-scripts 400 fused
 XLA_FLAGS="$XLA_FLAGS --xla_allow_excess_precision=true" settings 32x128-excess-precision 200 "$ours"
 program gpu-check 240 gpu_check.py
-program 128x128-keras-hub 150 peers/keras_hub_step.py --variant=xla $large
-program 128x128-model-garden 150 peers/model_garden_step.py --variant=xla $large
+program 128x128-keras-hub 150 peers/keras_hub_step.py --variant=xla --loop $large
+program 128x128-model-garden 150 peers/model_garden_step.py --variant=xla --loop $large
 part demo 180 $python -m bert_tf2.demo
 printf '\n' && cat "$folder/head" "$folder/all" | tee "$report"  # also the parts for which no time was left

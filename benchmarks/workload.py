@@ -98,8 +98,11 @@ def random_batches(
     return batches
 
 
-def time_steps(step: Callable[[Any], float], batches: Sequence[Any]) -> list[float]:
-    """The seconds of `step` for each batch after the first WARM_UP batches; `step` must return the loss as a number."""
+def time_steps(step: Callable[[Any], Any], batches: Sequence[Any]) -> list[float]:
+    """The seconds of `step` for each batch after the first WARM_UP batches.
+
+    `step` returns the loss, a number or what `float` waits for and makes a number.
+    """
     seconds = []
     for batch in batches:
         began = time.perf_counter()
@@ -108,6 +111,25 @@ def time_steps(step: Callable[[Any], float], batches: Sequence[Any]) -> list[flo
         if loss != loss:
             raise ValueError("the loss is not a number")
     return seconds[WARM_UP:]
+
+
+def time_peer(flags: argparse.Namespace, step: Callable[[Any], Any], batches: Sequence[Any]) -> dict[str, Any]:
+    """Times a peer's steps.
+
+    Args:
+      flags: see `peer`.
+      step: returns the loss without waiting for it, if the peer can.
+      batches: the arguments of `step`.
+
+    Returns:
+      The `seconds` of steps that wait for their loss. With `flags.loop`, also `examples_per_second_in_loop`, of steps
+      of which only the last one waits.
+    """
+    measured: dict[str, Any] = {"seconds": time_steps(step, batches)}
+    if flags.loop:
+        fastest = min(time_steps(lambda _: [step(batch) for batch in batches][-1], range(WARM_UP + 3)))
+        measured["examples_per_second_in_loop"] = len(batches) * flags.batch_size / fastest
+    return measured
 
 
 def examples_per_second(batch: int, seconds: Sequence[float], mean_length: int = 0) -> float:
@@ -135,6 +157,7 @@ def peer(description: str, variants: Sequence[str]) -> tuple[argparse.Namespace,
     parser.add_argument("--mean_length", type=int, default=0, help="mean length of the rows; 0: all are full")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--loop", action="store_true", help="also time steps that do not wait for their loss")
     parser.add_argument("--variant", choices=variants, default=variants[0])
     parser.add_argument("--write", metavar="FOLDER", help="write the step as HLO, with --variant=xla, and end")
     flags = parser.parse_args()

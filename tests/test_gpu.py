@@ -284,10 +284,21 @@ def test_the_scripts_and_fit_have_the_numbers_of_the_cpu(kind, arguments, reques
     """The weights and moments of the trainings, evaluations, vectors, scores and probabilities."""
     need(kind)
     wanted = request.getfixturevalue("runs_on_the_cpu")
-    found = whole_runs(tmp_path / "runs", kind, *arguments)
+    assert differing(whole_runs(tmp_path / "runs", kind, *arguments), wanted, 1e-3) == {}
+
+
+def differing(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray], tolerance: float) -> dict[str, float]:
+    """The relative differences that are not below the tolerance."""
     assert found.keys() == wanted.keys()
     wrong = {name: np.linalg.norm(found[name] - wanted[name]) / np.linalg.norm(wanted[name]) for name in wanted}
-    assert {name: by for name, by in wrong.items() if not by < 1e-3} == {}
+    return {name: by for name, by in wrong.items() if not by < tolerance}
+
+
+def test_scripts_with_fused_attention_have_the_numbers_of_plain_attention(tmp_path):
+    """Trainings, evaluations, predictions, vectors and scores, in bfloat16."""
+    need("GPU")
+    plain, fused = (whole_runs(tmp_path / attention, "GPU", attention) for attention in ("plain", "fused"))
+    assert differing(fused, plain, TOLERANCES["bfloat16"]) == {}
 
 
 @pytest.mark.parametrize("kind", [pytest.param("CPU", marks=[pytest.mark.slow, pytest.mark.soak]), "GPU"])

@@ -1,6 +1,7 @@
-"""Runs the scripts and `fit` in small, and keeps their numbers: python whole_runs.py FOLDER [xla].
+"""Runs the scripts and `fit` in small, and keeps their numbers: python whole_runs.py FOLDER [xla | plain | fused].
 
-test_gpu.py compares the numbers of two devices.
+test_gpu.py compares the numbers of two runs. "plain" and "fused" are values of --attention: then the programs are
+compiled, compute in bfloat16 and have no dropout of attention; only some of the scripts run.
 """
 
 from __future__ import annotations
@@ -44,11 +45,17 @@ def trained(script: str, output_dir: pathlib.Path, **settings) -> dict[str, list
     }
 
 
-def pretrained(folder: pathlib.Path, **settings) -> dict[str, list[float]]:
-    """With dropout, which is the same on all devices."""
+def pretrained(folder: pathlib.Path, layers: int, dropout: float, **settings) -> dict[str, list[float]]:
+    """Dropout is the same on all devices."""
     folder.mkdir()
-    rates = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-    config = tiny_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH, **rates)
+    rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    sizes = {
+        "hidden_size": 16,
+        "num_attention_heads": 2,
+        "num_hidden_layers": layers,
+        "max_position_embeddings": LENGTH,
+    }
+    config = tiny_config(vocab_size=len(VOCABULARY), num_hidden_layers=layers, **sizes, **rates)
     (folder / "config.json").write_text(config.to_json_string())
     sizes = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS}
     sizes |= {"num_train_steps": 3, "num_warmup_steps": 1}
@@ -82,15 +89,23 @@ def fitted(encoder: pathlib.Path, jit_compile) -> list[float]:
     return [*history["loss"], *np.ravel(model.predict(texts, verbose=0))]
 
 
-def main(folder: pathlib.Path, xla: bool) -> dict[str, list[float]]:
+def main(folder: pathlib.Path, way: str | None) -> dict[str, list[float]]:
     from bert_tf2 import heads
 
-    weights = toy_data.write_trained(folder / "start", heads.PretrainingModel(toy_data.config(num_hidden_layers=1)))
+    how: dict = {"xla": way == "xla"}
+    layers, dropout = 1, 0.1
+    if way in ("plain", "fused"):
+        how = {"xla": True, "precision": "bfloat16", "attention": way}
+        layers, dropout = 2, 0.0  # the last block always has plain attention
+    config = toy_data.config(num_hidden_layers=layers)
+    weights = toy_data.write_trained(folder / "start", heads.PretrainingModel(config))
+
     names = {"bert_config_file": "bert_config.json", "vocab_file": "vocab.txt", "init_checkpoint": weights.name}
     model = {name: str(folder / "start" / file) for name, file in names.items()}
-    tuned = {**model, "num_train_epochs": 1.0, "max_seq_length": LENGTH_OF_TEXTS, "xla": xla}
+    tuned = {**model, "num_train_epochs": 1.0, "max_seq_length": LENGTH_OF_TEXTS, **how}
     toy_data.write_tsv_task(folder / "tsv", 32)
     table = {"task_name": "tsv", "data_dir": folder / "tsv", **toy_data.TSV_COLUMNS, "do_predict": True}
+    table["pad_to_max_length"] = "attention" in how
     questions = {"train_file": toy_data.write_squad(folder / "squad", 24, 1), "do_eval": None, "do_predict": True}
     questions |= {"predict_file": questions["train_file"], "max_query_length": 8, "doc_stride": 8}
     words = {
@@ -100,23 +115,27 @@ def main(folder: pathlib.Path, xla: bool) -> dict[str, list[float]]:
     }
     words["eval_file"] = words["train_file"]  # padded, because the dropout of a head depends on the width of a batch
     (folder / "texts").write_text("\n".join(text for text, _ in toy_data.sentences(9, 3)))
-    answers = {**model, "input_file": str(folder / "texts"), "max_seq_length": LENGTH_OF_TEXTS, "xla": xla}
-    return {
-        **pretrained(folder / "words", xla=xla),
-        **pretrained(folder / "packed_words", xla=xla, pack_rows=True),
+    answers = {**model, "input_file": str(folder / "texts"), "max_seq_length": LENGTH_OF_TEXTS, **how}
+    found = {
+        **pretrained(folder / "words", layers, dropout, **how),
+        **pretrained(folder / "packed_words", layers, dropout, pack_rows=True, **how),
         **trained("run_classifier", folder / "classifier", **tuned, **table),
-        **trained("run_squad", folder / "answers", **tuned, **questions),
-        **trained("run_ner", folder / "tags", **tuned, **words),
         "extract_features": answered("extract_features", output_file=str(folder / "states"), layers="-1", **answers),
         "predict_masked": answered("predict_masked", score=True, output_format="json", **answers),
-        "fit": fitted(folder / "start", xla or "auto"),
     }
+    if "attention" not in how:
+        found |= {
+            **trained("run_squad", folder / "answers", **tuned, **questions),
+            **trained("run_ner", folder / "tags", **tuned, **words),
+            "fit": fitted(folder / "start", how["xla"] or "auto"),
+        }
+    return found
 
 
 if __name__ == "__main__":
     place = pathlib.Path(sys.argv[1])
-    found = main(place, "xla" in sys.argv[2:])
-    np.savez(place / "numbers.npz", **{name: np.array(values) for name, values in found.items()})
+    numbers_of = main(place, *(sys.argv[2:] or [None]))
+    np.savez(place / "numbers.npz", **{name: np.array(values) for name, values in numbers_of.items()})
     import tensorflow as tf
 
     print("GPU" if tf.config.list_logical_devices("GPU") else "CPU")

@@ -71,8 +71,7 @@ if flags.write:
     optimizer._create_all_weights(model.trainable_variables)
     hlo_on_gpu.write_peer(flags, config, "Model Garden", train_step, arguments)
     raise SystemExit
-seconds = workload.time_steps(step, batches)
+measured = workload.time_peer(flags, step, batches)
 versions = f"tf-models-official {importlib.metadata.version('tf-models-official')}, TensorFlow {tf.__version__}"
-print(
-    workload.result(flags.batch_size, seconds, flags.mean_length, versions=versions, memory_gb=steps.peak_memory_gb())
-)
+measured["memory_gb"] = steps.peak_memory_gb()
+print(workload.result(flags.batch_size, mean_length=flags.mean_length, versions=versions, **measured))

@@ -42,10 +42,11 @@ def step(batch):
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
-    return loss.item()
+    return loss.detach()  # `float` waits for it
 
 
-seconds = workload.time_steps(step, [as_torch(batch) for batch in batches])
+measured = workload.time_peer(flags, step, [as_torch(batch) for batch in batches])
 versions = f"transformers {transformers.__version__}, torch {torch.__version__}"
-more = {"memory_gb": torch.cuda.max_memory_allocated() / 1e9} if device == "cuda" else {}
-print(workload.result(flags.batch_size, seconds, flags.mean_length, versions=versions, **more))
+if device == "cuda":
+    measured["memory_gb"] = torch.cuda.max_memory_allocated() / 1e9
+print(workload.result(flags.batch_size, mean_length=flags.mean_length, versions=versions, **measured))
