@@ -52,13 +52,15 @@ packed="$packed --steps=6 --in_turn"
 tests attention-values 120 in_one_kernel
 settings attention-speed 230 "no attention dropout,attention in one kernel" --max_seq_length=512
 settings 32x128 200 "$ours"
-step 128x128 120 --unpad=none --loop $large
+step 128x128 120 --unpad=none --loop --xla_cache_dir="$folder/xla" $large
+step 128x128-kernels 120 --unpad=none --loop --xla_cache_dir="$folder/xla" --profile_dir="$folder/profile" $large
 program 128x128-transformers 150 peers/torch_transformers_step.py --variant=compile --loop $large
 tests tests 300 "not in_one_kernel and not fused" --numprocesses=6 --dist=worksteal
 settings 32x128-without-xla 120 "without XLA"
 step packed-fused 240 --attention=fused $packed
 step packed-plain 240 --attention=plain $packed
 tests attention-scripts 400 fused
+settings 32x128-cuda-graphs 200 "CUDA graphs as XLA has it"
 XLA_FLAGS="$XLA_FLAGS --xla_allow_excess_precision=true" settings 32x128-excess-precision 200 "$ours"
 program gpu-check 240 gpu_check.py
 program 128x128-keras-hub 150 peers/keras_hub_step.py --variant=xla --loop $large

@@ -17,13 +17,15 @@ so that other programs on the machine slow down all three variants alike.
 
 from __future__ import annotations
 
+import pathlib
 import statistics
 
+import kernels
 import machine
 import steps
 import workload
 
-from bert_tf2.support import flags, settings
+from bert_tf2.support import flags, settings, xla_flags
 from bert_tf2.support.settings import MODEL, TO_DO, TRAINING, options, setting
 from bert_tf2.training.options import ProgramOptions
 
@@ -51,7 +53,11 @@ class BenchmarkOptions(ProgramOptions):
     xla_cache_dir: str | None = setting("As in run_pretraining.py.", "none", group=TRAINING)
     loop: bool = setting("Time the loop of a training too, in which no step waits for its loss.", False, group=TRAINING)
     steps: int = setting("Steps to time.", 10, group=TRAINING, low=1)
-    profile_dir: str | None = setting("Folder for a profile of the steps that TensorBoard shows.", None, group=TRAINING)
+    profile_dir: str | None = setting(
+        "Folder for a profile of the steps that TensorBoard shows; prints a GPU's longest kernels.",
+        None,
+        group=TRAINING,
+    )
     in_turn: bool = setting("Compare the variants without padding, batch by batch.", False, group=TO_DO)
     json: bool = setting("Print the result as one line of JSON.", False, group=TO_DO)
 
@@ -100,6 +106,8 @@ def main(options: BenchmarkOptions) -> None:
     )
     print(f"share           {100 * measured['share']:.0f} %")
     print(f"peak memory     {measured['memory_gb']:.2f} GB")
+    if options.profile_dir and xla_flags.has_gpu():
+        print(kernels.table(pathlib.Path(options.profile_dir), options.steps))
 
 
 def show_in_turn(options: BenchmarkOptions, measured) -> None:

@@ -77,6 +77,37 @@ def test_a_row_that_fails_is_in_the_table_of_settings_with_its_reason_before_it(
     assert rows[2][3:] == ["2000", "3.50"]
 
 
+def test_the_longest_kernels_of_a_profile(tmp_path):
+    """The kernels of two steps on one stream; another line of the GPU and another plane have the same time."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    space = xplane_pb2.XSpace()
+    for plane_name, line_name in (
+        ("/device:GPU:0", "Stream #7(Compute)"),
+        ("/device:GPU:0", "XLA Ops"),
+        ("/host", "a"),
+    ):
+        plane = space.planes.add(name=plane_name)
+        plane.stat_metadata[1].name, plane.stat_metadata[2].name = "hlo_op", "product.5"
+        line = plane.lines.add(name=line_name)
+        for number, (name, ms) in enumerate([("loop_fusion_1", 1), ("loop_fusion_2", 2), ("gemm", 7)] * 2):
+            plane.event_metadata[number].name = name
+            event = line.events.add(metadata_id=number, duration_ps=ms * 10**9)
+            if name == "gemm":
+                event.stats.add(metadata_id=1, ref_value=2)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "host.xplane.pb").write_bytes(space.SerializeToString())
+    kernels = importlib.import_module("kernels")
+    assert [kind[:2] for kind in kernels.kinds(tmp_path)] == [("gemm", 2), ("loop_fusion", 4)]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in kernels.table(tmp_path, 2).splitlines()[2:]]
+    assert rows == [
+        ["gemm", "1.0", "7.000", "70.0", "product.5"], ["loop_fusion", "2.0", "3.000", "30.0", ""],
+        ["all", "3.0", "10.000", "100.0", ""],
+    ]  # fmt: skip
+    with pytest.raises(SystemExit, match="has no profile"):
+        kernels.kinds(tmp_path / "run2")
+
+
 def test_a_report_of_a_gpu_has_all_parts_that_were_asked_for(tmp_path):
     """A program in place of Python answers for the parts: tests pass, a benchmark fails, and nothing else runs."""
     python = tmp_path / "python"
