@@ -52,6 +52,7 @@ from bert_tf2.shapes import reshape_from_matrix as reshape_from_matrix
 from bert_tf2.shapes import reshape_to_matrix as reshape_to_matrix
 from bert_tf2.support import lazy
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.process import check_process
 
 __getattr__ = lazy.unknown(__name__)
 
@@ -291,6 +292,7 @@ class BertModel(keras.Model):
         """
         if {"input_ids", "is_training"} & kwargs.keys():  # the reference's constructor takes a batch, too
             raise UserError("BertModel takes a config alone: model = BertModel(config), then model(input_ids, mask)")
+        check_process()
         number = keras.backend.get_uid("bert") if name is None else 0
         super().__init__(name=name or ("bert" if number == 1 else f"bert_{number}"), **kwargs)
         self.config = config = BertConfig.of(config)
@@ -344,7 +346,8 @@ class BertModel(keras.Model):
           shapes.ShapeError: an argument has another shape or type; outside of graphs also, an id is not in its table.
             In a graph, the lookup of such an id fails on a CPU; a GPU, a TPU and XLA silently use some row. A graph
             silently adds nothing for a segment that is not in its table.
-          UserError: the sequence is longer than the position table.
+          UserError: the sequence is longer than the position table, or this process is a fork of one that has used
+            TensorFlow.
         """
         shapes.Contract().check("2", dropout_seed=dropout_seed)
         token_type_ids = segment_ids if token_type_ids is None else token_type_ids
@@ -363,6 +366,7 @@ class BertModel(keras.Model):
         self, input_ids: tf.Tensor, input_mask: tf.Tensor | None, token_type_ids: tf.Tensor | None
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Checks the first arguments of `call`, and returns input_ids, mask and types with defaults, int32 [B, F]."""
+        check_process()
         config = self.config
         if isinstance(input_ids, Mapping):
             wanted = {"input_ids": ("BF",), "input_mask": ("BF",)}

@@ -131,6 +131,8 @@ def test_a_fork_after_use_is_noticed(bert, exported):
     calls = [bert.embed, bert.fill_mask, tuned.classify, model, model.predict, bert_tf2.exporting.load(made.folder)]
     for call in calls:
         call(["[MASK]"])
+    ids = bert.tokenize(["[MASK]"])
+    calls += [lambda _: model(ids), lambda _: bert.encoder(ids), lambda _: tuned.model(ids)]
     calls += [lambda texts: model.fit(texts, ["yes"]), lambda texts: model.evaluate(texts, ["yes"])]
     makers = [bert_tf2.load, bert_tf2.classifier, bert_tf2.tagger, bert_tf2.answerer, bert_tf2.masked_lm]
     calls += [lambda _, make=make: make(bert.path) for make in makers]

@@ -22,8 +22,8 @@ from bert_tf2.layers import initial_weights_from
 from bert_tf2.long_texts import LEAST, POOLINGS, Windows
 from bert_tf2.support import hub
 from bert_tf2.support.errors import UserError, naming_arguments
+from bert_tf2.support.process import check_process
 from bert_tf2.support.settings import check_type, settings_of
-from bert_tf2.training.forward import check_process
 from bert_tf2.weights import checkpoint, model_folder, task_file, text_rules
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.task_file import LabelMap

@@ -18,8 +18,8 @@ from bert_tf2.api.targets import checked, read
 from bert_tf2.exporting.tokenize_layer import columns
 from bert_tf2.support import containers
 from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.support.process import check_process
 from bert_tf2.support.settings import check_type
-from bert_tf2.training.forward import check_process
 
 
 def has_ids(x: Any) -> bool:

@@ -25,9 +25,9 @@ from bert_tf2.exporting.signatures import Setting
 from bert_tf2.layers import initial_weights_from
 from bert_tf2.long_texts import Windows
 from bert_tf2.support import errors, files
+from bert_tf2.support.process import check_process
 from bert_tf2.support.resolution import resolve
 from bert_tf2.support.settings import made
-from bert_tf2.training.forward import check_process
 from bert_tf2.training.options import PRECISIONS
 from bert_tf2.weights import checkpoint, names, sources, task_file
 from bert_tf2.weights.base import Weights

@@ -20,9 +20,8 @@ import tensorflow as tf
 from bert_tf2.support import files
 from bert_tf2.support.containers import Text, encodable
 from bert_tf2.support.errors import UserError, filtered, reading
-from bert_tf2.support.process import load_tensorflow_text
+from bert_tf2.support.process import check_process, load_tensorflow_text
 from bert_tf2.support.settings import check_type
-from bert_tf2.training.forward import check_process
 from bert_tf2.weights.sources import EXPORT_INFO_FILE
 
 # Task -> the outputs for texts that are padded to one length in a batch; the first output shows where padding begins.

@@ -14,9 +14,9 @@ from bert_tf2.exporting.graph_tokenization import GraphTokenizer
 from bert_tf2.finetuning.options import checked_length
 from bert_tf2.support import containers
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.process import check_process
 from bert_tf2.support.settings import check_type
 from bert_tf2.tokenization import FullTokenizer
-from bert_tf2.training.forward import check_process
 
 
 @keras.saving.register_keras_serializable(package="bert_tf2")

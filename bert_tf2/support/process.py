@@ -175,3 +175,17 @@ def check_backend() -> None:
             f"Keras runs on {other}, and bert_tf2 needs Keras on TensorFlow: set KERAS_BACKEND=tensorflow before Keras"
             " is imported, in the shell or in os.environ"
         )
+
+
+@functools.cache
+def _first_process() -> int:
+    return os.getpid()
+
+
+def check_process() -> None:
+    """Raises UserError in a fork of the first process that calls this. A fork would wait for TensorFlow's threads."""
+    if _first_process() != os.getpid():
+        raise UserError(
+            "this process is a fork of a process that has used TensorFlow, so TensorFlow does not work here; start it"
+            ' with multiprocessing.get_context("spawn"), or use TensorFlow only after the fork'
+        )

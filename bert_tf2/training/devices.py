@@ -78,7 +78,7 @@ def create_strategy(
 
     `several` is False for a model that is called directly, which uses the first of several GPUs.
     """
-    forward.check_process()
+    process.check_process()
     gpus = tf.config.list_physical_devices("GPU")
     if team.strategy is not None:
         strategy = team.strategy

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,6 +28,7 @@ from bert_tf2.fast import compiled
 from bert_tf2.fast.encoder import accelerated
 from bert_tf2.heads import Batch
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.process import check_process
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")
@@ -179,20 +179,6 @@ def _windows(
         raise
     if window:
         yield window
-
-
-@functools.cache
-def _first_process() -> int:
-    return os.getpid()
-
-
-def check_process() -> None:
-    """Raises UserError in a fork of the first process that calls this. A fork would wait for TensorFlow's threads."""
-    if _first_process() != os.getpid():
-        raise UserError(
-            "this process is a fork of a process that has used TensorFlow, so TensorFlow does not work here; start it"
-            ' with multiprocessing.get_context("spawn"), or use TensorFlow only after the fork'
-        )
 
 
 WIDTHS = 4
