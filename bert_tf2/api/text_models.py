@@ -474,7 +474,8 @@ def classifier(
       multi_label: whether a text may have several labels, or none.
       other_task: whether weights of other labels are accepted; the output layer is new if their number differs.
       init_from_layers: the blocks of the weights for a model with fewer blocks, for example [0, 2, 4]; None for all.
-      max_seq_length: texts are cut to this number of tokens; defaults to the weights' training, else to 128.
+      max_seq_length: texts are cut to this number of tokens; defaults to the weights' training, else to 128, or to the
+        positions of the model if they are fewer.
       window: tokens of a window; with `window` or `stride`, a long text is not cut but read in windows. In a pair, the
         second text is divided.
       stride: tokens between the starts of two windows; defaults to half a window. 0: long texts are cut.

@@ -31,6 +31,7 @@ from bert_tf2.training.options import (
     VocabularyOptions,
     output_folder,
     sequence_length,
+    usual_length,
 )
 from bert_tf2.weights import task_file
 
@@ -92,7 +93,8 @@ class FineTuneOptions(VocabularyOptions, TrainingOptions):
 
     def from_files(self) -> dict[str, Any]:
         trained = {"output_dir": self.output_dir, "is_trained": not self.do_train, "of_task": self.of_task}
-        return super().from_files() | task_file.taken(self, self.init_checkpoint, **trained)
+        found = super().from_files() | task_file.taken(self, self.init_checkpoint, **trained)
+        return found | usual_length(self, found)
 
     @property
     def evaluates_during_training(self) -> bool:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import WrongSetting, of_answers, of_data, of_devices, of_features, of_model, options
-from bert_tf2.training.options import DeviceOptions, ModelOptions, ProgramOptions, VocabularyOptions, sequence_length
+from bert_tf2.training.options import (
+    DeviceOptions,
+    ModelOptions,
+    ProgramOptions,
+    VocabularyOptions,
+    sequence_length,
+    usual_length,
+)
 
 
 def check_layers(layers: Sequence[int], num_hidden_layers: int, setting: str) -> None:
@@ -34,7 +42,9 @@ class FeatureOptions(VocabularyOptions, ProgramOptions, DeviceOptions, ModelOpti
     input_file: str = of_data("Text, one example per line; ` ||| ` separates the two texts of a pair.", reads=True)
     output_file: str = of_data("JSON lines; .npy, with pooling: an array.", writes_file=True)
     init_checkpoint: str = of_model("The weights of a BERT, of any kind.", reads="weights")
-    max_seq_length: int = sequence_length("Tokens per line, including special tokens; longer lines are cut.")
+    max_seq_length: int | None = sequence_length(
+        "Tokens per line, including special tokens; longer lines are cut.", None, flag_default=128
+    )
     layers: str = of_features("Layers, separated by commas; -1 is the last.", "-1,-2,-3,-4")
     pooling: str = of_features(
         "One vector per line: of the first token (cls), or over all tokens.", "none",
@@ -53,6 +63,10 @@ class FeatureOptions(VocabularyOptions, ProgramOptions, DeviceOptions, ModelOpti
             raise WrongSetting(what) from error
         check_layers(numbers, self.config.num_hidden_layers, f"--layers={self.layers}")
         return numbers
+
+    def from_files(self) -> dict[str, Any]:
+        found = super().from_files()
+        return found | usual_length(self, found)
 
     def check_inputs(self) -> None:
         super().check_inputs()

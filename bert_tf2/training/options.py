@@ -22,6 +22,7 @@ from bert_tf2.support.settings import (
     of_to_do,
     of_training,
     options,
+    settings_of,
 )
 from bert_tf2.training import layerwise
 
@@ -277,6 +278,21 @@ class EvaluationOptions(Options):
 def sequence_length(help: str, default: int | None = 128, low: int = 3, **stated: Any) -> int:
     """The setting max_seq_length; `low` is the number of tokens in the shortest example."""
     return of_model(help, default, low=low, **stated)
+
+
+def usual_length(given: ModelOptions, found: dict[str, Any]) -> dict[str, Any]:
+    """The max_seq_length that was not given: `found`, else the flag's default; at most the positions of the model.
+
+    `found`: the values from files, by name, for settings that were not given.
+    """
+    config_file = found.get("bert_config_file", given.bert_config_file)
+    if given.max_seq_length is not None or config_file is None:
+        return {}
+    usual = found.get("max_seq_length", settings_of(type(given))["max_seq_length"][0].flag_default)
+    most = BertConfig.from_json_file(config_file).max_position_embeddings
+    if most < usual:
+        logging.info("--max_seq_length=%d: the model reads no more tokens", most)
+    return {"max_seq_length": min(usual, most)}
 
 
 @options

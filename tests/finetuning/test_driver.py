@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import json
 import os
 import pathlib
@@ -22,7 +23,9 @@ import bert_tf2
 from bert_tf2 import heads
 from bert_tf2.commands import call
 from bert_tf2.exporting.options import ExportOptions
-from bert_tf2.finetuning.options import SquadOptions
+from bert_tf2.finetuning.options import ClassifierOptions, SquadOptions
+from bert_tf2.inference.options import FeatureOptions
+from bert_tf2.support.resolution import resolve
 from bert_tf2.training import forward
 from bert_tf2.weights import checkpoint, model_folder, sources
 from bert_tf2.weights.task_file import LabelMap
@@ -229,7 +232,7 @@ def test_a_training_keeps_the_labels_of_its_initial_weights(settings, tmp_path, 
 def test_questions_take_no_windows_of_a_classifier(tmp_path):
     """A stride of 0, for texts that are cut, is none for a paragraph; the error is the other task."""
     (tmp_path / "model.ckpt-7.index").touch()
-    files = {"vocab_file": "vocab.txt", "bert_config_file": "bert_config.json", "init_checkpoint": str(tmp_path)}
+    files = {**toy_data.write_model(tmp_path), "init_checkpoint": str(tmp_path)}
     for task, stride, wanted in (("tsv", 0, 128), ("squad", 64, 64)):
         (tmp_path / "task.json").write_text(json.dumps({"task": task, "settings": {"doc_stride": stride}}))
         for given in (
@@ -237,6 +240,20 @@ def test_questions_take_no_windows_of_a_classifier(tmp_path):
             ExportOptions(**files, task="squad", export_dir="export"),
         ):
             assert given.from_files()["doc_stride"] == wanted
+
+
+def test_a_default_length_is_no_longer_than_the_model_reads(tmp_path, log_lines):
+    """The model has 64 positions; a length that is given, or was in the training, is not changed."""
+    files, tasks = toy_data.write_model(tmp_path), {"data_dir": ".", "task_name": "cola", "do_eval": True}
+    (tmp_path / "model.ckpt-7.index").touch()
+    given = {**files, "init_checkpoint": str(tmp_path)}
+    options = ClassifierOptions(**given, **tasks, output_dir="new")
+    features = FeatureOptions(**given, input_file="in", output_file="out")
+    assert [resolve(each).max_seq_length for each in (options, features)] == [64, 64]
+    assert any("max_seq_length=64" in line for line in log_lines)
+    refuses("max_seq_length=128 64", resolve(dataclasses.replace(options, max_seq_length=128)).check_inputs)
+    (tmp_path / "task.json").write_text(json.dumps({"task": "cola", "settings": {"max_seq_length": 32}}))
+    assert resolve(options).max_seq_length == 32
 
 
 def test_the_weights_of_another_task_are_refused(settings, tmp_path):
