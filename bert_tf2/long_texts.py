@@ -90,17 +90,17 @@ class Windows:
         places = tf.cumsum(counts, exclusive=True)[:, tf.newaxis] + column
         is_there = (column < counts[:, tf.newaxis])[..., tf.newaxis]  # [B, most windows, 1]
         places = tf.minimum(places, tf.maximum(get_shape_list(logits)[0] - 1, 0))
+        logits = tf.gather(logits, places)  # [B, most windows, L]
         if self.pooling == "max":
             logits = tf.nn.log_softmax(logits) if kind == "label" else logits
-            return tf.reduce_max(tf.where(is_there, tf.gather(logits, places), logits.dtype.min), 1)
+            return tf.reduce_max(tf.where(is_there, logits, logits.dtype.min), 1)
         number = tf.cast(counts, logits.dtype)[:, tf.newaxis]
 
         def log_mean(logs: tf.Tensor) -> tf.Tensor:
-            logs = tf.where(is_there, tf.gather(logs, places), logits.dtype.min)
-            return tf.reduce_logsumexp(logs, 1) - tf.math.log(number)
+            return tf.reduce_logsumexp(tf.where(is_there, logs, logs.dtype.min), 1) - tf.math.log(number)
 
         if kind == "number":
-            return tf.reduce_sum(tf.where(is_there, tf.gather(logits, places), 0.0), 1) / number
+            return tf.reduce_sum(tf.where(is_there, logits, 0.0), 1) / number
         if kind == "label":
             return log_mean(tf.nn.log_softmax(logits))
         return log_mean(tf.math.log_sigmoid(logits)) - log_mean(tf.math.log_sigmoid(-logits))

@@ -115,6 +115,22 @@ np.testing.assert_allclose(keras.models.load_model("films.keras")(["a film"]), n
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
+def test_tensors_with_the_operators_of_numpy(tmp_path, encoder):
+    """A setting of the whole process, with which "" is compared as an array, and gradients of lookups have no `*`."""
+    toy_data.write_tsv_task(tmp_path, examples=16)
+    code = f"""
+import tensorflow as tf
+tf.experimental.numpy.experimental_enable_numpy_behavior()
+import bert_tf2, bert_tf2.commands
+given = {{"init_checkpoint": {str(encoder)!r}, "data_dir": ".", "output_dir": "out", "task_name": "tsv"}}
+bert_tf2.commands.call("run_classifier", **given, **{toy_data.TSV_COLUMNS}, do_train=True, num_train_epochs=2)
+bert_tf2.classifier("out", window=8, stride=4).fit(["the film was good " * 4] * 4, ["yes", "no"] * 2)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 # Layers that read masks
 
 POOLED = {

@@ -231,7 +231,8 @@ def _end_of_file():
     """A dataset that fails when it is read. Without it, an endless order that finds no record would never end."""
 
     def fail(nothing):
-        with tf.control_dependencies([tf.debugging.Assert(nothing != "", ["a file holds fewer records than before"])]):
+        is_there = tf.not_equal(nothing, "")  # also where strings have the operators of numpy
+        with tf.control_dependencies([tf.debugging.Assert(is_there, ["a file holds fewer records than before"])]):
             return tf.identity(nothing)
 
     return tf.data.Dataset.from_tensors("").map(fail)
