@@ -30,7 +30,7 @@ class Kind(NamedTuple):
 
 
 def kinds(folder: pathlib.Path) -> list[Kind]:
-    """The kinds of kernels in the newest profile under a folder, the longest first.
+    """The kinds of kernels in the newest profile under a folder, the longest first; at last IDLE.
 
     Raises:
       SystemExit: the folder has no profile, or the profile has no kernels of a GPU.
@@ -41,18 +41,34 @@ def kinds(folder: pathlib.Path) -> list[Kind]:
     if not files:
         raise SystemExit(f"{folder}: has no profile; see --profile_dir of pretraining_step.py")
     space = xplane_pb2.XSpace.FromString(files[-1].read_bytes())
-    counts, seconds, operations = collections.Counter(), collections.Counter(), {}
-    for plane in space.planes:
+    counts, seconds, operations, times = collections.Counter(), collections.Counter(), {}, []
+    for plane in (plane for plane in space.planes if plane.name.startswith("/device:GPU")):
         # Other lines of a GPU have the same time once more, by operation or by step.
-        lines = [line for line in plane.lines if line.name.startswith("Stream")]
-        for event in (event for line in lines for event in line.events if plane.name.startswith("/device:GPU")):
-            name = re.sub(r"([._]\d+)+(_clone)?$", "", plane.event_metadata[event.metadata_id].name)
-            counts[name] += 1
-            seconds[name] += event.duration_ps / 1e12
-            operations[name] = _operation(plane, event)
+        for line in (line for line in plane.lines if line.name.startswith("Stream")):
+            for event in line.events:
+                name = re.sub(r"([._]\d+)+(_clone)?$", "", plane.event_metadata[event.metadata_id].name)
+                begin = 1000 * line.timestamp_ns + event.offset_ps
+                times.append((begin, begin + event.duration_ps))
+                counts[name] += 1
+                seconds[name] += event.duration_ps / 1e12
+                operations[name] = _operation(plane, event)
     if not counts:
         raise SystemExit(f"{files[-1]}: has no kernels of a GPU")
-    return [Kind(name, counts[name], whole, operations[name]) for name, whole in seconds.most_common()]
+    found = [Kind(name, counts[name], whole, operations[name]) for name, whole in seconds.most_common()]
+    return [*found, Kind(IDLE, *_pauses(sorted(times)), "")]
+
+
+IDLE = "(no kernel runs)"
+
+
+def _pauses(times: list[tuple[int, int]]) -> tuple[int, float]:
+    """The number and the seconds of the pauses between intervals in ps, which are sorted and may overlap."""
+    count, idle, busy_until = 0, 0, times[0][0]
+    for begin, end in times:
+        if begin > busy_until:
+            count, idle = count + 1, idle + begin - busy_until
+        busy_until = max(busy_until, end)
+    return count, idle / 1e12
 
 
 def _operation(plane, event) -> str:
@@ -65,9 +81,9 @@ def _operation(plane, event) -> str:
 
 def table(folder: pathlib.Path, steps: int, longest: int = 20) -> str:
     """The kinds of kernels as a Markdown table: their number and milliseconds in a step, of `steps` in the profile."""
-    found = kinds(folder)
+    *found, idle = kinds(folder)
     whole, number = sum(kind.seconds for kind in found), sum(kind.count for kind in found)
-    found = [*found[:longest], Kind("all", number, whole, "")]
+    found = [*found[:longest], Kind("all", number, whole, ""), idle]
     rows = [
         [
             kind.name[:60],

@@ -100,7 +100,7 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
 
     def step(batch: dict) -> float:
         count = next(number)
-        if count == workload.WARM_UP and profile_dir:
+        if count == workload.WARM_UP and profile_dir and not loop:
             tf.profiler.experimental.start(profile_dir)
         began = time.perf_counter()
         losses.append(loss_of(batch, count))
@@ -111,7 +111,7 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
     for batch in tensors if uneven else []:  # XLA compiles for each number of tokens, once
         loss_of(batch, 0)
     seconds = workload.time_steps(step, tensors)
-    if profile_dir:
+    if profile_dir and not loop:
         tf.profiler.experimental.stop()
     rate = max(rate, product_rate(config, rows * length, policy))
     flops = statistics.mean(
@@ -124,6 +124,9 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
     if loop:
         fastest = min(workload.time_steps(lambda count: loop(0, count), [len(batches)] * (workload.WARM_UP + 3)))
         measured["examples_per_second_in_loop"] = len(batches) * rows / fastest
+        if profile_dir:
+            with tf.profiler.experimental.Profile(profile_dir):
+                loop(0, len(batches) - workload.WARM_UP)
     return seconds, measured
 
 

@@ -78,7 +78,7 @@ def test_a_row_that_fails_is_in_the_table_of_settings_with_its_reason_before_it(
 
 
 def test_the_longest_kernels_of_a_profile(tmp_path):
-    """The kernels of two steps on one stream; another line of the GPU and another plane have the same time."""
+    """The kernels of two steps, which overlap; another line of the GPU and another plane have the same time."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     space = xplane_pb2.XSpace()
@@ -92,17 +92,17 @@ def test_the_longest_kernels_of_a_profile(tmp_path):
         line = plane.lines.add(name=line_name)
         for number, (name, ms) in enumerate([("loop_fusion_1", 1), ("loop_fusion_2", 2), ("gemm", 7)] * 2):
             plane.event_metadata[number].name = name
-            event = line.events.add(metadata_id=number, duration_ps=ms * 10**9)
+            event = line.events.add(metadata_id=number, offset_ps=3 * number * 10**9, duration_ps=ms * 10**9)
             if name == "gemm":
                 event.stats.add(metadata_id=1, ref_value=2)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "host.xplane.pb").write_bytes(space.SerializeToString())
     kernels = importlib.import_module("kernels")
-    assert [kind[:2] for kind in kernels.kinds(tmp_path)] == [("gemm", 2), ("loop_fusion", 4)]
+    assert [kind[:2] for kind in kernels.kinds(tmp_path)] == [("gemm", 2), ("loop_fusion", 4), (kernels.IDLE, 3)]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in kernels.table(tmp_path, 2).splitlines()[2:]]
     assert rows == [
         ["gemm", "1.0", "7.000", "70.0", "product.5"], ["loop_fusion", "2.0", "3.000", "30.0", ""],
-        ["all", "3.0", "10.000", "100.0", ""],
+        ["all", "3.0", "10.000", "100.0", ""], [kernels.IDLE, "1.5", "2.000", "20.0", ""],
     ]  # fmt: skip
     with pytest.raises(SystemExit, match="has no profile"):
         kernels.kinds(tmp_path / "run2")
