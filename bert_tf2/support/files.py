@@ -432,7 +432,8 @@ def match_files(names: str, *, skip_unmatched: bool = False) -> list[str]:
         if exists(name):
             matches = [name]
         else:
-            matches = sorted(_gfile("glob", name) if is_remote(name) else glob.glob(name))
+            # Python would take [^...], a set of excluded characters in TensorFlow and shells, as a set with "^".
+            matches = sorted(_gfile("glob", name) if is_remote(name) else glob.glob(name.replace("[^", "[!")))
         if not matches:
             what = "no file matches this pattern" if any(c in name for c in "*?[") else missing(name)
             problems.append(f"{name}: {what}")

@@ -45,6 +45,7 @@ def test_names_and_patterns(tmp_path, log_lines):
         write(tmp_path / name, b"")
     found = files.match_files(f"{tmp_path}/c*, {tmp_path}/a,{tmp_path}/a,{tmp_path}/part[1].txt")
     assert [os.path.basename(path) for path in found] == ["c0", "c1", "c10", "a", "a", "part[1].txt"]
+    assert [os.path.basename(path) for path in files.match_files(f"{tmp_path}/c[^0]")] == ["c1"]
     for names, word in (("{}/b*", "pattern"), ("{0}/a,{0}/b", "holds: a, c0"), ("{}/gone/b", "no folder")):
         assert word in message_of(files.match_files, names.format(tmp_path))
     refuses("is a folder", files.match_files, str(tmp_path))

@@ -227,8 +227,8 @@ def _answer_pieces(
     """First and last piece of the answer, such as "1895" in "(1895-1943).", else of its words; None if impossible."""
     if example.is_impossible:
         return None
-    # -1: the answer begins in blanks before the first word.
-    start = document.first_piece[max(example.start_position, 0)]
+    # For an answer that begins in blanks before the first word, -1 is the last word, as in the reference.
+    start = document.first_piece[:-1][example.start_position]
     end = document.first_piece[example.end_position + 1] - 1
     wanted = tokenizer.tokenize(example.orig_answer_text)
     for narrowed in range(start, end + 2 - len(wanted)):

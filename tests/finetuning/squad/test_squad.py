@@ -129,6 +129,9 @@ def test_the_reference_s_names(tokenizer, tmp_path):
     blank = read(tmp_path, dataset_of(("q", [(" fox", 0)], {}), context=" fox "))  # the answer begins before the word
     (feature,) = squad.convert_examples_to_features(blank, tokenizer, 16, 4, 2, True)
     assert (feature.start_position, feature.end_position) == (4, 4)
+    last = read(tmp_path, dataset_of(("q", [("fox" + " " * 9, 0)], {}), context=" fox dog fox"))  # then -1 is a word
+    (feature,) = squad.convert_examples_to_features(last, tokenizer, 16, 4, 2, True)
+    assert (feature.start_position, feature.end_position) == (6, 6)
     called = []
     assert squad.convert_examples_to_features(examples, tokenizer, 16, 4, 2, False, called.append) is None
     assert list(map(str, called)) == list(map(str, features))
