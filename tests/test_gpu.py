@@ -14,10 +14,12 @@ import pytest
 import tensorflow as tf
 import text_operations
 from command_lines import ROOT, environment
-from small_models import MAKERS, batch_for, randomize
+from pretraining_text import VOCABULARY
+from small_models import MAKERS, batch_for, randomize, tiny_config
 from small_trainings import ONE, endless, make_trainer, saved
 from tensorflow.core.framework import graph_pb2
 from tensorflow.python.framework import kernels as registered
+from unmasked_data import LENGTH, PREDICTIONS, make
 
 from bert_tf2 import exporting as exports
 from bert_tf2 import layers
@@ -299,6 +301,25 @@ def test_scripts_with_fused_attention_have_the_numbers_of_plain_attention(tmp_pa
     need("GPU")
     plain, fused = (whole_runs(tmp_path / attention, "GPU", attention) for attention in ("plain", "fused"))
     assert differing(fused, plain, TOLERANCES["bfloat16"]) == {}
+
+
+@pytest.mark.parametrize("xla", [False, True])
+def test_too_little_memory_is_reported_in_one_line(xla, tmp_path):
+    """The states within the feed-forward networks have 2^20 numbers for each token: a terabyte."""
+    need("GPU")
+    config = tiny_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH, intermediate_size=1 << 20)
+    (tmp_path / "config.json").write_text(config.to_json_string())
+    sizes = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, "train_batch_size": 8192}
+    files = {
+        "input_file": make(tmp_path, "records", dynamic_masking=False),
+        "bert_config_file": tmp_path / "config.json",
+    }
+    given = {**files, **sizes, "output_dir": tmp_path / "out", "num_train_steps": 1, "do_train": True, "xla": xla}
+    call = ["run_pretraining.py", *(f"--{name}={value}" for name, value in given.items())]
+    env = environment(ROOT, ROOT / "tests")
+    done = subprocess.run([sys.executable, *call], cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1, done.stderr
+    assert "out of memory; lower the batch size" in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("kind", [pytest.param("CPU", marks=[pytest.mark.slow, pytest.mark.soak]), "GPU"])
