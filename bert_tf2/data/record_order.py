@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -150,7 +151,8 @@ def shuffled(index: RecordIndex, seed: int, first: int = 0, *, endless: bool = T
       the record in the file. All count from 0. A file with fewer records than in the index ends the iteration with an
       InvalidArgumentError; `record_index.find_change` names the file.
     """
-    paths, compressions = tf.constant(index.paths), tf.constant([_COMPRESSIONS[packed] for packed in index.packed])
+    paths = tf.constant([os.fsencode(path) for path in index.paths])  # a name may have bytes that are not UTF-8
+    compressions = tf.constant([_COMPRESSIONS[packed] for packed in index.packed])
     files, offsets, starts, counts = map(tf.constant, (index.files, index.offsets, index.starts, index.counts))
     first_epoch, position = divmod(first, index.total)
 
@@ -199,7 +201,11 @@ def unshuffled(paths: Sequence[str]):
     ranks = {path: rank for rank, path in enumerate(sorted(paths))}
     with ThreadPoolExecutor(_READERS) as readers:
         compressions = [_COMPRESSIONS[packed] for packed in readers.map(files.is_archive, paths)]
-    of_files = list(paths), compressions, tf.constant([ranks[path] for path in paths], tf.int64)
+    of_files = (
+        [os.fsencode(path) for path in paths],
+        compressions,
+        tf.constant([ranks[path] for path in paths], tf.int64),
+    )
     data = tf.data.Dataset.from_tensor_slices(of_files)
     return data.flat_map(lambda path, how, rank: _numbered(_opened(path, how), tf.constant(0, tf.int64), rank, 0))
 

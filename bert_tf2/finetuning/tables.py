@@ -142,7 +142,12 @@ def _find_columns(path: str, table: Table, header: list[str] | None, width: int)
                 hint = _NO_TAB if len(header) == 1 else hint
                 shown = and_more([repr(name) for name in header])
                 raise UserError(f"{path}: has no column {column!r}; its header is {shown}{hint}")
-            column = header.index(column)
+            places = [str(number) for number, name in enumerate(header, start=1) if name == column]
+            if len(places) > 1:
+                raise UserError(
+                    f"{path}: columns {' and '.join(places)} are named {column!r}; give the column's number"
+                )
+            column = int(places[0]) - 1
         if column >= width:
             where = f"{path}, row {1 if header is None else 2}"
             hint = _NO_TAB if width == 1 else ""

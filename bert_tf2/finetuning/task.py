@@ -198,9 +198,10 @@ class Task(driver.Task):
         options, num_examples = self.options, self.epoch_size()
         steps = num_examples / options.train_batch_size * options.num_train_epochs
         if not 1 <= steps < 2**31:
+            amount, cure = ("not a single training step", "more") if steps < 1 else ("too many steps", "fewer")
             raise UserError(
                 f"{num_examples} examples, batches of {options.train_batch_size} and {options.num_train_epochs} epochs"
-                f" make {'not a single training step' if steps < 1 else 'too many steps'}; change --num_train_epochs"
+                f" make {amount}; give {cure} --num_train_epochs or another --train_batch_size"
             )
         return int(steps)
 

@@ -34,9 +34,12 @@ from bert_tf2.support.process import load_tensorflow
 def _gfile(function: str, path: str, *others: str, **settings: Any) -> Any:
     """Calls a function of `tf.io.gfile`."""
     tf = load_tensorflow()
-    call = getattr(tf.io.gfile, function)
-    with errors.reading(path, tf.errors.OpError, OSError, ValueError, problem="cannot be reached: {}"):
-        return call(path, *others, **settings)
+    web = "is an address that TensorFlow does not open; download its files, or give ORGANIZATION/NAME of the hub"
+    with (
+        errors.reading(path, tf.errors.OpError, OSError, ValueError, problem="cannot be reached: {}"),
+        errors.reading(path, tf.errors.UnimplementedError, problem=web),
+    ):
+        return getattr(tf.io.gfile, function)(path, *others, **settings)
 
 
 def exists(path: str) -> bool:
@@ -399,11 +402,11 @@ def parse_json(text: str, name: str, kind: type | None = dict) -> Any:
     except json.JSONDecodeError as error:
         if page := recognize(text[:HEAD_BYTES].encode("utf-8", "replace"), name, "JSON"):
             raise UserError(f"{name}: {page}") from error
-        where = f"line {error.lineno}, column {error.colno}"
-        raise UserError(f"{name}, {where}: not valid JSON ({error.msg}); is the file complete?") from error
+        cure = "one value is needed, not JSON lines" if error.msg == "Extra data" else "is the file complete?"
+        where = f"{name}, line {error.lineno}, column {error.colno}"
+        raise UserError(f"{where}: not valid JSON ({error.msg}); {cure}") from error
     except (RecursionError, ValueError) as error:  # Python limits the number of digits of an integer
-        problem = "its JSON is nested too deep, or has too long a number; is it the right file?"
-        raise UserError(f"{name}: {problem}") from error
+        raise UserError(f"{name}: is nested too deep, or has too long a number; is it the right file?") from error
     if kind is not None and not isinstance(content, kind):
         wanted = "an object {...}" if kind is dict else "a list [...]"
         raise UserError(f"{name}: {wanted} is needed in this JSON file, not {text.strip():.20}")

@@ -24,7 +24,7 @@ class TrainingMonitor:
         """`writes` is False for a process that leaves TensorBoard's points to another process."""
         self._options = options
         self._first = step
-        self._writer = tf.summary.create_file_writer(options.output_dir) if writes else tf.summary.create_noop_writer()
+        self._writer = _open(options.output_dir) if writes else tf.summary.create_noop_writer()
         if writes:  # TensorBoard drops points behind `step`, which a killed run may have left, as with TensorFlow 1
             start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
             event = event_pb2.Event(wall_time=time.time(), step=step + 1, session_log=start)
@@ -104,8 +104,12 @@ def write_eval_results(output_dir: str, results: Mapping[str, float]) -> None:
 
 def write_scalars(folder: str, step: int, values: Mapping[str, float]) -> None:
     """Writes the values of one step to the TensorBoard events in a folder."""
-    writer = tf.summary.create_file_writer(folder)
+    writer = _open(folder)
     with writer.as_default(step=step):
         for name, value in values.items():
             tf.summary.scalar(name, value)
     writer.close()
+
+
+def _open(folder: str):
+    return tf.summary.create_file_writer(os.fsencode(folder))  # its name may have bytes that are not UTF-8

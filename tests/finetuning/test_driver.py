@@ -229,6 +229,12 @@ def test_a_training_keeps_the_labels_of_its_initial_weights(settings, tmp_path, 
     assert any("its head has the labels in the order 1, 0; the task has the order 0, 1" in line for line in log_lines)
 
 
+def test_the_name_of_a_folder_need_not_be_utf_8(settings, tmp_path):
+    folder = os.fsdecode(bytes(tmp_path) + b"/\xffr")
+    classify(settings, output_dir=folder, do_train=True, do_eval=True, num_train_epochs=0.5)
+    assert steps_in(pathlib.Path(folder)) == {0, 2} and os.listdir(f"{folder}/eval")
+
+
 def test_questions_take_no_windows_of_a_classifier(tmp_path):
     """A stride of 0, for texts that are cut, is none for a paragraph; the error is the other task."""
     (tmp_path / "model.ckpt-7.index").touch()

@@ -63,7 +63,7 @@ LATER = [
     ("run_classifier.py", "--label_column=text", "--label_column=text.*--text_a_column"),
     ("run_classifier.py", "--init_checkpoint=classifier", r"output_bias .*\[3\].*\[2\]"),
     ("run_classifier.py", "--do_train=false --do_predict --init_checkpoint=pretrained", "labels of the task tsv"),
-    ("run_classifier.py", "--num_train_epochs=0.01", "make not a single"),
+    ("run_classifier.py", "--num_train_epochs=0.01", "make not a single.*more --num_train_epochs.*--train_batch_size"),
     ("run_squad.py", "--train_file=wrong/list", "wrong/list.*SQuAD"),
     ("run_squad.py", "--do_predict --predict_file=doubled.json", r"\[3\], .* id q1 .* data\[0\]"),
     ("run_squad.py", "--do_train=false --do_predict --init_checkpoint=pretrained", "cls/squad/output_weights.*random"),

@@ -92,7 +92,7 @@ def read_conll(
             if len(columns) != width:
                 raise UserError(
                     f"{input_file}, line {line}: {num_columns(len(columns))}, but line {first + 1} has {width}; give"
-                    " every word the same columns and put a blank line between sentences"
+                    " every word the same columns, between blanks or tabs, and put a blank line between sentences"
                 )
             if not columns[word]:
                 raise UserError(f"{input_file}, line {line}: no word in column {word + 1}")
@@ -141,8 +141,8 @@ def _places(
     word, tag = word_column % width, tag_column % width
     if has_labels and tag == word:
         raise UserError(
-            f"{where}: column {word + 1} would be word and tag at once; the file needs a column of tags beside the"
-            " words"
+            f"{where}: column {word + 1} would be word and tag at once; the file needs a column of tags behind a"
+            " blank or tab"
         )
     return word, tag if has_labels else None
 

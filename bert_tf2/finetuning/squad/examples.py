@@ -151,6 +151,7 @@ def _add_answer(
     answers = field(question, "answers", list, where)
     if len(answers) != 1:
         hint = " (is --version_2_with_negative=true missing?)" if not answers and not version_2 else ""
+        hint = " (is it a dev set, where several people answered? Keep one answer)" if answers else hint
         raise UserError(f"{where}: training needs exactly 1 answer to each question, here are {len(answers)}{hint}")
     text = field(answers[0], "text", str, where)
     start = field(answers[0], "answer_start", int, where)

@@ -133,6 +133,7 @@ def processor_of(task, part):
         (TEXT, "train", ["text|label", "A|x", "B|x"], ": every row 'x'"),
         (TEXT, "train", ["text|label", "A|x", "B| "], ", row 3: empty --multi_label"),
         (TEXT, "train", ["text", "A"], ": 'label' text"),
+        (TEXT, "train", ["label|text|label", "x|A|y"], ": columns 1 and 3 'label' number"),
         (TEXT, "train", ["A film that I saw|x", "B|y"], ": 'text' 'A film that I saw' --noheader"),
         (TEXT, "train", ["text|label\rA|x\rB|y"], ": header CR LF"),
         (ONE, "dev", ["A|" + "long " * 99], ", row 1: 'long 0, 1"),

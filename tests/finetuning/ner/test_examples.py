@@ -80,7 +80,7 @@ def test_columns_blanks_and_comments(tmp_path, text, columns, wanted):
     ("text", "columns", "words"),
     [
         ("\n-DOCSTART- O\n# only comments\n", {}, "no word"),
-        ("a O\nb x O\n", {}, "line 2: 3 columns line 1 has 2"),
+        ("a O\nb x O\n", {}, "line 2: 3 columns line 1 has 2 tabs"),
         ("a\tx\tO\nb c O\n", {}, "line 2: 1 column line 1 has 3"),
         ("a\tO\n\tO\n", {}, "line 2: no word column 1"),
         ("#text PER\na O\n", {}, "line 1: 'PER' column 2"),
@@ -90,7 +90,7 @@ def test_columns_blanks_and_comments(tmp_path, text, columns, wanted):
         ("a\tNN\tx\nb\t\tx\n", {"tag_column": 1}, "line 2: '' column 2"),
         ("a O\n", {"tag_column": 2}, "line 1: no column 3 2 columns"),
         ("a O\n", {"word_column": -3}, "line 1: no column -3 2 columns"),
-        ("a\n", {"has_labels": True}, "line 1: column 1 word and tag"),
+        ("a\n", {"has_labels": True}, "line 1: column 1 word and tag tab"),
         (CONLLU, {"has_labels": False}, "column 1 numbers --word_column=2"),
     ],
 )

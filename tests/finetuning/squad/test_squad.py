@@ -158,11 +158,12 @@ def test_answers_that_are_not_in_the_words_are_counted_once(tmp_path, log_lines)
 @pytest.mark.parametrize(
     ("content", "training", "words"),
     [
-        ('{"id": "a"}\n{"id": "b"}\n', False, "line 2, column 1 JSON"),
+        ('{"id": "a"}\n{"id": "b"}\n', False, "line 2, column 1 JSON lines"),
         ({"questions": []}, False, "'data' missing"),
         ({"data": [{"paragraphs": [{"context": "", "qas": [{}]}]}]}, False, "data[0].paragraphs[0].qas[0] 'id'"),
         (dataset_of(("Q1", [], {"question": 3})), False, "Q1 'question' text"),
         (dataset_of(("Q1", [], {})), True, "Q1 0 --version_2_with_negative"),
+        (dataset_of(("Q1", [("fox", 4)] * 3, {})), True, "Q1 3 dev"),
         (dataset_of(("Q1", [("fox", -1)], {})), True, "Q1 outside"),
         (dataset_of(("Q1", [("1895.", 21)], {})), True, "Q1 21 to 26 of 25"),
         (dataset_of(("Q1", [("dog", 4)], {})), True, "1 of 1 Q1 answer_start"),
