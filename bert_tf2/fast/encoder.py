@@ -93,10 +93,10 @@ class FastEncoder:
         Contract().check("2", dropout_seed=dropout_seed)
         input_ids, mask, types = self._bert.check_inputs(input_ids, input_mask, token_type_ids)
         with dropout_from(seeds_if(training, dropout_seed)):
-            batch = self._laid_out(mask, packing)
-            queries = None
             if reads is not None:  # the pooler reads the first token
-                queries = batch.queries(tf.pad(tf.cast(reads, tf.int32), [[0, 0], [1, 0]]))  # [B, 1 + P]
+                reads = tf.pad(tf.cast(reads, tf.int32), [[0, 0], [1, 0]])  # [B, 1 + P]
+            batch = self._laid_out(mask, packing, reads)
+            queries = None if reads is None else batch.queries(reads)
             states = self._embed(batch.pack(input_ids), batch.pack(types), batch.positions)  # [B, F, D] or [T, D]
             *layers, last = self._run_blocks(states, batch, queries)
             layers = [batch.spread(states) for states in layers]  # a graph computes only the layers that are used
@@ -108,10 +108,13 @@ class FastEncoder:
         last = last[:, 1:]  # [B, P, D]
         return modeling.BertOutput(embedding_output, (*others, last), last, pooled_output)
 
-    def _laid_out(self, mask: tf.Tensor, packing: tuple[tf.Tensor, tf.Tensor] | None) -> Padded | Unpadded | Packed:
+    def _laid_out(
+        self, mask: tf.Tensor, packing: tuple[tf.Tensor, tf.Tensor] | None, reads: tf.Tensor | None
+    ) -> Padded | Unpadded | Packed:
         if packing is not None:
             return Packed(mask, *packing)
-        return Padded(mask) if self.computes_padding else Unpadded(mask, self._bert.config.num_attention_heads)
+        heads = self._bert.config.num_attention_heads
+        return Padded(mask) if self.computes_padding else Unpadded(mask, heads, reads=reads)
 
     def _embed(self, input_ids: tf.Tensor, types: tf.Tensor, position_ids: tf.Tensor | None) -> tf.Tensor:
         summed = self._bert.embeddings.add_up(input_ids, types, position_ids)

@@ -138,8 +138,8 @@ class UnpaddedLayout(NamedTuple):
 class Unpadded:
     """The places of a batch's tokens: end to end for most of the model, in groups of rows for attention.
 
-    A row is computed up to the last position that is not masked; a row of only padding is computed as a whole. If there
-    is any padding, token T - 1 is a filler.
+    A row is computed up to the last position that is not masked, or is in `reads`; a row of only padding is computed as
+    a whole. If there is any padding, token T - 1 is a filler.
 
     Attributes:
       positions: int32 [T], the position of each token in its row.
@@ -147,15 +147,16 @@ class Unpadded:
       layout, layout_of_queries: for attention without and with queries.
     """
 
-    def __init__(self, input_mask: tf.Tensor, heads: int, few_sizes: bool = True):
-        """Lays out a batch with an input_mask, int [B, F]; `few_sizes`: whether sizes are rounded up."""
+    def __init__(self, input_mask: tf.Tensor, heads: int, few_sizes: bool = True, reads: tf.Tensor | None = None):
+        """Lays out a batch; input_mask: int [B, F], reads: int [B, P], `few_sizes`: whether sizes are rounded up."""
         mask = tf.cast(input_mask, tf.int32) > 0
         self._shape = tf.shape(mask)
         self._width = self._shape[1]
         self._heads = heads
         columns = tf.range(self._width)
         last = tf.reduce_max(tf.where(mask, columns + 1, 0), axis=1)
-        self._lengths = tf.where(last > 0, last, self._width)  # [B]
+        computed = last if reads is None else tf.maximum(last, tf.reduce_max(tf.cast(reads, tf.int32), axis=1) + 1)
+        self._lengths = tf.where(last > 0, computed, self._width)  # [B]
         self._places = tf.cast(tf.where(columns < self._lengths[:, tf.newaxis]), tf.int32)  # [tokens, 2]: row, position
         self._count = tf.shape(self._places)[0]
         # If there is padding, one more token takes the places of padding in the groups.
