@@ -425,9 +425,8 @@ def json_text(content: Any) -> str:
 def match_files(names: str, *, skip_unmatched: bool = False) -> list[str]:
     """The files that match a comma-separated list of names and globs.
 
-    The files have the order of the list; the matches of a glob are sorted (in the reference they have the order of the
-    file system). A file that is named twice occurs twice, as in the reference. With `skip_unmatched`, a name that
-    matches nothing is left out with a warning, as long as another name matches.
+    The files have the order of the list, a file that is named twice occurs twice, and a glob's matches are sorted. With
+    `skip_unmatched`, a name that matches nothing is left out with a warning, as long as another name matches.
     """
     found: list[str] = []
     problems: list[str] = []
@@ -435,7 +434,7 @@ def match_files(names: str, *, skip_unmatched: bool = False) -> list[str]:
         if exists(name):
             matches = [name]
         else:
-            # Python would take [^...], a set of excluded characters in TensorFlow and shells, as a set with "^".
+            # [^...] excludes characters in TensorFlow and shells; in Python it would be a set with "^".
             matches = sorted(_gfile("glob", name) if is_remote(name) else glob.glob(name.replace("[^", "[!")))
         if not matches:
             what = "no file matches this pattern" if any(c in name for c in "*?[") else missing(name)

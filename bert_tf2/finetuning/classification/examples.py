@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import csv
 import dataclasses
+import io
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -62,10 +63,10 @@ class DataProcessor:
     @classmethod
     def _read_tsv(cls, input_file: str, quotechar: str | None = None) -> list[list[str]]:
         """The cells of all rows of a table; an empty line has none. Quotation marks are letters without `quotechar`."""
-        lines = files.read_lines(input_file)
         if quotechar is None:
-            return [line.split("\t") if line else [] for line in lines]
-        return list(csv.reader((f"{line}\n" for line in lines), delimiter="\t", quotechar=quotechar))
+            return [line.split("\t") if line else [] for line in files.read_lines(input_file)]
+        text = files.read_text(input_file).replace("\r", "")
+        return list(csv.reader(io.StringIO(text, newline="\n"), delimiter="\t", quotechar=quotechar))
 
 
 class TaskProcessor(DataProcessor):

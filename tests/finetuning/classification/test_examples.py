@@ -257,6 +257,8 @@ def test_a_processor_of_ones_own(tmp_path):
     refuses("get_dev_examples of-bytes, example 1: '2' 0, 1", processor.get_dev_examples, str(tmp_path))
     assert [example.text_a for example in Bytes().get_dev_examples(str(tmp_path))] == ['"a b', "c"]
     assert Bytes._read_tsv(path, quotechar='"') == [["x", "a b\ny\tc\n"]]
+    (tmp_path / "cut.tsv").write_bytes(b'x\t"a\r\nb')  # quotation marks and the last line have no end
+    assert Bytes._read_tsv(str(tmp_path / "cut.tsv"), quotechar='"') == [["x", "a\nb"]]
     path = write(tmp_path, "mine.tsv", "x|", "", "y")
     assert Bytes._read_tsv(path) == Bytes._read_tsv(path, quotechar='"') == [["x", ""], [], ["y"]]
     write(tmp_path, "train.tsv", "header", "2|1|2|A|B")
