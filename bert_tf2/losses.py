@@ -195,30 +195,38 @@ def multi_label_loss(logits: tf.Tensor, labels: tf.Tensor, positive_weights: tf.
     return tf.reduce_mean(tf.nn.weighted_cross_entropy_with_logits(targets, logits, positive_weights), axis=-1)
 
 
-def in_batch_negatives(vectors: tf.Tensor, temperature: float) -> tf.Tensor:
+def in_batch_negatives(vectors: tf.Tensor, texts: tf.Tensor, temperature: float) -> tf.Tensor:
     """The cross-entropy of finding each row's positive among all positives and negatives of the batch.
 
     The softmax is over cosines / temperature (Henderson et al., 2017, section 4.4; InfoNCE). In a replica, the batch is
     the rows of all replicas, and a row counts so much that the mean over replicas of their means is the batch's mean.
+    A row leaves out the other candidates that are no wrong match of its anchor: those with the anchor's own text, or
+    the text of a positive of this anchor.
 
     Args:
       vectors: float32 [B, C, D]: of each row's anchor, its positive, and its C - 2 negatives.
+      texts: [B, C]: a number for each text, the same for equal texts.
       temperature: above 0; a smaller number makes near negatives count more.
 
     Returns:
       The loss of each row, float32 [B].
     """
     vectors = tf.math.l2_normalize(vectors, axis=-1)
-    others, count, first, share = vectors[:, 1:], tf.shape(vectors)[0], 0, 1.0
+    others, every, count, first, share = vectors[:, 1:], texts, tf.shape(vectors)[0], 0, 1.0
     replica = tf.distribute.get_replica_context()
     if replica is not None and replica.num_replicas_in_sync > 1:
         counts = replica.all_gather(tf.shape(vectors)[:1], axis=0)  # [replicas]
-        others = replica.all_gather(others, axis=0)
+        others, every = replica.all_gather(others, axis=0), replica.all_gather(every, axis=0)
         first = tf.reduce_sum(counts[: replica.replica_id_in_sync_group])
         share = tf.cast(count * replica.num_replicas_in_sync, tf.float32) / tf.cast(tf.reduce_sum(counts), tf.float32)
     candidates = tf.reshape(tf.transpose(others, [1, 0, 2]), [-1, vectors.shape[-1]])  # first the rows' positives
     logits = tf.matmul(vectors[:, 0], candidates, transpose_b=True) / temperature
-    return classification_loss(logits, first + tf.range(count)) * share
+    own, of_candidates = first + tf.range(count), tf.reshape(tf.transpose(every[:, 1:]), [1, -1])
+    has_anchor = tf.cast(texts[:, :1] == every[:, 0], tf.float32)  # [B, rows]
+    is_positive = tf.cast(every[:, 1:2] == of_candidates, tf.float32)  # [rows, candidates]
+    is_match = (tf.matmul(has_anchor, is_positive) > 0) | (of_candidates == texts[:, :1])
+    is_match &= tf.range(tf.size(of_candidates)) != own[:, tf.newaxis]
+    return classification_loss(tf.where(is_match, -1e9, logits), own) * share
 
 
 def distance_to_teacher(

@@ -63,6 +63,22 @@ def test_losses_and_measures(words):
         assert {name: found[name] for name in wanted} == pytest.approx(wanted, rel=1e-4)
 
 
+def test_a_text_is_no_wrong_match_of_its_own_anchor(words):
+    """Rows with the same positive, with the same anchor, and with both texts exchanged."""
+    (a, b, c), (d, e, f), *others = TRIPLES[:5]
+    rows = [(a, b, c), (d, b, f), (a, e, f), (b, a, c), *others]
+    texts = [text for column in parts(rows)[1:] for text in column]
+    cosines = words.embed(parts(rows)[0]) @ words.embed(texts).T
+    losses = []
+    for number, (anchor, positive, _) in enumerate(rows):
+        right = {anchor, positive, *(row[1] for row in rows if row[0] == anchor)}
+        wrong = [place for place, text in enumerate(texts) if text not in right]
+        logits = cosines[number, [number, *wrong]] / 0.05
+        losses.append(np.log(np.exp(logits).sum()) - logits[0])
+    found = words.evaluate(rows, None, len(rows), return_dict=True, **QUIET)
+    assert found["loss"] == pytest.approx(np.mean(losses), rel=1e-4)
+
+
 @SLOW
 def test_the_same_rows_in_any_container(words):
     pd, (first, second) = pytest.importorskip("pandas"), parts(PAIRS)
@@ -193,7 +209,11 @@ def test_several_devices(encoder, two):
     models, histories = (bert_tf2.embedder(encoder, max_seq_length=12), shared), []
     for model in models:
         model.compile(1e-2)
-        histories.append(model.fit(TRIPLES[:13], batch_size=4, epochs=2, shuffle=False, validation_data=PAIRS, **QUIET))
+        histories.append(
+            model.fit(
+                [*TRIPLES[:2], *TRIPLES[:11]], batch_size=4, epochs=2, shuffle=False, validation_data=PAIRS, **QUIET
+            )
+        )
     np.testing.assert_allclose(*(history.history["val_loss"] for history in histories), rtol=1e-3)
     np.testing.assert_allclose(*(model.embed(WORDS) for model in models), atol=1e-4)
 

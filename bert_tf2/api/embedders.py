@@ -41,6 +41,7 @@ from bert_tf2.weights.sentence_vectors import Prompts, SentenceVectors
 _MOST = 16  # texts in a row
 _RECALL_AT = (1, 10)
 _ANCHORS_AT_ONCE = 1024  # rows whose positives are compared with all candidates at once
+_NUMBERS_OF_TEXTS = 2**24  # float32, to which Keras converts them, has all of them
 _POOLINGS = ("mean", "max", "cls")
 
 
@@ -51,8 +52,9 @@ class EmbeddingModel(Vectors, Answers, TextModel):
     `x` of `fit` and `evaluate` has rows (anchor, positive) or (anchor, positive, negative, ...), all of one length: a
     list of tuples, an array [N, 2], a table, a tuple or dict of columns, or batches of these in a `tf.data.Dataset`, a
     `keras.utils.PyDataset` or a generator. The positives and negatives of all rows in a batch are the wrong answers of
-    each other row, also with several devices. With `y`, rows are pairs, and `y` has the cosine that each pair should
-    have, from -1 to 1. `sample_weight` is a number for each row.
+    each other row, also with several devices; but an anchor, and the positives of an equal anchor, are no wrong answers
+    to it. With `y`, rows are pairs, and `y` has the cosine that each pair should have, from -1 to 1. `sample_weight` is
+    a number for each row.
 
     `evaluate` and the validation of `fit` also measure all rows together. With `y`, "spearman" is the rank correlation
     of cosines and scores. Without `y`, "recall@1" and "recall@10" are the shares of anchors whose positive is the
@@ -134,7 +136,8 @@ class EmbeddingModel(Vectors, Answers, TextModel):
     def get_compile_config(self) -> dict[str, Any]:
         return {**super().get_compile_config(), "temperature": self.temperature}
 
-    # The loss and the measures. The scores of a batch are float [B, 1], or int [B, 1] if the rows have no scores.
+    # The loss and the measures. The scores of a batch are float [B, 1]. If the rows have no scores, they are numbers of
+    # the texts, int [B, C], by which the loss recognizes equal texts.
 
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
@@ -219,6 +222,8 @@ class EmbeddingModel(Vectors, Answers, TextModel):
         texts = tf.stack([text_rows.refuse_blank_in_graph(column) for column in x], axis=1)
         features, are_cut = self.tokenize.with_cut(tf.reshape(texts, [-1]))
         scores, *weights = others
+        if not scores.dtype.is_floating:
+            scores = tf.strings.to_hash_bucket_fast(texts, _NUMBERS_OF_TEXTS)
         shape = [-1, len(x), tf.shape(features["input_ids"])[1]]
         features = {name: tf.reshape(part, shape) for name, part in features.items()}
         return (features, scores, *map(targets.weights_in_graph, weights)), are_cut
@@ -255,11 +260,11 @@ class _InBatchNegatives(keras.losses.Loss):
         self._temperature = temperature
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        return in_batch_negatives(y_pred, self._temperature)
+        return in_batch_negatives(y_pred, y_true, self._temperature)
 
 
 class _Judge:
-    """Collects vectors of texts [B, C, D] and scores [B, 1] in an evaluation, and measures all of them."""
+    """Collects vectors of texts [B, C, D] and their scores in an evaluation, and measures all of them."""
 
     def __init__(self):
         self._batches: list[tuple[np.ndarray, np.ndarray]] | None = None  # None outside an evaluation

@@ -146,6 +146,10 @@ def _near(wanted: str, known: Sequence[str]) -> list[str]:
 def _options(cls: type[Options], argv: Sequence[str]) -> Options:
     if cls.words is not None:
         FLAGS.set_gnu_getopt()  # flags may also follow the words
+    if torn := [word for word in argv if word.endswith("\r")]:  # which would be part of the name of a folder
+        raise flags.Error(
+            f"{torn[0]!r}: ends with \\r; the file of this command has line ends of Windows: dos2unix FILE"
+        )
     rest = FLAGS([*argv])
     values = {name: FLAGS[name].value for name in settings.settings_of(cls)}
     for name, (stated, _, default) in settings.settings_of(cls).items():
@@ -154,9 +158,9 @@ def _options(cls: type[Options], argv: Sequence[str]) -> Options:
     if cls.words is not None:
         values[cls.words] = (*(values[cls.words] or ()), *rest[1:])
     elif len(rest) > 1:
-        raise flags.Error(
-            f"unexpected argument {rest[1]!r}: every setting is a flag, --name=value, also --switch=False"
-        )
+        is_dash = rest[1].startswith(("\u2013", "\u2014"))  # the dashes of a word processor
+        cure = "write two hyphens, --" if is_dash else "every setting is a flag, --name=value, also --switch=False"
+        raise flags.Error(f"unexpected argument {rest[1]!r}: {cure}")
     return resolution.resolve(cls(**values))
 
 

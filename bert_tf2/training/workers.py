@@ -83,8 +83,10 @@ def find_cluster(variables: Mapping[str, str] = os.environ) -> Cluster | None:
         if own not in names:
             raise ValueError(f"the task {own} is not in the cluster: {and_more(names, 8)}")
         for address in listed.values():
-            if not re.fullmatch(r".+:\d{1,5}", address) or int(address.rpartition(":")[2]) >= 2**16:
+            if not re.fullmatch(r".+:\d{1,5}", address) or not 0 < int(address.rpartition(":")[2]) < 2**16:
                 raise ValueError(f"{address!r} is not HOST:PORT")
+        if len({*listed.values()}) < len(listed):
+            raise ValueError(f"two of {and_more([*listed.values()], 8)} are the same; give each worker its own address")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = error if isinstance(error, ValueError) else 'needs a "cluster" and a "task"'
         raise UserError(f"{VARIABLE}: {reason}; as an example: {VARIABLE}='{_EXAMPLE}'") from error

@@ -351,7 +351,8 @@ def load_tokenizer(
 def check_vocabulary(source: Weights, vocab_file: str, ours: Sequence[str]) -> None:
     """Raises UserError if a vocabulary, whose entries are `ours`, differs from the vocabulary beside the weights.
 
-    Entries may be appended, be missing at the end, or replace [unused] entries, as happens when words are added.
+    Entries may be appended, be missing at the end (a warning), or replace [unused] entries, as happens when words are
+    added.
     """
     try:
         if source.vocabulary_file() == vocab_file:
@@ -372,6 +373,9 @@ def check_vocabulary(source: Weights, vocab_file: str, ours: Sequence[str]) -> N
             f" the first on line {number}, {here!r} here and {there!r} there; give the vocabulary beside the weights as"
             " --vocab_file, or remove it from there if it does not belong to the weights"
         )
+    if lost := [entry for entry in theirs[len(ours) :] if not entry.startswith("[unused")]:
+        what = "%s: lacks the last %d entries of the vocabulary beside the weights, from %r; is the file complete?"
+        logging.warning(what, vocab_file, len(lost), lost[0])
 
 
 def entries_of(vocab_file: str) -> list[str]:

@@ -46,7 +46,8 @@ def test_a_cluster_has_the_chief_first():
         ({"TF_CONFIG": "{'cluster'"}, "property name"),
         ({"TF_CONFIG": json.dumps({"cluster": TWO})}, '"task"'),
         (environment(TWO, index=2), "worker 2 .*: worker 0, worker 1"),
-        (environment({"worker": ["one:70000", "two:1"]}), "'one:70000' is not HOST:PORT"),
+        *((environment({"worker": [at, "two:1"]}), f"'{at}' is not HOST:PORT") for at in ("one:70000", "one:0")),
+        (environment({"worker": ["one:1", "two:1", "one:1"]}), "same.* its own address"),
     ],
 )
 def test_a_wrong_tf_config_is_refused_with_an_example(found, words):

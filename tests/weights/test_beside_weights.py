@@ -102,10 +102,12 @@ def test_another_configuration_than_that_of_the_weights(models, tmp_path, log_li
         ([], "no entries"),
     ],
 )
-def test_another_vocabulary_than_that_of_the_weights(models, tmp_path, ours, refusal):
+def test_another_vocabulary_than_that_of_the_weights(models, tmp_path, ours, refusal, log_lines):
     path = write_vocab(tmp_path / "vocab.txt", ours)
     check(refusal and f"{path}: {refusal}", models / "tf1", tmp_path / "out", vocab_file=path)
     assert refusal or bert_tf2.load(models / "tf1", vocab_file=path).tokenizer.vocab["film"] == VOCAB.index("film")
+    lost = [line for line in log_lines if f"{path}: lacks the last {len(VOCAB) - 30} entries" in line]
+    assert bool(lost) == (len(ours) == 30)
 
 
 # The case of the text
