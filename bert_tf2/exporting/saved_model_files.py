@@ -56,18 +56,36 @@ def write_version(export_dir: str, write: Callable[[str], None]) -> str:
     """Calls `write` with a new folder and gives the folder the next number; returns its path.
 
     If `write` raises, the folder is removed.
+
+    Raises:
+      UserError: the newest version there is an ONNX file and this one a SavedModel, or the reverse.
     """
     # Servers ignore a name that is not a number. A random name, because processes on other machines are not visible.
     with files.folder_beside(os.path.join(export_dir, f"version-{secrets.token_hex(4)}")) as beside:
         write(beside)
+        newest = os.path.join(export_dir, str(_newest(export_dir)))
+        before, now = _format(newest), _format(beside)
+        if before and now and before != now:
+            raise UserError(
+                f"{newest}: is of the format {before}, and a server would open {now} next; give another folder"
+            )
         return _give_number(beside, export_dir)
+
+
+def _newest(export_dir: str) -> int:
+    there = [name.strip("/") for name in files.list_directory(export_dir)]
+    return max((int(name) for name in there if re.fullmatch("[0-9]{1,18}", name)), default=0)  # servers have 64 bits
+
+
+def _format(folder: str) -> str | None:
+    """The format of an export; None for another folder."""
+    path = files.companion(folder, EXPORT_INFO_FILE)
+    return files.read_json(path).get("format", "saved_model") if path else None
 
 
 def _give_number(folder: str, export_dir: str) -> str:
     while True:
-        there = [name.strip("/") for name in files.list_directory(export_dir)]
-        numbers = [int(name) for name in there if re.fullmatch("[0-9]{1,18}", name)]  # servers count with 64 bits
-        path = os.path.join(export_dir, str(max(numbers, default=0) + 1))
+        path = os.path.join(export_dir, str(_newest(export_dir) + 1))
         try:
             tf.io.gfile.rename(folder, path) if files.is_remote(path) else os.rename(folder, path)
             return path

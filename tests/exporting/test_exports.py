@@ -138,6 +138,16 @@ def test_numbers(tmp_path):
     assert os.listdir(tmp_path / "5") == ["mine"] and os.listdir(tmp_path / "4") == ["saved_model.pb"]
 
 
+def test_a_server_s_folder_has_one_format(tmp_path):
+    def write(folder: str, **info) -> None:
+        pathlib.Path(folder, "model_info.json").write_text(json.dumps(info))
+
+    saved_model_files.write_version(str(tmp_path), write)
+    to_onnx = functools.partial(write, format="onnx")
+    refuses(f"{tmp_path}/1: saved_model onnx another", saved_model_files.write_version, str(tmp_path), to_onnx)
+    assert os.listdir(tmp_path) == ["1"] and saved_model_files.write_version(str(tmp_path), write)
+
+
 def test_a_version_appears_when_it_is_complete(exported, tmp_path, monkeypatch):
     """Not at all, if a disk is full or the user ends it while TensorFlow writes."""
     options = make_options(tmp_path, "classifier", exported("classifier").weights, text_signatures=False)
