@@ -54,6 +54,14 @@ def ids(short):
     return short.dataset(LONG, batch_size=12).get_single_element()[0]
 
 
+def test_sorted_rows_are_divided_with_a_warning(short, log_lines):
+    short.compile(1e-3, run_eagerly=True)
+    for labels, warns in ((sorted(FEW), True), (FEW, False)):
+        short.fit(LONG, labels, 12, validation_split=0.25, **QUIET)
+        assert any("the labels yes" in line and "shuffle" in line for line in log_lines) == warns
+        log_lines.clear()
+
+
 def test_a_classifier_learns(trained):
     model, history, traced = trained
     assert history["loss"][-1] < history["loss"][0] / 2 and len(history["val_accuracy"]) == 2

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from bert_tf2.support import containers
 from bert_tf2.support.errors import UserError, and_more
@@ -92,6 +93,16 @@ def _finite(values: list, name: str) -> np.ndarray:
             f"{name}: row {np.argwhere(~good)[0, 0] + 1} is {found[~good][0]}; give a number, or remove the row"
         )
     return found
+
+
+def warn_of_sorted(learned: np.ndarray, held_out: np.ndarray, labels: Sequence[str]) -> None:
+    """Warns if the rows that are held out have labels that no other row has; compares only indexes of labels, [N]."""
+    unseen = np.setdiff1d(held_out, learned) if learned.dtype.kind == "i" else ()
+    if len(unseen):
+        what = (
+            "validation_split: holds out the last rows, and all rows of the labels %s are among them; shuffle the rows"
+        )
+        logging.warning(what, and_more([labels[index] for index in unseen], 6))
 
 
 def weights_of_rows(values: Any) -> np.ndarray | None:

@@ -353,7 +353,9 @@ class TextModel(TextSteps):
     def _divided(self, share: float, x: Any, y: Any, sample_weight: Any) -> tuple[list, list]:
         """(x, y, sample_weight) for training and for validation."""
         x, y, *weights = self._arrays(x, self._needed(y), sample_weight)
-        return text_rows.divide(share, x, y, next(iter(weights), None))
+        parts = text_rows.divide(share, x, y, next(iter(weights), None))
+        targets.warn_of_sorted(*(y for _, y, _ in parts), self.labels)
+        return parts
 
     @text_rows.of_argument("validation_data")
     def _validation(self, given: Any, batch_size: int | None, steps: int | None, cut: CutTexts) -> tf.data.Dataset:
