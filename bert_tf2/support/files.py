@@ -193,12 +193,12 @@ def check_there(path: str) -> None:
 def missing(path: str) -> str:
     """The reason why a missing file cannot be opened, with the names in its folder, because most names are mistyped."""
     folder = os.path.dirname(path) or "."
-    if link := dangling(path):
-        return link
-    if not os.path.isdir(folder):
-        return f"no such file ({folder} is {'a file' if os.path.isfile(folder) else 'no folder'})"
+    if not os.path.isdir(folder) or folder == "/":
+        kind = "a file" if os.path.isfile(folder) else "the root" if folder == "/" else "no folder"
+        unset = "; is a variable, such as $BERT_BASE_DIR, not set?" if os.path.dirname(folder) == "/" else ""
+        return f"no such file ({folder} is {kind}{unset})"
     names = [name for name in list_directory(folder) if not name.startswith(".")]
-    return f"no such file ({folder} {f'holds: {and_more(names, 8)}' if names else 'is empty'})"
+    return dangling(path) or f"no such file ({folder} {f'holds: {and_more(names, 8)}' if names else 'is empty'})"
 
 
 def dangling(path: str) -> str:

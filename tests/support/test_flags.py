@@ -96,7 +96,8 @@ def test_files_that_are_sought_beside_the_weights(quick_lines, refused, tmp_path
     for weights, words in (
         (there, f"beside the weights, in {tmp_path} ("),
         (f"{tmp_path}/model.ckpt", f"--init_checkpoint={tmp_path}/model.ckpt: no such file ({tmp_path} holds: bert_"),
-        ("/nowhere/bert_model.ckpt", "(/nowhere is no folder)"),
+        ("/nowhere/bert_model.ckpt", "(/nowhere is no folder; is a variable, such as $BERT_BASE_DIR, not set?)"),
+        ("/bert_model.ckpt", "(/ is the root; is a variable"),
     ):
         assert words in quick_lines.run("export_saved_model.py", f"--init_checkpoint={weights}", *given).stderr
     assert "error: --task must be given" in refused("export_saved_model.py", f"--init_checkpoint={there}", given[1])
