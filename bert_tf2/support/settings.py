@@ -221,7 +221,9 @@ def _problems(given: Options) -> Iterator[str]:
     surely = [name for name in missing if known[name][2] is dataclasses.MISSING]
     has_weights = any(stated.reads == "weights" and getattr(given, name) for name, (stated, _, _) in known.items())
     if surely:  # `resolve` may find the other settings beside the weights
-        yield f"{' and '.join(f'--{name}' for name in (surely if has_weights else missing))} must be given"
+        wanted = " and ".join(f"--{name}" for name in (surely if has_weights else missing))
+        beside = "" if has_weights else " and ".join(f"--{name}" for name in missing if name not in surely)
+        yield f"{wanted} must be given{beside and f'; --init_checkpoint may have {beside} beside it'}"
     for name, (stated, _, _) in known.items():
         value = getattr(given, name)
         if value is not None and (problem := _value_problem(stated, value, name)):

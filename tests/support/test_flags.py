@@ -51,6 +51,13 @@ def test_flags_have_the_reference_s_names_types_and_defaults(script, refused):
         ours = found[flag["name"]]
         assert (_TYPES[ours["type"]], ours["default"]) == (flag["type"], flag["default"]), flag["name"]
     named = re.search(r"((--\w+( and )?)+) must be given|give at least one of (--\w+(, )?)+", refused(script))
+    has_vocabulary = "--vocab_file" in (named[1] or "") and script not in (
+        "create_pretraining_data.py",
+        "build_vocab.py",
+    )
+    assert (
+        "--init_checkpoint may have --vocab_file and --bert_config_file beside it" in refused(script)
+    ) == has_vocabulary
     if script in FLAGS:
         assert {*named[1].split(" and ")} == {f"--{flag['name']}" for flag in FLAGS[script] if flag["required"]}
 
