@@ -189,6 +189,21 @@ def test_the_batches_of_a_program_have_few_widths(short, encoder):
         )
 
 
+def test_few_texts_need_no_pipeline(short):
+    """A pipeline of tf.data takes longer to begin than a small model to answer; a batch of any size has one graph."""
+    traced, convert = [], short.tokenize.with_cut
+    short.compile(1e-9)
+    short.tokenize.with_cut = lambda texts: traced.append(texts) or convert(texts)
+    try:
+        for call in (short.predict_on_batch, lambda texts: short.predict(texts, **QUIET)):
+            short.test_on_batch(LONG[:2], FEW[:2])  # has labels, so another graph
+            for texts in (LONG[:2], LONG[:3], LONG[2:6], LONG[5:]):
+                np.testing.assert_allclose(call(texts), short(texts), rtol=1e-5)
+    finally:
+        short.tokenize.with_cut = convert
+    assert sum(tf.is_symbolic_tensor(tf.nest.flatten(texts)[0]) for texts in traced) <= 3
+
+
 def test_losses_of_other_kinds(scores, topics):
     scores.compile(1e-9, run_eagerly=True)
     topics.compile(1e-9, run_eagerly=True)
@@ -206,8 +221,10 @@ def test_losses_of_other_kinds(scores, topics):
 def test_texts_that_are_cut_are_counted(short, caplog):
     """In each epoch, of lists and of a dataset that goes on where the last epoch stopped; not those of padding."""
     short.compile(1e-9, run_eagerly=True)
-    held_out = {"validation_data": (LONG[:3], FEW[:3]), "validation_freq": 2}
-    history = short.fit(LONG, FEW, 4, 2, **held_out, **QUIET).history
+    held_out, is_logged = {"validation_data": (LONG[:3], FEW[:3]), "validation_freq": 2}, []
+    note = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_, **__: is_logged.append("longer" in caplog.text))
+    history = short.fit(LONG, FEW, 4, 2, **held_out, callbacks=[note], **QUIET).history
+    assert is_logged == [False] * 3 + [True] * 3  # not within the first epoch, whose line on the terminal is unfinished
     assert (history["cut_texts"], history["val_cut_texts"]) == ([6, 6], [2])
     data = tf.data.Dataset.from_tensor_slices((["good " * 9] * 3 + ["a"] * 6, ["yes"] * 9)).batch(3)
     history = short.fit(data.repeat(), epochs=3, steps_per_epoch=2, **QUIET).history  # batches 1 2, 3 1, 2 3

@@ -22,8 +22,10 @@ from absl import logging
 
 from bert_tf2 import heads
 from bert_tf2.api import targets, text_rows
+from bert_tf2.api.readers import Reader
 from bert_tf2.api.text_models import TextModel
 from bert_tf2.api.text_parts import Parts, path_of
+from bert_tf2.api.text_rows import Batches, Rows
 from bert_tf2.api.text_steps import Answers
 from bert_tf2.api.vectors import Vectors, unit
 from bert_tf2.config import BertConfig
@@ -43,6 +45,53 @@ _RECALL_AT = (1, 10)
 _ANCHORS_AT_ONCE = 1024  # rows whose positives are compared with all candidates at once
 _NUMBERS_OF_TEXTS = 2**24  # float32, to which Keras converts them, has all of them
 _POOLINGS = ("mean", "max", "cls")
+
+
+class _RowReader(Reader):
+    """Reads rows of texts, an anchor, its positive and negatives, or pairs with scores."""
+
+    needs_y = False  # rows without scores have negatives
+
+    def rows(self, x: Any, y: Any, sample_weight: Any) -> Rows:
+        """The columns of texts, strings [N] each, the scores, [N, 1], and the weights of rows."""
+        if y is not None and not _are_numbers(y) and not _has_rows_of_texts(x):
+            x, y = (x, y), None  # a batch (anchors, positives) of a generator
+        columns = _columns(x)
+        scores = np.zeros([len(columns[0]), 1], np.int32)
+        if y is not None:
+            scores = targets.numbers(y, "y")[:, np.newaxis]
+            if (wrong := np.abs(scores) > 1).any():
+                row = int(np.argmax(wrong))
+                raise UserError(f"y: row {row + 1} is {scores[row, 0]:g}; {_OF_SCORES}")
+        if y is not None:
+            _check_are_pairs(columns)
+        return Rows(columns, scores, targets.weights_of_rows(sample_weight)).counted()
+
+    def of_rows(self, rows: Rows, batch_size: int, shuffle: bool) -> Batches:
+        found = super().of_rows(rows, batch_size, shuffle)
+        learns_pairs = shuffle and len(rows.x) == 2 and rows.y.dtype.kind != "f"
+        if learns_pairs and any(len(scores) == 1 for _, scores, *_ in found.first):
+            logging.warning("x: a batch of one pair has no wrong match, so its loss is 0; give 2 pairs or more")
+        return found
+
+    def of_dataset(self, data: tf.data.Dataset) -> tf.data.Dataset:
+        return data.map(_parts_in_graph, tf.data.AUTOTUNE)
+
+    def features(self, x: Any, *others: tf.Tensor) -> tuple[tuple, tf.Tensor]:
+        """Converts a batch of columns to the input of the model, arrays [B, C, F]."""
+        texts = tf.stack([text_rows.refuse_blank_in_graph(column) for column in x], axis=1)
+        features, are_cut = self.tokenize.with_cut(tf.reshape(texts, [-1]))
+        scores, *weights = others
+        if not scores.dtype.is_floating:
+            scores = tf.strings.to_hash_bucket_fast(texts, _NUMBERS_OF_TEXTS)
+        shape = [-1, len(x), tf.shape(features["input_ids"])[1]]
+        features = {name: tf.reshape(part, shape) for name, part in features.items()}
+        return (features, scores, *map(targets.weights_in_graph, weights)), are_cut
+
+    def of_validation(self, given: Any) -> tuple[Any, Any, Any]:
+        """As in the base, and `given` may have rows alone; a tuple (x, y, ...) has scores or None after the rows."""
+        is_x_y = isinstance(given, tuple) and len(given) in (2, 3) and (given[1] is None or _are_numbers(given[1]))
+        return super().of_validation(given if is_x_y or text_rows.has_batches(given) else (given, None))
 
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
@@ -71,7 +120,6 @@ class EmbeddingModel(Vectors, Answers, TextModel):
     """
 
     export_as = "features"
-    needs_y = False  # rows without scores have negatives
 
     def __init__(
         self,
@@ -80,12 +128,15 @@ class EmbeddingModel(Vectors, Answers, TextModel):
         prompts: Prompts | Mapping[str, Any] = Prompts(),  # noqa: B008, a tuple
         **kwargs,
     ):
-        super().__init__(model, tokenize, None, **kwargs)
+        super().__init__(model, tokenize, **kwargs)
         self._judge = _Judge()
         self._prompts = Prompts(**prompts) if isinstance(prompts, Mapping) else prompts
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "prompts": {**self._prompts._asdict(), "named": dict(self._prompts.named)}}
+
+    def _make_reader(self, loss: Any) -> Reader:
+        return _RowReader(self.tokenize)
 
     @property
     def config(self) -> BertConfig:
@@ -187,56 +238,6 @@ class EmbeddingModel(Vectors, Answers, TextModel):
     def _answers(self, x: Any, batch_size: int) -> np.ndarray:
         is_iterator = hasattr(x, "__next__")
         return self.embed(text_rows.texts(x) if is_iterator else x, batch_size=batch_size)
-
-    # Reading rows
-
-    def _batches(
-        self, x: Any, y: Any, sample_weight: Any, batch_size: int, shuffle: bool, most: int | None = None
-    ) -> text_rows.Batches:
-        if isinstance(x, tf.data.Dataset):
-            x = x.map(_parts_in_graph, tf.data.AUTOTUNE)
-        found = super()._batches(x, y, sample_weight, batch_size, shuffle, most)
-        columns, scores = found.data.element_spec[:2]
-        learns_pairs = shuffle and len(columns) == 2 and not scores.dtype.is_floating and not text_rows.has_batches(x)
-        if learns_pairs and any(len(scores) == 1 for _, scores, *_ in found.first):
-            logging.warning("x: a batch of one pair has no wrong match, so its loss is 0; give 2 pairs or more")
-        return found
-
-    def _arrays(self, x: Any, y: Any = None, sample_weight: Any = None, *, of_batch: bool = False) -> tuple:
-        """The columns of texts, strings [N] each, the scores, [N, 1], and the weights of rows."""
-        if y is not None and not _are_numbers(y) and not _has_rows_of_texts(x):
-            x, y = (x, y), None  # a batch (anchors, positives) of a generator
-        columns = _columns(x)
-        scores = np.zeros([len(columns[0]), 1], np.int32)
-        if y is not None:
-            scores = targets.numbers(y, "y")[:, np.newaxis]
-            if (wrong := np.abs(scores) > 1).any():
-                row = int(np.argmax(wrong))
-                raise UserError(f"y: row {row + 1} is {scores[row, 0]:g}; {_OF_SCORES}")
-        if y is not None:
-            _check_are_pairs(columns)
-        return text_rows.counted(columns, scores, targets.weights_of_rows(sample_weight))
-
-    def _element(self, x: Any, *others: tf.Tensor) -> tuple[tuple, tf.Tensor]:
-        """Converts a batch of columns to the input of the model, arrays [B, C, F]."""
-        texts = tf.stack([text_rows.refuse_blank_in_graph(column) for column in x], axis=1)
-        features, are_cut = self.tokenize.with_cut(tf.reshape(texts, [-1]))
-        scores, *weights = others
-        if not scores.dtype.is_floating:
-            scores = tf.strings.to_hash_bucket_fast(texts, _NUMBERS_OF_TEXTS)
-        shape = [-1, len(x), tf.shape(features["input_ids"])[1]]
-        features = {name: tf.reshape(part, shape) for name, part in features.items()}
-        return (features, scores, *map(targets.weights_in_graph, weights)), are_cut
-
-    def _divided(self, share: float, x: Any, y: Any, sample_weight: Any) -> tuple[list, tuple]:
-        parts = super()._divided(share, x, y, sample_weight)
-        first, last = ((x, y if y.dtype.kind == "f" else None, *weights) for x, y, *weights in parts)
-        return first, last
-
-    def _x_y(self, given: Any) -> tuple[Any, Any, Any]:
-        """As in TextModel, and `given` may have rows alone; a tuple (x, y, ...) has scores or None after the rows."""
-        is_x_y = isinstance(given, tuple) and len(given) in (2, 3) and (given[1] is None or _are_numbers(given[1]))
-        return super()._x_y(given if is_x_y or text_rows.has_batches(given) else (given, None))
 
     # Folders
 

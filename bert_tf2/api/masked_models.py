@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -22,8 +22,10 @@ from absl import logging
 
 from bert_tf2 import heads, shapes
 from bert_tf2.api import text_rows
+from bert_tf2.api.readers import Reader
 from bert_tf2.api.text_models import TextModel
 from bert_tf2.api.text_parts import RANDOM_SEED, CutTexts, Parts
+from bert_tf2.api.text_rows import Batches, Rows
 from bert_tf2.api.text_steps import Answers, widened
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
 from bert_tf2.inference import predict_masked
@@ -60,6 +62,99 @@ class MaskedWordsLoss(keras.losses.Loss):
         return (total + tf.stop_gradient(shown - total)) / (count + NO_PREDICTIONS)
 
 
+class _MaskedReader(Reader):
+    """Reads texts as rows of max_seq_length tokens, and draws the words to predict.
+
+    Its arrays are the numbers of the rows, int64 [R], and their ids with [CLS] and [SEP], int32 [R, None].
+    """
+
+    needs_y = False
+
+    def __init__(self, tokenize: Tokenize, settings: Mapping[str, Any], step: Callable[[], int]):
+        """`settings`: the arguments of `masked_lm` that determine the masks. `step`: the steps of the trainings."""
+        super().__init__(tokenize)
+        self._settings, self._step = settings, step
+
+    def read(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        _refuse(y=y, sample_weight=sample_weight)
+        return super().read(x)
+
+    def rows(self, x: Any, y: Any = None, sample_weight: Any = None) -> Rows:
+        _refuse(y=y, sample_weight=sample_weight)
+        return Rows(text_rows.texts(x, pairs=False))
+
+    def arrays(self, rows: Rows) -> tuple:
+        data = tf.data.Dataset.from_tensor_slices(columns(rows.x)[0]).batch(_TEXTS_AT_ONCE)
+        found = [*data.map(self.tokenize.in_rows, tf.data.AUTOTUNE)]
+        ids = tf.concat(found, axis=0) if found else tf.RaggedTensor.from_row_lengths(tf.zeros([0], tf.int32), [])
+        return tf.range(ids.nrows(tf.int64)), ids
+
+    def of_rows(self, rows: Rows, batch_size: int, shuffle: bool) -> Batches:
+        numbers, ids = self.arrays(rows)
+        data = tf.data.Dataset.from_tensor_slices(numbers)
+        data = data.shuffle(len(numbers)) if shuffle and len(numbers) else data
+        data = data.batch(batch_size).map(lambda chosen: (chosen, tf.gather(ids, chosen)))
+        return Batches(data, data.take(1))
+
+    def of_batches(self, x: Any, batch_size: int, shuffle: bool, most: int | None) -> Batches:
+        """`most` counts batches of rows, which are not known before the texts are divided, so it limits no texts."""
+        is_dataset, element = isinstance(x, tf.data.Dataset), getattr(x, "element_spec", None)
+        if isinstance(element, tuple) and len(element) > 1 and getattr(element[1], "dtype", None) == tf.string:
+            logging.warning("x: the strings after the texts of a batch are taken for labels, which are not read here")
+        batches = int(x.cardinality()) if is_dataset else getattr(x, "num_batches", None)
+        if batches not in (None, tf.data.INFINITE_CARDINALITY):
+            return self.of_rows(self.rows(x), batch_size, shuffle)
+        if is_dataset:
+            texts = x.map(_texts_in_graph)
+            texts = Batches(texts, texts.take(1))
+        else:
+            texts = text_rows.read_batches(x, lambda texts, *_: columns(self.rows(texts).x)[:1], shuffle, None)
+        # The first texts may have fewer rows than a batch. A generator cannot be read twice, so they are repeated.
+        first = self._in_rows(texts.first.repeat(batch_size), batch_size).take(1)
+        return Batches(self._in_rows(texts.data, batch_size), first)
+
+    def _in_rows(self, texts: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+        """Batches of strings [B] -> batches of the numbers of rows and of their ids, as `_arrays` has them."""
+        return texts.map(self.tokenize.in_rows, tf.data.AUTOTUNE).unbatch().enumerate().ragged_batch(batch_size)
+
+    @tf.autograph.experimental.do_not_convert
+    def pipeline(self, data: tf.data.Dataset, cut: CutTexts | None = None, trains: bool = False) -> tf.data.Dataset:
+        """Draws the masks, for a training new masks in each pass over the data."""
+        if cut:
+            cut.none_are_cut = True  # all rows are read
+        steps = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64)).repeat()
+        if trains:
+            # Not tf.data's random numbers, which differ between one device and several.
+            step = tf.data.Dataset.from_generator(lambda: [self._step()], output_signature=tf.TensorSpec([], tf.int64))
+            steps = step.flat_map(lambda step: tf.data.Dataset.from_tensors(step).repeat())
+            steps = steps.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+        seeds = (self._settings["random_seed"], TRAINING if trains else EVALUATION)
+        options = {name: value for name, value in self._settings.items() if name != "random_seed"}
+        options = PretrainingDataOptions(max_seq_length=self.tokenize.max_seq_length, **options)
+        masked = functools.partial(self._masked, Masker(self.tokenize.tokenizer.vocab, options, seeds))
+        return tf.data.Dataset.zip(steps, data).map(masked, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+    def at_once(self, data: tf.data.Dataset, trains: bool = False) -> tuple:
+        return next(iter(self.pipeline(data, trains=trains)))
+
+    def _masked(self, masker: Masker, step: tf.Tensor, batch: tuple[tf.Tensor, tf.RaggedTensor]) -> tuple:
+        """A batch with masks: the input of the model, the ids of the masked words, and their weights."""
+        numbers, ids = batch
+        lengths = ids.row_lengths()
+        origin = {"epoch": tf.zeros_like(numbers) + step, "file": tf.zeros_like(numbers), "record": numbers}
+        segments = tf.RaggedTensor.from_tensor(tf.cast(lengths[:, None], tf.int32))
+        found = masker({"input_ids": ids, "segment_lengths": segments}, origin)
+        if not self.tokenize.pad_to_max_length:
+            most = tf.reduce_max(tf.reduce_sum(tf.cast(found["masked_lm_weights"], tf.int32), 1))
+            ends = {name: most if name.startswith("masked") else tf.reduce_max(lengths) for name in found}
+            found = {name: values[:, : ends[name]] for name, values in found.items()}
+        return found, found.pop("masked_lm_ids"), found.pop("masked_lm_weights")
+
+    def of_validation(self, given: Any) -> tuple[Any, Any, Any]:
+        """`validation_data` has texts like `x`."""
+        return given, None, None
+
+
 @keras.saving.register_keras_serializable(package="bert_tf2")
 class MaskedTextModel(Answers, TextModel):
     """A model of masked words, made by `bert_tf2.masked_lm`.
@@ -78,17 +173,11 @@ class MaskedTextModel(Answers, TextModel):
     """
 
     export_as = "masked_lm"
-    needs_y = False
     reads_no_texts = "rows of `dataset`; use `fill_mask`"
     answered_at_once = 8
 
-    def __init__(self, model: heads.MaskedLMModel, tokenize: Tokenize, settings: Mapping[str, Any], **kwargs):
-        """`settings`: the arguments of `masked_lm` that determine the masks."""
-        super().__init__(model, tokenize, None, **kwargs)
-        self.settings = dict(settings)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "settings": dict(self.settings)}
+    def _make_reader(self, loss: Any) -> Reader:
+        return _MaskedReader(self.tokenize, self.settings, lambda: int(self.optimizer.iterations.numpy()))
 
     def compile(self, optimizer: Any = None, loss: Any = None, metrics: Any = None, **kwargs) -> None:
         """See TextModel.compile; the loss is the loss of run_pretraining.py, computed from logits [B, P, V]."""
@@ -101,73 +190,6 @@ class MaskedTextModel(Answers, TextModel):
         """The features of `dataset` -> logits of the words at `masked_lm_positions`, float32 [B, P, V]."""
         return self.model(inputs, training=training)
 
-    def _arrays(self, x: Any, y: Any = None, sample_weight: Any = None) -> tuple:
-        """The numbers of the rows, int64 [R], and their ids with [CLS] and [SEP], int32 [R, None]."""
-        _refuse(y=y, sample_weight=sample_weight)
-        data = tf.data.Dataset.from_tensor_slices(_column(x)).batch(_TEXTS_AT_ONCE)
-        found = [*data.map(self.tokenize.in_rows, tf.data.AUTOTUNE)]
-        ids = tf.concat(found, axis=0) if found else tf.RaggedTensor.from_row_lengths(tf.zeros([0], tf.int32), [])
-        return tf.range(ids.nrows(tf.int64)), ids
-
-    def _batches(
-        self, x: Any, y: Any, sample_weight: Any, batch_size: int, shuffle: bool, most: int | None = None
-    ) -> text_rows.Batches:
-        check_type("batch_size", batch_size, int, low=1)
-        element = getattr(x, "element_spec", None)
-        if isinstance(element, tuple) and len(element) > 1 and getattr(element[1], "dtype", None) == tf.string:
-            logging.warning("x: the strings after the texts of a batch are taken for labels, which are not read here")
-        if _may_be_endless(x):  # `most` counts batches of rows, which are not known before the texts are divided
-            _refuse(y=y, sample_weight=sample_weight)
-            if isinstance(x, tf.data.Dataset):
-                texts = x.map(_texts_in_graph)
-                texts = text_rows.Batches(texts, texts.take(1))
-            else:
-                texts = text_rows.read_batches(x, lambda texts, *_: (_column(texts),), shuffle, None)
-            # The first texts may have fewer rows than a batch. A generator cannot be read twice, so they are repeated.
-            first = self._in_rows(texts.first.repeat(batch_size), batch_size).take(1)
-            return text_rows.Batches(self._in_rows(texts.data, batch_size), first)
-        numbers, ids = self._arrays(x, y, sample_weight)
-        data = tf.data.Dataset.from_tensor_slices(numbers)
-        data = data.shuffle(len(numbers)) if shuffle and len(numbers) else data
-        data = data.batch(batch_size).map(lambda chosen: (chosen, tf.gather(ids, chosen)))
-        return text_rows.Batches(data, data.take(1))
-
-    def _in_rows(self, texts: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
-        """Batches of strings [B] -> batches of the numbers of rows and of their ids, as `_arrays` has them."""
-        return texts.map(self.tokenize.in_rows, tf.data.AUTOTUNE).unbatch().enumerate().ragged_batch(batch_size)
-
-    @tf.autograph.experimental.do_not_convert
-    def _tokenized(self, data: tf.data.Dataset, cut: CutTexts | None = None, trains: bool = False) -> tf.data.Dataset:
-        """Draws the masks, for a training new masks in each pass over the data."""
-        if cut:
-            cut.none_are_cut = True  # all rows are read
-        steps = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64)).repeat()
-        if trains:
-            # Not tf.data's random numbers, which differ between one device and several.
-            step = tf.data.Dataset.from_generator(
-                lambda: [int(self.optimizer.iterations.numpy())], output_signature=tf.TensorSpec([], tf.int64)
-            )
-            steps = step.flat_map(lambda step: tf.data.Dataset.from_tensors(step).repeat())
-            steps = steps.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-        seeds = (self.settings["random_seed"], TRAINING if trains else EVALUATION)
-        options = {name: value for name, value in self.settings.items() if name != "random_seed"}
-        options = PretrainingDataOptions(max_seq_length=self.tokenize.max_seq_length, **options)
-        masked = functools.partial(self._masked, Masker(self.tokenize.tokenizer.vocab, options, seeds))
-        return tf.data.Dataset.zip(steps, data).map(masked, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
-
-    def _masked(self, masker: Masker, step: tf.Tensor, batch: tuple[tf.Tensor, tf.RaggedTensor]) -> tuple:
-        """A batch with masks: the input of the model, the ids of the masked words, and their weights."""
-        numbers, ids = batch
-        lengths = ids.row_lengths()
-        origin = {"epoch": tf.zeros_like(numbers) + step, "file": tf.zeros_like(numbers), "record": numbers}
-        segments = tf.RaggedTensor.from_tensor(tf.cast(lengths[:, None], tf.int32))
-        found = masker({"input_ids": ids, "segment_lengths": segments}, origin)
-        if not self.tokenize.pad_to_max_length:
-            most = tf.reduce_max(tf.reduce_sum(tf.cast(found["masked_lm_weights"], tf.int32), 1))
-            ends = {name: most if name.startswith("masked") else tf.reduce_max(lengths) for name in found}
-            found = {name: values[:, : ends[name]] for name, values in found.items()}
-        return found, found.pop("masked_lm_ids"), found.pop("masked_lm_weights")
-
     @tf.autograph.experimental.do_not_convert
     def with_few_widths(self, x: dict[str, tf.Tensor], *others: tf.Tensor) -> tuple[Any, ...]:
         """See TextSteps; each row gets max_predictions_per_seq places for masked words."""
@@ -176,14 +198,6 @@ class MaskedTextModel(Answers, TextModel):
         more = self.settings["max_predictions_per_seq"] - tf.shape(others[0])[1]
         found, *others = *super().with_few_widths(tokens), *(widened(values, more) for values in others)
         return found | {positions: others[0]}, *others[1:]
-
-    def _divided(self, share: float, x: Any, y: Any, sample_weight: Any) -> tuple[list, list]:
-        (training,), (validation,) = text_rows.divide(share, text_rows.texts(x, pairs=False))
-        return [training, y, sample_weight], validation
-
-    def _x_y(self, given: Any) -> tuple[Any, Any, Any]:
-        """`validation_data` has texts like `x`."""
-        return given, None, None
 
     def _answers(self, x: Any, batch_size: int) -> list[predict_masked.Answer]:
         return self.fill_mask(text_rows.texts(x, pairs=False), batch_size=batch_size)
@@ -200,12 +214,6 @@ class MaskedTextModel(Answers, TextModel):
         """Writes no task.json, because the weights are for every task."""
 
 
-def _may_be_endless(x: Any) -> bool:
-    if isinstance(x, tf.data.Dataset):
-        return int(x.cardinality()) == tf.data.INFINITE_CARDINALITY
-    return hasattr(x, "__next__") or getattr(x, "num_batches", 0) is None
-
-
 @tf.autograph.experimental.do_not_convert
 def _texts_in_graph(x: Any, *_: Any) -> tf.Tensor:
     """The texts of a batch of a dataset, strings [B]."""
@@ -213,11 +221,6 @@ def _texts_in_graph(x: Any, *_: Any) -> tf.Tensor:
     if others:
         raise UserError(f"x: {TWO_COLUMNS}")
     return texts
-
-
-def _column(x: Any) -> tf.Tensor:
-    """The texts of any container, strings [N]; see text_rows.texts."""
-    return columns(text_rows.texts(x, pairs=False))[0]
 
 
 def _refuse(**given: Any) -> None:
@@ -272,4 +275,4 @@ def masked_lm(
         logging.warning("%s: has no masked-LM head; it begins with random %s", found.source.path, and_more(missing, 3))
     has_pooler = not names.missing(names.POOLER, there)
     model = found.model(heads.MaskedLMModel, has_pooler, seed=random_seed)
-    return MaskedTextModel(model, tokenize, settings)
+    return MaskedTextModel(model, tokenize, settings=settings)

@@ -25,13 +25,14 @@ import tensorflow as tf
 from bert_tf2 import heads
 from bert_tf2.api import targets, text_rows
 from bert_tf2.api.bert import Bert
+from bert_tf2.api.readers import Reader, TextReader
 from bert_tf2.api.text_parts import ALPHA, RANDOM_SEED, TEMPERATURE, CutTexts, Parts, path_of, row_of
 from bert_tf2.api.text_steps import TextSteps
 from bert_tf2.data.records import MOST_TOKENS
 from bert_tf2.exporting import run as exporting
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
 from bert_tf2.fast.encoder import accelerate
-from bert_tf2.support import containers, files
+from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, naming_arguments, writing
 from bert_tf2.support.settings import check_type
 from bert_tf2.training.devices import plan_for
@@ -63,15 +64,24 @@ class TextModel(TextSteps):
     """
 
     export_as = "classifier"  # the task of export_saved_model.py
-    needs_y = True
     reads_no_texts = ""  # if the model can only be called with the batches of `dataset`: their name, and an alternative
 
-    def __init__(self, model: keras.Model, tokenize: Tokenize, label_map: LabelMap | None, **kwargs):
+    def __init__(
+        self,
+        model: keras.Model,
+        tokenize: Tokenize,
+        label_map: LabelMap | None = None,
+        settings: Mapping[str, Any] | None = None,
+        **kwargs,
+    ):
+        """`settings`: of a kind of model that has some, the settings that decide its rows and answers."""
         super().__init__(**kwargs)
         self.model = model
         model.bert.pooler.trainable = model.uses_pooler
         self.tokenize = tokenize
         self._label_map = label_map
+        if settings is not None:
+            self.settings = dict(settings)
         if label_map:
             self.labels = list(label_map.labels)
             self.regression, self.multi_label = label_map.regression, label_map.multi_label
@@ -83,6 +93,8 @@ class TextModel(TextSteps):
         parts = {name: keras.saving.serialize_keras_object(part) for name, part in parts.items()}
         if self._label_map:
             parts["label_map"] = dataclasses.asdict(self._label_map)
+        if hasattr(self, "settings"):
+            parts["settings"] = dict(self.settings)
         return {**super().get_config(), **parts}
 
     @classmethod
@@ -146,7 +158,10 @@ class TextModel(TextSteps):
         options = types.SimpleNamespace(unpad="auto", attention="auto", **how)
         accelerate(self.model, plan_for(options, self.distribute_strategy, self.model.config.hidden_size))
         self.tokenize.pad_to_max_length = fixed
-        self._reader = targets.Targets.of(self._label_map, loss) if self._label_map else None
+        self._reader = self._make_reader(loss)
+
+    def _make_reader(self, loss: Any) -> Reader:
+        return TextReader(self.tokenize, self.model.config.vocab_size, self._label_map, loss)
 
     def get_compile_config(self) -> dict[str, Any]:
         found = {**super().get_compile_config(), "jit_compile": self.jit_setting}
@@ -160,88 +175,26 @@ class TextModel(TextSteps):
         self, x: Any, y: Any = None, sample_weight: Any = None, batch_size: int = 32, shuffle: bool = False
     ) -> tf.data.Dataset:
         """The batches that `fit`, `evaluate` and `predict` read; raises UserError as these methods do."""
-        return self._tokenized(self._batches(x, y, sample_weight, batch_size, shuffle).data)
+        check_type("batch_size", batch_size, int, low=1)
+        given = self._reader.read(x, y, sample_weight)
+        return self._reader.pipeline(self._reader.batches(given, batch_size, shuffle).data)
 
     def _read(
-        self,
-        x: Any,
-        y: Any,
-        sample_weight: Any,
-        batch_size: int | None,
-        steps: int | None,
-        name: str = "steps",
-        shuffle: bool = False,
-        most: int | None = None,
-    ) -> text_rows.Batches:
-        """The batches of a training or an evaluation, of which each pass reads `steps`, the argument `name`.
-
-        A generator is read for `most` batches, by default for `steps`. Raises UserError without batches or `y`.
-        """
+        self, x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None, name: str = "steps"
+    ) -> Any:
+        """The result of the reader's `read` for a pass of `steps`, the argument `name`. Raises UserError."""
         text_rows.check_end(x, steps, name)
-        size, most = 32 if batch_size is None else batch_size, steps if most is None else most
-        batches = self._batches(x, y, sample_weight, size, shuffle, most)
+        check_type("batch_size", batch_size, int, low=1, optional=True)
+        return self._reader.read(x, y, sample_weight)
+
+    def _batches(
+        self, given: Any, batch_size: int | None, shuffle: bool = False, most: int | None = None
+    ) -> text_rows.Batches:
+        """The result of `_read` in batches with `y`; raises UserError without batches or `y`."""
+        batches = self._reader.batches(given, 32 if batch_size is None else batch_size, shuffle, most)
         text_rows.check_given(batches, self.distribute_strategy.num_replicas_in_sync)
         self._first = batches.first
         return batches
-
-    def _batches(
-        self, x: Any, y: Any, sample_weight: Any, batch_size: int, shuffle: bool, most: int | None = None
-    ) -> text_rows.Batches:
-        """The given data as batches of strings or ids; a generator is read for `most` batches."""
-        check_type("batch_size", batch_size, int, low=1)
-        if text_rows.has_batches(x):
-            if y is not None or sample_weight is not None:
-                name = "sample_weight" if y is None else "y"
-                raise UserError(f"{name}: x has batches, so put {name} into each batch: (x, y, sample_weight)")
-            if not isinstance(x, tf.data.Dataset):
-                return text_rows.read_batches(x, functools.partial(self._arrays, of_batch=True), shuffle, most)
-            return text_rows.Batches(targets.clear(x, self._label_map), x.take(1))
-        arrays = self._arrays(x, y, sample_weight)
-        count = len(tf.nest.flatten(arrays)[0])
-        data = tf.data.Dataset.from_tensor_slices(arrays)
-        data = (data.shuffle(count) if shuffle and count else data).batch(batch_size)
-        return text_rows.Batches(data, data.take(1))
-
-    def _arrays(self, x: Any, y: Any = None, sample_weight: Any = None, *, of_batch: bool = False) -> tuple:
-        """(x, y, sample_weight) of all rows, without parts that are not given; with `of_batch`, x has two columns."""
-        if text_rows.has_ids(x):
-            given = dict(x)
-        else:
-            given = columns(text_rows.warn_of_labels(containers.texts(x, "x")[0], self.labels))
-            given = (*given, tf.fill([len(given[0])], "")) if of_batch and len(given) == 1 else given
-            given = given[0] if len(given) == 1 else given
-        y = None if y is None else self._reader.array(y)
-        return text_rows.counted(given, y, targets.weights_of_rows(sample_weight))
-
-    @tf.autograph.experimental.do_not_convert  # not needed without loops over tensors, and it takes seconds
-    def _tokenized(
-        self,
-        data: tf.data.Dataset,
-        cut: CutTexts | None = None,
-        trains: bool = False,  # whether a training reads the batches
-    ) -> tf.data.Dataset:
-        """The input of the model for batches of strings or ids; `cut` counts the texts that are cut."""
-
-        def element(number: tf.Tensor, rows: Any) -> tuple:
-            given = rows if isinstance(rows, tuple) else (rows,)
-            found, are_cut = self._element(*given)
-            return found, number, are_cut
-
-        def counted(found: tuple, number: tf.Tensor, are_cut: tf.Tensor) -> tuple:
-            if cut:
-                cut.add(number, are_cut)
-            return found
-
-        return data.enumerate().map(element, tf.data.AUTOTUNE).map(counted).prefetch(tf.data.AUTOTUNE)
-
-    def _element(self, x: Any, *others: tf.Tensor) -> tuple[tuple, tf.Tensor]:
-        """Converts a batch of strings or ids to the input of the model; also which of its texts are cut, bool [B]."""
-        if text_rows.has_ids(x):
-            x, are_cut = text_rows.ids_in_range(x, self.model.config.vocab_size), tf.zeros([0], tf.bool)
-        else:
-            x, are_cut = self.tokenize.with_cut(text_rows.texts_in_graph(x))
-        weights = [targets.weights_in_graph(weight) for weight in others[1:]]
-        return ((x, self._reader.tensor(others[0]), *weights) if others else (x,)), are_cut
 
     def __call__(self, inputs: Any, *args, **kwargs) -> Any:
         """Texts, or the arrays of `Bert.tokenize`: see `call`."""
@@ -259,17 +212,17 @@ class TextModel(TextSteps):
         self, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None, trains: bool = False
     ) -> tuple:
         """All rows as one batch (x, y, sample_weight), without the parts that are not given."""
-        data = self._tokenized(tf.data.Dataset.from_tensors(self._arrays(x, y, sample_weight)), trains=trains)
+        arrays = self._reader.arrays(self._reader.rows(x, y, sample_weight))
+        found = self._reader.at_once(tf.data.Dataset.from_tensors(arrays), trains)
         if class_weight is not None:
-            data = data.map(functools.partial(targets.weigh, targets.weights_of(class_weight, self._label_map)))
-        with text_rows.in_one_line():
-            return next(iter(data))
+            found = targets.weigh(targets.weights_of(class_weight, self._label_map), *found)
+        return found
 
     def train_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None, return_dict: bool = False
     ) -> Any:
         """As in Keras, with texts; see the class. The learning rate is constant."""
-        batch = self._one_batch(x, self._needed(y), sample_weight, class_weight, trains=True)
+        batch = self._one_batch(x, self._reader.needed(y), sample_weight, class_weight, trains=True)
         if self._rate is not None and self._is_planned:
             with self.distribute_strategy.scope():
                 super().compile(AdamWeightDecay(self._rate), **self._compiled_with)
@@ -278,16 +231,12 @@ class TextModel(TextSteps):
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
         """As in Keras, with texts; see the class."""
-        return super().test_on_batch(*self._one_batch(x, self._needed(y), sample_weight), return_dict=return_dict)
+        batch = self._one_batch(x, self._reader.needed(y), sample_weight)
+        return super().test_on_batch(*batch, return_dict=return_dict)
 
     def predict_on_batch(self, x: Any) -> np.ndarray:
         """As in Keras, with texts: `predict` for the rows of one batch."""
         return super().predict_on_batch(self._one_batch(x)[0])
-
-    def _needed(self, y: Any) -> Any:
-        if y is None and self.needs_y:
-            raise UserError("y: is missing; give an answer for each row of x")
-        return y
 
     def fit(
         self,
@@ -320,58 +269,44 @@ class TextModel(TextSteps):
         is_balanced = isinstance(class_weight, str) and class_weight == "balanced"
         known = {} if is_balanced else class_weight
         weights = None if class_weight is None else targets.weights_of(known, self._label_map)
+        given = self._read(x, y, sample_weight, batch_size, steps, "steps_per_epoch")
         if validation_split and validation_data is None:
-            if text_rows.has_batches(x):
-                raise UserError("validation_split: cannot divide a dataset; give validation_data")
-            (x, y, sample_weight), validation_data = self._divided(validation_split, x, y, sample_weight)
+            given, validation_data = self._reader.divided(validation_split, given)
         if validation_data is not None:
             size, of_validation = kwargs.pop("validation_batch_size", None), kwargs.get("validation_steps")
-            size, val_cut = batch_size if size is None else size, CutTexts(0, of_validation, is_logged=False)
+            size, val_cut = batch_size if size is None else size, CutTexts(0, of_validation)
             validation_data = self._validation(validation_data, size, of_validation, val_cut)
-        most = steps and steps * max(epochs - first_epoch, 0)
-        batches = self._read(x, y, sample_weight, batch_size, steps, "steps_per_epoch", shuffle, most)
+        batches = self._batches(given, batch_size, shuffle, steps and steps * max(epochs - first_epoch, 0))
         count = max(int(batches.data.cardinality()), 0) or None
         if self._rate is not None and epochs > first_epoch:
             self._plan(steps or count, epochs - first_epoch, callbacks)
-        self._make_variables(self._tokenized(batches.first))
+        self._make_variables(batches.first)
         if is_balanced:
             with text_rows.in_one_line():
-                weights = targets.balanced(self._tokenized(batches.data), self.labels)
+                weights = targets.balanced(self._reader.pipeline(batches.data), self.labels)
         cut = CutTexts(self.tokenize.max_seq_length, steps or count, continues=steps is not None)
-        data = self._tokenized(batches.data, cut, trains=True)
+        data = self._reader.pipeline(batches.data, cut, trains=True)
         data = data if weights is None else data.map(functools.partial(targets.weigh, weights))
         runs = self.compiled_if_long((steps or count or -1) * (epochs - first_epoch), data, validation_data)
         taught = self._taught(teacher, temperature, alpha)
+        callbacks = cut.logged_between_epochs(callbacks)
         with text_rows.in_one_line(), taught, runs as (data, kwargs["validation_data"]), self._traced_once(data):
             history = super().fit(data, epochs=epochs, verbose=verbose, callbacks=callbacks, shuffle=False, **kwargs)
+        cut.log()
         found = {"cut_texts": cut.of_epochs(len(history.history.get("loss", ())))}
         if validation_data is not None:
             found["val_cut_texts"] = val_cut.of_epochs(len(history.history.get("val_loss", ())))
         history.history |= {name: counts for name, counts in found.items() if counts is not None}
         return history
 
-    def _divided(self, share: float, x: Any, y: Any, sample_weight: Any) -> tuple[list, list]:
-        """(x, y, sample_weight) for training and for validation."""
-        x, y, *weights = self._arrays(x, self._needed(y), sample_weight)
-        parts = text_rows.divide(share, x, y, next(iter(weights), None))
-        targets.warn_of_sorted(*(y for _, y, _ in parts), self.labels)
-        return parts
-
     @text_rows.of_argument("validation_data")
     def _validation(self, given: Any, batch_size: int | None, steps: int | None, cut: CutTexts) -> tf.data.Dataset:
-        """The batches of `validation_data`."""
+        """The batches of `validation_data`, or of rows that a split has left for the validation."""
         if hasattr(given, "__next__") and steps is None:
             raise UserError("validation_data: is a generator, read in each epoch; give validation_steps=N, or a list")
-        batches = self._read(*self._x_y(given), batch_size, steps, "validation_steps")
-        return self._tokenized(batches.data, cut)
-
-    def _x_y(self, given: Any) -> tuple[Any, Any, Any]:
-        """x, y and sample_weight in `validation_data`: (x, y), (x, y, sample_weight) or a dataset."""
-        if text_rows.has_batches(given):
-            return given, None, None
-        if not (isinstance(given, tuple | list) and len(given) in (2, 3)):
-            raise UserError("validation_data: must be (x, y), (x, y, sample_weight) or a dataset of these")
-        return (*given, None)[:3]
+        if not isinstance(given, text_rows.Rows):
+            given = self._read(*self._reader.of_validation(given), batch_size, steps, "validation_steps")
+        return self._reader.pipeline(self._batches(given, batch_size, most=steps).data, cut)
 
     def evaluate(
         self,
@@ -386,7 +321,8 @@ class TextModel(TextSteps):
     ):
         """As in Keras, with texts; see the class."""
         if not kwargs.get("_use_cached_eval_dataset"):  # Keras gives this argument when `fit` evaluates
-            x = self._tokenized(self._read(x, y, sample_weight, batch_size, steps).data)
+            given = self._read(x, y, sample_weight, batch_size, steps)
+            x = self._reader.pipeline(self._batches(given, batch_size, most=steps).data)
             with self.compiled_if_long(steps or int(x.cardinality()), x) as (x,), text_rows.in_one_line():
                 return super().evaluate(x, None, None, verbose, None, steps, *args, **kwargs)
         with text_rows.in_one_line():
@@ -396,12 +332,13 @@ class TextModel(TextSteps):
         self, x: Any, batch_size: int | None = None, verbose: Any = "auto", steps: int | None = None, *args, **kwargs
     ) -> np.ndarray:
         """As in Keras, with texts: probabilities float32 [N, L]; for a regression, numbers [N, 1]."""
-        text_rows.check_end(x, steps, "steps")
-        size = 32 if batch_size is None else batch_size
-        batches = self._batches(x, None, None, size, False, steps)
+        given = self._read(x, None, None, batch_size, steps)
+        batches = self._reader.batches(given, 32 if batch_size is None else batch_size, most=steps)
         if text_rows.is_empty(batches):  # Keras fails without batches
             return np.zeros([0, self.model.num_outputs], np.float32)
-        data = self._tokenized(batches.data)
+        data = batches.data
+        is_single = data.cardinality() == 1  # a server gives few texts at once
+        data = tf.data.Dataset.from_tensors(self._reader.at_once(data)) if is_single else self._reader.pipeline(data)
         with self.compiled_if_long(steps or int(data.cardinality()), data) as (data,), text_rows.in_one_line():
             return super().predict(data, None, verbose, steps, *args, **kwargs)
 

@@ -111,15 +111,13 @@ class Parts:
 class CutTexts:
     """Counts the texts that are cut, in the order in which a model reads their batches."""
 
-    def __init__(self, max_seq_length: int, steps: int | None = None, continues: bool = False, is_logged: bool = True):
+    def __init__(self, max_seq_length: int, steps: int | None = None, continues: bool = False):
         """`steps`: the batches of an epoch, None if their number is not known before the end of the first epoch.
 
-        `continues`: an epoch begins where the epoch before ended, and not with the first batch. `is_logged`: whether to
-        log the first epoch.
+        `continues`: an epoch begins where the epoch before ended, and not with the first batch.
         """
-        self.none_are_cut = False  # True for pipelines that read long texts in windows
-        self._max_seq_length = max_seq_length
-        self._steps, self._continues, self._is_logged = steps, continues, is_logged
+        self._max_seq_length, self._steps, self._continues = max_seq_length, steps, continues
+        self.none_are_cut = self._is_logged = False  # none are in pipelines that read long texts in windows
         self._batches: list[tuple[int, int, int]] = []  # the number of a batch in its pass, of cut texts, of all texts
 
     def add(self, number: tf.Tensor, are_cut: tf.Tensor) -> None:
@@ -127,12 +125,20 @@ class CutTexts:
 
         def note(number: np.int64, are_cut: np.ndarray) -> None:
             self._batches.append((int(number), int(are_cut.sum()), len(are_cut)))
-            if self._is_logged and len(self._batches) == self._steps:
-                self._log()
 
         tf.numpy_function(note, [number, are_cut], [])
 
-    def _log(self) -> None:
+    def logged_between_epochs(self, callbacks: Any) -> Any:
+        """Adds `log` to callbacks, before each epoch; within an epoch, Keras' line on the terminal is not finished."""
+        if isinstance(callbacks, keras.callbacks.CallbackList):
+            return callbacks
+        return [*keras.tree.flatten(callbacks), keras.callbacks.LambdaCallback(lambda *_, **__: self.log())]
+
+    def log(self) -> None:
+        """Logs the cut texts of the first epoch, once, after its end."""
+        if self._is_logged or not self._batches:
+            return
+        self._is_logged = True
         _, cut, count = map(sum, zip(*self._epochs()[0], strict=True))
         if count:
             log_cut(cut, count, self._max_seq_length)
@@ -150,8 +156,6 @@ class CutTexts:
             return [0] * epochs
         if not any(count for *_, count in self._batches):
             return None
-        if self._is_logged and self._steps is None:
-            self._log()
         found = [sum(cut for _, cut, _ in batches) for batches in self._epochs()]
         return [*found, *[0] * epochs][:epochs]
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -62,10 +63,17 @@ def warn_of_labels(found: list[containers.Text], labels: Sequence[str]) -> list[
     return found
 
 
-def counted(x: Any, y: Any, sample_weight: Any) -> tuple:
-    """The parts of (x, y, sample_weight) that are not None. Raises UserError if they differ in their rows."""
-    check_counts(x, y=y, sample_weight=sample_weight)
-    return tuple(part for part in (x, y, sample_weight) if part is not None)
+class Rows(NamedTuple):
+    """Columns with an entry for each row, as a reader has checked them; None for parts that are not given."""
+
+    x: Any
+    y: Any = None
+    weights: np.ndarray | None = None
+
+    def counted(self) -> Rows:
+        """The rows themselves. Raises UserError if the columns differ in their number."""
+        check_counts(self.x, y=self.y, sample_weight=self.weights)
+        return self
 
 
 def check_counts(texts: Any, **others: Any) -> int:
@@ -171,10 +179,12 @@ def refuse_blank(texts: list[str]) -> None:
     containers.refuse(blank, "x", f"of {len(texts)} texts are empty", "leave these rows out")
 
 
-def divide(share: float, *given: Any) -> tuple[list, list]:
-    """Divides each of `given` into the first rows and the last rows, as Keras does; None remains None."""
+def divide(share: float, rows: Rows) -> tuple[Rows, Rows]:
+    """Divides the rows into the first and the last, as Keras does. Raises UserError for batches."""
+    if not isinstance(rows, Rows):
+        raise UserError("validation_split: cannot divide a dataset; give validation_data")
     check_type("validation_split", share, float, low=0)
-    count = check_counts(given[0])
+    count = check_counts(rows.x)
     first = int(count * (1.0 - share))
     if not 0 < first < count:
         problem = f"no text of {count} remains for training or for validation"
@@ -187,7 +197,7 @@ def divide(share: float, *given: Any) -> tuple[list, list]:
             return {name: column[chosen] for name, column in part.items()}
         return None if part is None else part[chosen]
 
-    return [cut(part, slice(first)) for part in given], [cut(part, slice(first, None)) for part in given]
+    return Rows(*(cut(part, slice(first)) for part in rows)), Rows(*(cut(part, slice(first, None)) for part in rows))
 
 
 # Batches of a PyDataset or a generator

@@ -96,20 +96,20 @@ class TextSteps(keras.Model):
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         # On several devices, Keras reads a batch, makes variables by it, and begins again, which a generator cannot.
         if iterator is not None and self._distribute_strategy is not None:
-            iterator, data_batch = None, next(iter(self._tokenized(self._first)))
+            iterator, data_batch = None, self._reader.at_once(self._first)
         super()._maybe_symbolic_build(iterator, data_batch)
 
-    def _make_variables(self, data: tf.data.Dataset) -> None:
+    def _make_variables(self, first: tf.data.Dataset) -> None:
         """Makes the variables of optimizer and metrics, because a training step that makes them is traced twice."""
         strategy = self.distribute_strategy
         with strategy.scope():
             self.optimizer.build(self.trainable_variables)
         if strategy.num_replicas_in_sync > 1 or self.run_eagerly:
             return
+        x, *others = tf.nest.map_structure(lambda part: part[:1], self._reader.at_once(first))
         with in_one_line():
-            for x, *others in data.unbatch().batch(1).take(1):
-                self.compute_metrics(x, others[0], self(x))
-                self.reset_metrics()
+            self.compute_metrics(x, others[0], self(x))
+            self.reset_metrics()
 
     @contextlib.contextmanager
     def _traced_once(self, data: tf.data.Dataset) -> Iterator[None]:

@@ -23,8 +23,10 @@ import tensorflow as tf
 
 from bert_tf2 import heads
 from bert_tf2.api import targets, text_rows
+from bert_tf2.api.readers import Reader
 from bert_tf2.api.text_models import TextModel
-from bert_tf2.api.text_parts import RANDOM_SEED, CutTexts, Parts, span_settings
+from bert_tf2.api.text_parts import RANDOM_SEED, Parts, span_settings
+from bert_tf2.api.text_rows import Batches, Rows
 from bert_tf2.api.text_steps import Answers
 from bert_tf2.data.rows import INPUTS
 from bert_tf2.exporting.tokenize_layer import Tokenize
@@ -37,6 +39,62 @@ from bert_tf2.weights import task_file
 from bert_tf2.weights.task_file import LabelMap
 
 
+class _WindowReader(Reader):
+    """Reads texts as windows, which are made as in the scripts; each has max_seq_length tokens.
+
+    A kind has `texts`, which checks x and returns a list or a tuple of lists; `answers`, which checks y; and `windows`,
+    which makes the arrays of both. A `tf.data.Dataset` is read to its end, and then treated like lists.
+    """
+
+    cuts_texts = False
+
+    def __init__(self, tokenize: Tokenize, settings: Mapping[str, Any]):
+        super().__init__(tokenize)
+        self._settings = settings
+
+    def rows(self, x: Any, y: Any, sample_weight: Any) -> Rows:
+        x = self.texts(x)
+        return Rows(x, self.answers(self.needed(y), x), targets.weights_of_rows(sample_weight)).counted()
+
+    def arrays(self, rows: Rows) -> tuple:
+        """The windows of all rows: features, targets and weights."""
+        if not rows.y:
+            raise UserError("x: has no texts")
+        return self.windows(rows.x, rows.y, np.ones(len(rows.y), np.float32) if rows.weights is None else rows.weights)
+
+    def of_batches(self, x: Any, batch_size: int, shuffle: bool, most: int | None) -> Batches:
+        if isinstance(x, tf.data.Dataset):
+            return self.of_rows(self.rows(*self.rows_of_dataset(x, most)), batch_size, shuffle)
+        return text_rows.read_batches(x, self.of_batch, shuffle, most, same_length=True)
+
+    def rows_of_dataset(self, data: tf.data.Dataset, most: int | None = None) -> list[list | None]:
+        """The rows of x, y and sample_weight in `most` batches of a dataset; None for parts that it does not have."""
+        data = text_rows.first_batches(data, most)
+        if data.cardinality() == tf.data.INFINITE_CARDINALITY:
+            raise UserError("x: is an endless dataset, which is read before the first step; give data.take(N)")
+        batches = [[*map(_rows_of, self.parts(element))] for element in data]
+        found = [[*itertools.chain.from_iterable(rows)] for rows in zip(*batches, strict=True)]
+        return [*found, *[None] * (3 - len(found))] if found else [[], [], None]
+
+    @staticmethod
+    def parts(element: Any) -> tuple:
+        """x and the parts after it in an element of a dataset; x of a dict is its column or a tuple of its columns."""
+        x, *others = element if isinstance(element, tuple) else (element,)
+        if isinstance(x, Mapping):
+            x = tuple(x.values()) if len(x) > 1 else next(iter(x.values()))
+        return (x, *others)
+
+    def features(self, x: dict[str, tf.Tensor], *others: tf.Tensor) -> tuple[tuple, tf.Tensor]:
+        """Removes the last columns of a batch [B, F], which are padding in all rows, unless rows have one length."""
+        whole, length = x["input_mask"].shape[1], tf.reduce_max(tf.reduce_sum(x["input_mask"], 1))
+
+        def cut(values: tf.Tensor) -> tf.Tensor:
+            return values[:, :length] if whole in values.shape[1:] else values
+
+        found = (x, *others) if self.tokenize.pad_to_max_length else tf.nest.map_structure(cut, (x, *others))
+        return found, tf.zeros([0], tf.bool)
+
+
 class _WindowModel(Answers, TextModel):
     """A model whose `fit` and `evaluate` have a row for each window of a text; windows are made as in the scripts.
 
@@ -47,83 +105,17 @@ class _WindowModel(Answers, TextModel):
 
     reads_no_texts = "windows of `dataset`; use `predict`"
 
-    def __init__(
-        self,
-        model: keras.Model,
-        tokenize: Tokenize,
-        label_map: LabelMap | None = None,
-        settings: Mapping[str, Any] | None = None,
-        **kwargs,
-    ):
-        """`settings`: the script's settings that decide an answer."""
-        super().__init__(model, tokenize, label_map, **kwargs)
-        self.settings = dict(NER | {"max_seq_length": tokenize.max_seq_length} if settings is None else settings)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "settings": dict(self.settings)}
-
-    def _batches(
-        self, x: Any, y: Any, sample_weight: Any, batch_size: int, shuffle: bool, most: int | None = None
-    ) -> text_rows.Batches:
-        """The windows, each with max_seq_length tokens; a generator is read for `most` batches."""
-        if isinstance(x, tf.data.Dataset) and y is None and sample_weight is None:
-            x, y, sample_weight = self._rows_of_dataset(x, most)
-        if text_rows.has_batches(x) and not isinstance(x, tf.data.Dataset):
-            check_type("batch_size", batch_size, int, low=1)
-            return text_rows.read_batches(x, self._arrays, shuffle, most, same_length=True)
-        return super()._batches(x, self._needed(y), sample_weight, batch_size, shuffle)
-
-    def _arrays(self, x: Any, y: Any = None, sample_weight: Any = None) -> tuple:
-        """The windows of all rows: features, targets and weights."""
-        x, y, *weights = self._checked(x, y, sample_weight)
-        if not y:
-            raise UserError("x: has no texts")
-        return self._rows(x, y, weights[0] if weights else np.ones(len(y), np.float32))
-
-    def _checked(self, x: Any, y: Any, sample_weight: Any) -> tuple:
-        """The rows of x and y, and their weights if they are given."""
-        x = self._columns(x)
-        y = self._targets(self._needed(y), x)
-        return text_rows.counted(x, y, targets.weights_of_rows(sample_weight))
-
-    def _divided(self, share: float, x: Any, y: Any, sample_weight: Any) -> tuple[list, list]:
-        x, y, *weights = self._checked(x, y, sample_weight)
-        return text_rows.divide(share, x, y, next(iter(weights), None))
+    def compile(self, *args, **kwargs) -> None:
+        super().compile(*args, **kwargs)
+        self._answerer = Answerer(self.model, self.tokenize.tokenizer, self._label_map, self.name)
 
     def _answers(self, x: Any, batch_size: int) -> list:
         if isinstance(x, tf.data.Dataset):
-            x = self._rows_of_dataset(x)[0]
+            x = self._reader.rows_of_dataset(x)[0]
         if not text_rows.has_batches(x):
             return self._answers_to(x, batch_size)
         batches = (self._answers_to(containers.parts_of(batch)[0], batch_size) for batch in x)
         return [*itertools.chain.from_iterable(batches)]
-
-    def _tokenized(self, data: tf.data.Dataset, cut: CutTexts | None = None, **how: bool) -> tf.data.Dataset:
-        if cut:
-            cut.none_are_cut = True  # all windows are read
-        data = data if self.tokenize.pad_to_max_length else data.map(_as_long_as_needed, tf.data.AUTOTUNE)
-        return data.prefetch(tf.data.AUTOTUNE)
-
-    def _rows_of_dataset(self, data: tf.data.Dataset, most: int | None = None) -> list[list | None]:
-        """The rows of x, y and sample_weight in `most` batches of a dataset; None for parts that it does not have."""
-        data = text_rows.first_batches(data, most)
-        if data.cardinality() == tf.data.INFINITE_CARDINALITY:
-            raise UserError("x: is an endless dataset, which is read before the first step; give data.take(N)")
-        batches = [[*map(_rows_of, self._parts(element))] for element in data]
-        found = [[*itertools.chain.from_iterable(rows)] for rows in zip(*batches, strict=True)]
-        return [*found, *[None] * (3 - len(found))] if found else [[], [], None]
-
-    @staticmethod
-    def _parts(element: Any) -> tuple:
-        """x and the parts after it in an element of a dataset; x of a dict is its column or a tuple of its columns."""
-        x, *others = element if isinstance(element, tuple) else (element,)
-        if isinstance(x, Mapping):
-            x = tuple(x.values()) if len(x) > 1 else next(iter(x.values()))
-        return (x, *others)
-
-    def compile(self, *args, **kwargs) -> None:
-        super().compile(*args, **kwargs)
-        self._answerer = Answerer(self.model, self.tokenize.tokenizer, self._label_map, self.name)
 
 
 def _rows_of(batch: Any) -> list:
@@ -151,14 +143,71 @@ def _decoded(value: Any) -> Any:
         raise UserError(f"x or y: {value!r:.60} is not UTF-8; read the file in its own encoding") from error
 
 
-def _as_long_as_needed(features: dict[str, tf.Tensor], *others: tf.Tensor) -> tuple:
-    """Removes the last columns of a batch [B, F], which are padding in all rows."""
-    whole, length = features["input_mask"].shape[1], tf.reduce_max(tf.reduce_sum(features["input_mask"], 1))
+class _TagReader(_WindowReader):
+    """Reads sentences and their tags."""
 
-    def cut(values: tf.Tensor) -> tf.Tensor:
-        return values[:, :length] if whole in values.shape[1:] else values
+    def __init__(self, tokenize: Tokenize, settings: Mapping[str, Any], labels: Sequence[str]):
+        super().__init__(tokenize, settings)
+        self._labels = labels
 
-    return tf.nest.map_structure(cut, (features, *others))
+    def texts(self, x: Any) -> list[list[str]]:
+        sentences = text_rows.words_of(x)
+        empty = [number for number, words in enumerate(sentences) if not words]
+        containers.refuse(empty, "x", f"of {len(sentences)} sentences are empty", "leave these rows out")
+        for number, words in enumerate(sentences, 1):
+            if not all(isinstance(word, str) for word in words):
+                raise UserError(f"sentence {number}: {words!r:.60} is not a list of words")
+        return sentences
+
+    def answers(self, y: Any, x: list[list[str]]) -> list[list[str]]:
+        numbers, y = targets.numbers_of(self._labels), _without_padding(y, x)
+        found = [[self._tag(number, tag) for tag in tags] for number, tags in enumerate(text_rows.words_of(y, "y"), 1)]
+        targets.check_labels({tag for tags in found for tag in tags} - numbers.keys(), self._labels)
+        return [[self._labels[numbers[tag]] for tag in tags] for tags in found]
+
+    def _tag(self, number: int, tag: Any) -> str | int:
+        """The name or the index of a tag, which may be a one-hot vector."""
+        if isinstance(tag, str | int | float):
+            return tag
+        is_one_hot = isinstance(tag, list | tuple) and all(isinstance(part, int | float) for part in tag)
+        if not is_one_hot or len(tag) != len(self._labels) or sorted(tag) != [0] * (len(tag) - 1) + [1]:
+            raise UserError(
+                f"y: sentence {number} has {tag!r:.60}; a tag for each word is needed, or its one-hot vector"
+            )
+        return [*tag].index(1)
+
+    def rows_of_dataset(self, data: tf.data.Dataset, most: int | None = None) -> list[list | None]:
+        found = super().rows_of_dataset(data, most)
+        if len(found[0]) > 1 and all(isinstance(row, str) and len(row.split()) < 2 for row in found[0]):
+            raise UserError(
+                "x: each text of the dataset is a single word; batch sentences with `dataset.ragged_batch(32)`"
+            )
+        return found
+
+    @staticmethod
+    def parts(element: Any) -> tuple:
+        """Removes the padding of words and tags [B, most words]."""
+        x, *others = _WindowReader.parts(element)
+        if isinstance(x, tf.Tensor) and x.shape.rank == 2:
+            x = tf.RaggedTensor.from_tensor(x, padding="")
+        if others and getattr(x, "shape", ()):
+            others[0] = _without_padding(others[0], text_rows.words_of(x))
+        return (x, *others)
+
+    def windows(self, x: list[list[str]], y: list[list[str]], weights: np.ndarray) -> tuple:
+        """Features and label ids, int32 [windows, F] each, and the float32 weights of the label ids."""
+        for number, (words, tags) in enumerate(zip(x, y, strict=True), 1):
+            if len(words) != len(tags):
+                raise UserError(f"sentence {number}: {len(words)} words, but {len(tags)} tags")
+        sentences = [*map(ner.NerSentence, x, y)]
+        length, stride, context = map(self._settings.get, ("max_seq_length", "doc_stride", "document_context"))
+        tokenizer = self.tokenize.tokenizer
+        windows = ner.convert_sentences_to_features(sentences, self._labels, length, tokenizer, stride or None, context)
+        found = [*map(ner.as_record, windows)]
+        features = {name: np.array([row[name] for row in found], np.int32) for name in (*INPUTS, "label_ids")}
+        labels = features.pop("label_ids")
+        of_windows = weights[[window.sentence for window in windows]]  # [windows]
+        return features, np.maximum(labels, 0), np.where(labels > ner.IGNORED_LABEL_ID, of_windows[:, None], 0)
 
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
@@ -175,6 +224,14 @@ class TagModel(_WindowModel):
 
     export_as = "ner"
 
+    def __init__(self, model: keras.Model, tokenize: Tokenize, label_map: LabelMap, settings=None, **kwargs):
+        """`settings`: the script's settings that decide an answer."""
+        usual = NER | {"max_seq_length": tokenize.max_seq_length}
+        super().__init__(model, tokenize, label_map, usual if settings is None else settings, **kwargs)
+
+    def _make_reader(self, loss: Any) -> Reader:
+        return _TagReader(self.tokenize, self.settings, self.labels)
+
     def compile(self, optimizer: Any = None, loss: Any = None, metrics: Any = None, **kwargs) -> None:
         """See TextModel.compile; only the first piece of each word has a weight other than 0."""
         if found := targets.vector_metrics([metrics, kwargs.get("weighted_metrics")]):
@@ -190,66 +247,6 @@ class TagModel(_WindowModel):
 
     def _kept(self) -> tuple[dict[str, Any], dict[str, Any]]:
         return {"task": self._label_map.task}, dict(self.settings)
-
-    @staticmethod
-    def _columns(x: Any) -> list[list[str]]:
-        sentences = text_rows.words_of(x)
-        empty = [number for number, words in enumerate(sentences) if not words]
-        containers.refuse(empty, "x", f"of {len(sentences)} sentences are empty", "leave these rows out")
-        for number, words in enumerate(sentences, 1):
-            if not all(isinstance(word, str) for word in words):
-                raise UserError(f"sentence {number}: {words!r:.60} is not a list of words")
-        return sentences
-
-    def _targets(self, y: Any, x: list[list[str]]) -> list[list[str]]:
-        numbers, y = targets.numbers_of(self.labels), _without_padding(y, x)
-        found = [[self._tag(number, tag) for tag in tags] for number, tags in enumerate(text_rows.words_of(y, "y"), 1)]
-        targets.check_labels({tag for tags in found for tag in tags} - numbers.keys(), self.labels)
-        return [[self.labels[numbers[tag]] for tag in tags] for tags in found]
-
-    def _tag(self, number: int, tag: Any) -> str | int:
-        """The name or the index of a tag, which may be a one-hot vector."""
-        if isinstance(tag, str | int | float):
-            return tag
-        is_one_hot = isinstance(tag, list | tuple) and all(isinstance(part, int | float) for part in tag)
-        if not is_one_hot or len(tag) != len(self.labels) or sorted(tag) != [0] * (len(tag) - 1) + [1]:
-            raise UserError(
-                f"y: sentence {number} has {tag!r:.60}; a tag for each word is needed, or its one-hot vector"
-            )
-        return [*tag].index(1)
-
-    def _rows_of_dataset(self, data: tf.data.Dataset, most: int | None = None) -> list[list | None]:
-        found = super()._rows_of_dataset(data, most)
-        if len(found[0]) > 1 and all(isinstance(row, str) and len(row.split()) < 2 for row in found[0]):
-            raise UserError(
-                "x: each text of the dataset is a single word; batch sentences with `dataset.ragged_batch(32)`"
-            )
-        return found
-
-    @staticmethod
-    def _parts(element: Any) -> tuple:
-        """Removes the padding of words and tags [B, most words]."""
-        x, *others = _WindowModel._parts(element)
-        if isinstance(x, tf.Tensor) and x.shape.rank == 2:
-            x = tf.RaggedTensor.from_tensor(x, padding="")
-        if others and getattr(x, "shape", ()):
-            others[0] = _without_padding(others[0], text_rows.words_of(x))
-        return (x, *others)
-
-    def _rows(self, x: list[list[str]], y: list[list[str]], weights: np.ndarray) -> tuple:
-        """Features and label ids, int32 [windows, F] each, and the float32 weights of the label ids."""
-        for number, (words, tags) in enumerate(zip(x, y, strict=True), 1):
-            if len(words) != len(tags):
-                raise UserError(f"sentence {number}: {len(words)} words, but {len(tags)} tags")
-        sentences = [*map(ner.NerSentence, x, y)]
-        length, stride, context = (self.settings[name] for name in ("max_seq_length", "doc_stride", "document_context"))
-        tokenizer = self.tokenize.tokenizer
-        windows = ner.convert_sentences_to_features(sentences, self.labels, length, tokenizer, stride or None, context)
-        found = [*map(ner.as_record, windows)]
-        features = {name: np.array([row[name] for row in found], np.int32) for name in (*INPUTS, "label_ids")}
-        labels = features.pop("label_ids")
-        of_windows = weights[[window.sentence for window in windows]]  # [windows]
-        return features, np.maximum(labels, 0), np.where(labels > ner.IGNORED_LABEL_ID, of_windows[:, None], 0)
 
 
 def _without_padding(tags: Any, sentences: list[list[str]]) -> Any:
@@ -294,6 +291,56 @@ def tagger(
     return TagModel(model, tokenize, label_map, settings)
 
 
+class _SpanReader(_WindowReader):
+    """Reads questions with paragraphs, and their answers."""
+
+    @staticmethod
+    def parts(element: Any) -> tuple:
+        """Takes an element that is only a tuple of two columns as x."""
+        is_pair = isinstance(element, tuple) and not isinstance(element[0], tuple)
+        return (element,) if is_pair else _WindowReader.parts(element)
+
+    def answers(self, y: Any, x: Any) -> list[tuple[str, int | None]]:
+        """(answer, the index of its first character or None) for each question."""
+        if isinstance(y, tuple) and len(y) == 2 and not any(isinstance(part, str | tuple) for part in y):
+            y = [*zip(*(targets.read(part)[0] for part in y), strict=True)]
+        found = []
+        for number, row in enumerate(targets.read(y)[0], 1):
+            row = row[0] if isinstance(row, list) and len(row) == 1 else row  # of an array [N, 1]
+            row = (row, None) if isinstance(row, str) else row
+            is_good = isinstance(row, tuple | list) and [isinstance(part, str) for part in row] == [True, False]
+            if is_good and row[1] is not None:
+                is_good = isinstance(row[1], numbers.Real) and float(row[1]).is_integer()
+            if not is_good:
+                raise UserError(f"y: question {number} has {row!r:.60}; an answer is a text, or a tuple (text, start)")
+            found.append((row[0], None if row[1] is None else int(row[1])))
+        return found
+
+    def texts(self, x: Any) -> tuple[list[str], list[str]]:
+        columns = _strings(x)
+        for texts in columns:
+            text_rows.refuse_blank(texts)
+        return columns
+
+    def windows(self, x: Any, y: list[tuple[str, int | None]], weights: np.ndarray) -> tuple:
+        """Features, int32 [windows, F] each; the first and last token of the answer, int32 [windows, 2]; weights."""
+        found, version_2 = [], self._settings["version_2_with_negative"]
+        for number, (question, context, (text, start)) in enumerate(zip(*x, y, strict=True)):
+            start = context.find(text) if start is None else start
+            if text and start < 0:
+                raise UserError(f"y: the paragraph of question {number + 1} does not have the words {text!r:.60}")
+            if not text and not version_2:
+                raise UserError(f'y: question {number + 1} has the answer ""; give answerer(..., may_be_missing=True)')
+            answer = {"is_impossible": not text, "answers": [{"text": text, "answer_start": start}]}
+            found.append({"context": context, "qas": [{"id": number, "question": question, **answer}]})
+        examples = squad.examples_of({"data": [{"paragraphs": found}]}, "the questions", True, version_2)
+        sizes = (self._settings[name] for name in ("max_seq_length", "doc_stride", "max_query_length"))
+        rows = list(squad.convert_examples_to_features(examples, self.tokenize.tokenizer, *sizes, True))
+        features = {name: np.array([getattr(row, name) for row in rows], np.int32) for name in INPUTS}
+        answers = np.array([(row.start_position, row.end_position) for row in rows], np.int32)
+        return features, answers, weights[[row.example_index for row in rows]][:, None]
+
+
 @keras.saving.register_keras_serializable(package="bert_tf2")
 class SpanTextModel(_WindowModel):
     """A model that finds answers in paragraphs, made by `bert_tf2.answerer`.
@@ -310,6 +357,9 @@ class SpanTextModel(_WindowModel):
     export_as = "squad"
     answered_at_once = 8
 
+    def _make_reader(self, loss: Any) -> Reader:
+        return _SpanReader(self.tokenize, self.settings)
+
     def call(self, inputs: Any, training: bool = False) -> tf.Tensor:
         """The rows of `dataset` -> logits of the first and the last token of the answer, float32 [B, 2, F]."""
         return tf.stack(self.model(inputs, training=training), axis=1)
@@ -318,53 +368,6 @@ class SpanTextModel(_WindowModel):
         """See TextModel.compile; the loss is the mean of the two cross-entropies."""
         loss = loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         super().compile(optimizer, loss, ["accuracy"] if metrics is None else metrics, **kwargs)
-
-    @staticmethod
-    def _parts(element: Any) -> tuple:
-        """Takes an element that is only a tuple of two columns as x."""
-        is_pair = isinstance(element, tuple) and not isinstance(element[0], tuple)
-        return (element,) if is_pair else _WindowModel._parts(element)
-
-    def _targets(self, y: Any, x: Any) -> list[tuple[str, int | None]]:
-        """(answer, the index of its first character or None) for each question."""
-        if isinstance(y, tuple) and len(y) == 2 and not any(isinstance(part, str | tuple) for part in y):
-            y = [*zip(*(targets.read(part)[0] for part in y), strict=True)]
-        found = []
-        for number, row in enumerate(targets.read(y)[0], 1):
-            row = row[0] if isinstance(row, list) and len(row) == 1 else row  # of an array [N, 1]
-            row = (row, None) if isinstance(row, str) else row
-            is_good = isinstance(row, tuple | list) and [isinstance(part, str) for part in row] == [True, False]
-            if is_good and row[1] is not None:
-                is_good = isinstance(row[1], numbers.Real) and float(row[1]).is_integer()
-            if not is_good:
-                raise UserError(f"y: question {number} has {row!r:.60}; an answer is a text, or a tuple (text, start)")
-            found.append((row[0], None if row[1] is None else int(row[1])))
-        return found
-
-    @staticmethod
-    def _columns(x: Any) -> tuple[list[str], list[str]]:
-        columns = _strings(x)
-        for texts in columns:
-            text_rows.refuse_blank(texts)
-        return columns
-
-    def _rows(self, x: Any, y: list[tuple[str, int | None]], weights: np.ndarray) -> tuple:
-        """Features, int32 [windows, F] each; the first and last token of the answer, int32 [windows, 2]; weights."""
-        found, version_2 = [], self.settings["version_2_with_negative"]
-        for number, (question, context, (text, start)) in enumerate(zip(*x, y, strict=True)):
-            start = context.find(text) if start is None else start
-            if text and start < 0:
-                raise UserError(f"y: the paragraph of question {number + 1} does not have the words {text!r:.60}")
-            if not text and not version_2:
-                raise UserError(f'y: question {number + 1} has the answer ""; give answerer(..., may_be_missing=True)')
-            answer = {"is_impossible": not text, "answers": [{"text": text, "answer_start": start}]}
-            found.append({"context": context, "qas": [{"id": number, "question": question, **answer}]})
-        examples = squad.examples_of({"data": [{"paragraphs": found}]}, "the questions", True, version_2)
-        sizes = (self.settings[name] for name in ("max_seq_length", "doc_stride", "max_query_length"))
-        rows = list(squad.convert_examples_to_features(examples, self.tokenize.tokenizer, *sizes, True))
-        features = {name: np.array([getattr(row, name) for row in rows], np.int32) for name in INPUTS}
-        answers = np.array([(row.start_position, row.end_position) for row in rows], np.int32)
-        return features, answers, weights[[row.example_index for row in rows]][:, None]
 
     def _answers_to(self, x: Any, batch_size: int) -> list[SpanAnswer]:
         longest = self.model.config.max_position_embeddings

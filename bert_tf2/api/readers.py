@@ -1,0 +1,186 @@
+"""The readers of the models of texts: from texts and answers to the batches that a model learns from.
+
+    x, y, sample_weight  ->  rows        checked; an entry for each text, pair or sentence; can be divided
+                         ->  arrays      an entry for each row of a batch, such as a window of a sentence
+                         ->  batches     of tf.data, of any of these containers
+                         ->  the input   of the model, y and weights: `features`, in the pipeline
+
+Each kind of model has a reader of its own, beside the model; the reader of classifiers is here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from bert_tf2.api import targets, text_rows
+from bert_tf2.api.text_parts import CutTexts
+from bert_tf2.api.text_rows import Batches, Rows, has_batches, has_ids
+from bert_tf2.exporting.tokenize_layer import Tokenize, columns
+from bert_tf2.support import containers
+from bert_tf2.support.errors import UserError
+from bert_tf2.weights.task_file import LabelMap
+
+
+class Reader:
+    """The base of all readers. A kind has its own `rows` and `features`, and others of the first methods as needed.
+
+    Attributes:
+      needs_y: whether a training needs `y`.
+      cuts_texts: whether texts are cut to the length of a row.
+    """
+
+    needs_y = True
+    cuts_texts = True
+
+    def __init__(self, tokenize: Tokenize):
+        self.tokenize = tokenize
+
+    def rows(self, x: Any, y: Any, sample_weight: Any) -> Rows:
+        """Reads and checks texts, answers and weights in any container without batches. Raises UserError."""
+        raise NotImplementedError
+
+    def arrays(self, rows: Rows) -> tuple:
+        """The parts of a batch that are given, as arrays [rows of the batch, ...], or tuples or dicts of arrays."""
+        return tuple(part for part in rows if part is not None)
+
+    def of_batches(self, x: Any, batch_size: int, shuffle: bool, most: int | None) -> Batches:
+        """The batches of a dataset, a PyDataset or a generator, in the form of `arrays`; see `batches`."""
+        if isinstance(x, tf.data.Dataset):
+            data = self.of_dataset(x)
+            return Batches(data, data.take(1))
+        return text_rows.read_batches(x, self.of_batch, shuffle, most)
+
+    def of_dataset(self, data: tf.data.Dataset) -> tf.data.Dataset:
+        return data
+
+    def of_batch(self, x: Any, y: Any = None, sample_weight: Any = None) -> tuple:
+        """`arrays` for a batch of a PyDataset or a generator."""
+        return self.arrays(self.rows(x, y, sample_weight))
+
+    def features(self, x: Any, *others: tf.Tensor) -> tuple[tuple, tf.Tensor]:
+        """Converts a batch of `arrays` to (input of the model, y, weights); also which texts are cut, bool [B] or [0].
+
+        Runs in a graph.
+        """
+        raise NotImplementedError
+
+    def of_validation(self, given: Any) -> tuple[Any, Any, Any]:
+        """x, y and sample_weight in `validation_data`: (x, y), (x, y, sample_weight) or a dataset."""
+        if has_batches(given):
+            return given, None, None
+        if not (isinstance(given, tuple | list) and len(given) in (2, 3)):
+            raise UserError("validation_data: must be (x, y), (x, y, sample_weight) or a dataset of these")
+        return (*given, None)[:3]
+
+    # The same for all kinds
+
+    def needed(self, y: Any) -> Any:
+        if y is None and self.needs_y:
+            raise UserError("y: is missing; give an answer for each row of x")
+        return y
+
+    def read(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        """Rows; or `x` itself if it has batches, which are read on the way."""
+        if not has_batches(x):
+            return self.rows(x, y, sample_weight)
+        if y is not None or sample_weight is not None:
+            name = "sample_weight" if y is None else "y"
+            raise UserError(f"{name}: x has batches, so put {name} into each batch: (x, y, sample_weight)")
+        return x
+
+    def divided(self, share: float, rows: Any) -> tuple[Rows, Rows]:
+        """The rows for the training and for the validation."""
+        parts = text_rows.divide(share, rows)
+        self.needed(rows.y)
+        return parts
+
+    def batches(self, given: Any, batch_size: int, shuffle: bool = False, most: int | None = None) -> Batches:
+        """The result of `read` in batches; a generator is read for `most` batches."""
+        if isinstance(given, Rows):
+            return self.of_rows(given, batch_size, shuffle)
+        return self.of_batches(given, batch_size, shuffle, most)
+
+    def of_rows(self, rows: Rows, batch_size: int, shuffle: bool) -> Batches:
+        arrays = self.arrays(rows)
+        count = len(tf.nest.flatten(arrays)[0])
+        data = tf.data.Dataset.from_tensor_slices(arrays)
+        data = (data.shuffle(count) if shuffle and count else data).batch(batch_size)
+        return Batches(data, data.take(1))
+
+    @tf.autograph.experimental.do_not_convert  # not needed without loops over tensors, and it takes seconds
+    def pipeline(self, data: tf.data.Dataset, cut: CutTexts | None = None, trains: bool = False) -> tf.data.Dataset:
+        """The input of the model for batches of `arrays`.
+
+        `cut` counts the texts that are cut. `trains`: whether a training reads the batches.
+        """
+        if cut and not self.cuts_texts:
+            cut.none_are_cut, cut = True, None
+
+        def element(number: tf.Tensor, rows: Any) -> tuple:
+            found, are_cut = self.features(*(rows if isinstance(rows, tuple) else (rows,)))
+            return found, number, are_cut
+
+        def counted(found: tuple, number: tf.Tensor, are_cut: tf.Tensor) -> tuple:
+            if cut:
+                cut.add(number, are_cut)
+            return found
+
+        return data.enumerate().map(element, tf.data.AUTOTUNE).map(counted).prefetch(tf.data.AUTOTUNE)
+
+    @functools.cached_property
+    def _graph(self) -> Callable[..., tuple]:
+        def features(arrays: tuple) -> tuple:  # one argument, because TensorFlow relaxes no varying number of them
+            return self.features(*arrays)[0]
+
+        return tf.function(features, autograph=False, reduce_retracing=True)
+
+    def at_once(self, data: tf.data.Dataset, trains: bool = False) -> tuple:
+        """The input of the model for the first batch of `arrays`, without a pipeline, which takes a while to begin."""
+        with text_rows.in_one_line():
+            batch = next(iter(data))
+            return self._graph(batch if isinstance(batch, tuple) else (batch,))
+
+
+class TextReader(Reader):
+    """Reads texts and pairs, or the arrays of `Bert.tokenize`, with labels or numbers."""
+
+    def __init__(self, tokenize: Tokenize, vocab_size: int, label_map: LabelMap, loss: Any):
+        super().__init__(tokenize)
+        self._vocab_size, self._label_map = vocab_size, label_map
+        self._targets = targets.Targets.of(label_map, loss)
+
+    def rows(self, x: Any, y: Any = None, sample_weight: Any = None) -> Rows:
+        """x: strings [N], or a tuple of two such columns, or a dict of ids."""
+        if has_ids(x):
+            given = dict(x)
+        else:
+            given = columns(text_rows.warn_of_labels(containers.texts(x, "x")[0], self._label_map.labels))
+            given = given[0] if len(given) == 1 else given
+        y = None if y is None else self._targets.array(y)
+        return Rows(given, y, targets.weights_of_rows(sample_weight)).counted()
+
+    def divided(self, share: float, rows: Any) -> tuple[Rows, Rows]:
+        parts = super().divided(share, rows)
+        targets.warn_of_sorted(*(part.y for part in parts), self._label_map.labels)
+        return parts
+
+    def of_batch(self, x: Any, y: Any = None, sample_weight: Any = None) -> tuple:
+        """Always two columns, because only some batches may have pairs."""
+        rows = self.rows(x, y, sample_weight)
+        is_column = isinstance(rows.x, tf.Tensor)
+        return self.arrays(rows._replace(x=(rows.x, tf.fill([len(rows.x)], ""))) if is_column else rows)
+
+    def of_dataset(self, data: tf.data.Dataset) -> tf.data.Dataset:
+        return targets.clear(data, self._label_map)
+
+    def features(self, x: Any, *others: tf.Tensor) -> tuple[tuple, tf.Tensor]:
+        if has_ids(x):
+            x, are_cut = text_rows.ids_in_range(x, self._vocab_size), tf.zeros([0], tf.bool)
+        else:
+            x, are_cut = self.tokenize.with_cut(text_rows.texts_in_graph(x))
+        weights = [targets.weights_in_graph(weight) for weight in others[1:]]
+        return ((x, self._targets.tensor(others[0]), *weights) if others else (x,)), are_cut
