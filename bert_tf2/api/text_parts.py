@@ -24,7 +24,7 @@ from bert_tf2.support import hub
 from bert_tf2.support.errors import UserError, naming_arguments
 from bert_tf2.support.process import check_process
 from bert_tf2.support.settings import check_type, settings_of
-from bert_tf2.weights import checkpoint, model_folder, task_file, text_rules
+from bert_tf2.weights import checkpoint, model_folder, sources, task_file, text_rules
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.task_file import LabelMap
 
@@ -69,7 +69,7 @@ class Parts:
             check_type(other, given, os.PathLike, optional=True)
         check_type("do_lower_case", do_lower_case, bool, optional=True)
         check_process()
-        self.source = checkpoint.open_weights(hub.fetched(path))
+        self.source = sources.open_weights(hub.fetched(path))
         self.config = model_folder.find_config(self.source, bert_config_file)
         if blocks is not None:
             chosen = [*blocks] if isinstance(blocks, Iterable) else []

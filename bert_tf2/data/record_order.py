@@ -293,6 +293,16 @@ class Share(NamedTuple):
 # Batches with little padding: cut to their longest row, of rows of like length, or packed
 
 
+def lengths_of(input_mask):
+    """The positions of each row that are computed, int32 [B]: up to its last token, or all if it has no token.
+
+    `input_mask`: int [B, F].
+    """
+    width = tf.shape(input_mask)[1]
+    last = tf.reduce_max(tf.where(input_mask > 0, tf.range(width) + 1, 0), axis=1)
+    return tf.where(last > 0, last, width)
+
+
 def cut_to_longest(batch: Mapping[str, Any], wide: Container[str], multiple: int) -> dict[str, Any]:
     """Drops the last columns of the tensors `wide`, [B, F], if they are padding in every row.
 
@@ -324,8 +334,7 @@ def of_like_length(windows, batch_size: int):
         if isinstance(ids := window["input_ids"], tf.RaggedTensor):
             width, lengths = (tf.cast(size, tf.int32) for size in (ids.bounding_shape(1), ids.row_lengths()))
         else:
-            width = tf.shape(ids)[1]
-            lengths = tf.reduce_max(tf.where(window["input_mask"] > 0, tf.range(1, width + 1), 1), axis=1)
+            width, lengths = tf.shape(ids)[1], lengths_of(window["input_mask"])
         order = tf.argsort(lengths, stable=True, direction="DESCENDING")
         longest, count = tf.gather(lengths, order), tf.size(order)
         rows = {name: tf.gather(values, order) for name, values in window.items()}
@@ -388,8 +397,8 @@ def packed(batch: Mapping[str, Any], parts: int = 1) -> dict[str, Any]:
     """Chooses the places of examples in rows that several examples share: the longest example first, in the first row
     with room for it.
 
-    Each example gets the places up to its last token, or a whole row if it has no token. The number of rows is rounded
-    up, so that there are few different row counts, and is never larger than the number of examples.
+    Each example gets as many places as `lengths_of` states. The number of rows is rounded up, so that there are few
+    different row counts, and is never larger than the number of examples.
 
     Args:
       batch: features with `input_mask`, int [B, F].
@@ -403,8 +412,7 @@ def packed(batch: Mapping[str, Any], parts: int = 1) -> dict[str, Any]:
     mask = batch["input_mask"]
     width = tf.shape(mask)[1]
     count = tf.shape(mask)[0] // parts
-    last = tf.reduce_max(tf.where(mask > 0, tf.range(1, width + 1), 0), axis=1)
-    lengths = tf.where(last > 0, last, width)
+    lengths = lengths_of(mask)
     firsts, needed = _first_fit(tf.reshape(lengths, [parts, count]), width)
     step = -(-count // _SIZES_OF_ROWS)
     size = tf.minimum(-(-needed // step) * step, count) * width  # the places of a part

@@ -19,7 +19,7 @@ import bert_tf2
 from bert_tf2.explorer.options import ExplorerOptions
 from bert_tf2.support.containers import is_utf8
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import checkpoint, names
+from bert_tf2.weights import names, sources
 from bert_tf2.weights.huggingface import TIED
 
 Handler = Callable[[dict[str, Any]], Any]
@@ -85,7 +85,7 @@ class Explorer:
         in `transformers` that share an array. `positions`: the cosines of the positions.
         """
         bert = self.bert
-        source = checkpoint.open_weights(bert.path)
+        source = sources.open_weights(bert.path)
         variables = names.tf1_variables(bert.model)
         table = {row.reference: row for row in names.of_model(bert.model, bert.config)}
         rows = []

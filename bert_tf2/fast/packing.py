@@ -21,6 +21,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from bert_tf2 import modeling
+from bert_tf2.data.record_order import lengths_of
 from bert_tf2.fast.unpadding import PaddedLayout, Queries
 from bert_tf2.layers import MASKED_SCORE
 from bert_tf2.shapes import get_shape_list
@@ -62,10 +63,8 @@ class Packed:
         self._is_taken = tf.reshape(tokens, [-1]) >= 0  # [T]
         self._tokens = tf.reshape(tf.maximum(tokens, 0), [-1])  # [T], numbers of tokens of the batch, [B * F]
         columns = tf.range(width)
-        last = tf.reduce_max(tf.where(input_mask > 0, columns + 1, 0), axis=1)
-        lengths = tf.where(last > 0, last, width)[:, tf.newaxis]  # as in record_order.packed
         self._firsts = firsts[:, tf.newaxis]
-        self._has_place = columns < lengths  # [B, F]
+        self._has_place = columns < lengths_of(input_mask)[:, tf.newaxis]  # [B, F]
         self._places = tf.where(self._has_place, self._firsts + columns, 0)  # [B, F], places in all rows, [T]
         self.positions = self._tokens % width
         example = tf.where(tokens >= 0, tokens // width, -1)  # [R, F]

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from bert_tf2 import modeling
+from bert_tf2.data.record_order import lengths_of
 from bert_tf2.layers import MASKED_SCORE
 from bert_tf2.shapes import get_shape_list
 
@@ -138,8 +139,8 @@ class UnpaddedLayout(NamedTuple):
 class Unpadded:
     """The places of a batch's tokens: end to end for most of the model, in groups of rows for attention.
 
-    A row is computed up to the last position that is not masked, or is in `reads`; a row of only padding is computed as
-    a whole. If there is any padding, token T - 1 is a filler.
+    A row is computed as far as `record_order.lengths_of` states, or up to a position in `reads` behind. If there is any
+    padding, token T - 1 is a filler.
 
     Attributes:
       positions: int32 [T], the position of each token in its row.
@@ -154,9 +155,9 @@ class Unpadded:
         self._width = self._shape[1]
         self._heads = heads
         columns = tf.range(self._width)
-        last = tf.reduce_max(tf.where(mask, columns + 1, 0), axis=1)
-        computed = last if reads is None else tf.maximum(last, tf.reduce_max(tf.cast(reads, tf.int32), axis=1) + 1)
-        self._lengths = tf.where(last > 0, computed, self._width)  # [B]
+        self._lengths = lengths_of(input_mask)  # [B]
+        if reads is not None:
+            self._lengths = tf.maximum(self._lengths, tf.reduce_max(tf.cast(reads, tf.int32), axis=1) + 1)
         self._places = tf.cast(tf.where(columns < self._lengths[:, tf.newaxis]), tf.int32)  # [tokens, 2]: row, position
         self._count = tf.shape(self._places)[0]
         # If there is padding, one more token takes the places of padding in the groups.

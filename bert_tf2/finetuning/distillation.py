@@ -19,7 +19,7 @@ from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.training.devices import plan_for
 from bert_tf2.training.options import PRECISIONS
-from bert_tf2.weights import checkpoint, model_folder, task_file, text_rules
+from bert_tf2.weights import checkpoint, model_folder, sources, task_file, text_rules
 from bert_tf2.weights.task_file import LabelMap
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def teacher_of(task: Task) -> Teacher | None:
     options = task.options
     if not (options.do_train and options.teacher):
         return None
-    source = checkpoint.open_weights(options.teacher)
+    source = sources.open_weights(options.teacher)
     config, labels = model_folder.find_config(source, None), task_file.label_map_of(source)
     model = checkpoint.make_model(source, config, labels, dtype=PRECISIONS[options.precision].policy)
     tokenizer = text_rules.find_tokenizer(source, config, None, None)

@@ -35,7 +35,7 @@ from bert_tf2.training.driver import Outcome, TrainingData
 from bert_tf2.training.loop import Trainer
 from bert_tf2.training.monitor import write_eval_results
 from bert_tf2.training.workers import Team
-from bert_tf2.weights import checkpoint, model_folder, sources, task_file, text_rules
+from bert_tf2.weights import bundle, model_folder, sources, task_file, text_rules
 from bert_tf2.weights.task_file import LABEL_MAP_FILE, TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
 
 Batches = Iterator[Mapping[str, np.ndarray]]
@@ -72,7 +72,7 @@ class Task(driver.Task):
     @property
     def flag_of_weights(self) -> str | None:
         """The flag that names the fine-tuned weights of a call; None if the call trains new weights."""
-        if checkpoint.has_checkpoints(self.options.output_dir):  # the driver may have to recover them
+        if bundle.has_checkpoints(self.options.output_dir):  # the driver may have to recover them
             return "--output_dir"
         return "--init_checkpoint" if self.options.init_checkpoint and not self.options.do_train else None
 

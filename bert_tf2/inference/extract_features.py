@@ -30,7 +30,7 @@ from bert_tf2.support.settings import check_type
 from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy, few_sizes, fuses_attention
 from bert_tf2.training.options import PRECISIONS
-from bert_tf2.weights import checkpoint, text_rules
+from bert_tf2.weights import checkpoint, sources, text_rules
 
 __getattr__ = lazy.unknown(__name__)
 
@@ -62,7 +62,7 @@ class InputFeatures:
 def run(options: FeatureOptions) -> int:
     """Writes one JSON line (or one vector) for each line of the input; returns their number."""
     config, layers = options.config, options.numbers_of_layers
-    source = checkpoint.open_weights(options.init_checkpoint)
+    source = sources.open_weights(options.init_checkpoint)
     tokenizer = text_rules.load_tokenizer(
         options.vocab_file, options.do_lower_case, config.vocab_size, source, options.init_checkpoint
     )

@@ -32,7 +32,7 @@ from bert_tf2.support.settings import check_type
 from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy, few_sizes, fuses_attention
 from bert_tf2.training.options import PRECISIONS, DeviceOptions
-from bert_tf2.weights import checkpoint, names, text_rules
+from bert_tf2.weights import checkpoint, names, sources, text_rules
 from bert_tf2.weights.base import Weights
 
 _STANDARD_INPUT = "standard input"
@@ -82,7 +82,7 @@ def run(options: MaskedLMOptions) -> None:
 
     An invalid sentence ends the run after the answers to all sentences before it. Blank lines are skipped.
     """
-    config, source = options.config, checkpoint.open_weights(options.init_checkpoint)
+    config, source = options.config, sources.open_weights(options.init_checkpoint)
     tokenizer = text_rules.load_tokenizer(options.vocab_file, options.do_lower_case, source=source)
     check_vocab_size(options.vocab_file, len(tokenizer.entries), config.vocab_size)
     name, lines = _open(options)

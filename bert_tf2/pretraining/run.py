@@ -24,7 +24,7 @@ from bert_tf2.training.driver import Export, Outcome, TrainingData
 from bert_tf2.training.loop import Trainer
 from bert_tf2.training.monitor import write_eval_results, write_scalars
 from bert_tf2.training.workers import Team
-from bert_tf2.weights import checkpoint, names, text_rules
+from bert_tf2.weights import bundle, names, text_rules
 
 _FIGURES = ("loss", "masked_lm_accuracy", "masked_lm_perplexity", "next_sentence_accuracy")
 
@@ -67,7 +67,7 @@ class PretrainingTask(driver.Task):
         Weights with both heads may be evaluated on masked words alone; training would lose the next-sentence head.
         """
         options, weights = self.options, self.source
-        if options.do_train and not checkpoint.latest_checkpoint(options.output_dir):
+        if options.do_train and not bundle.latest_checkpoint(options.output_dir):
             return
         with_sentences = not names.missing(names.NEXT_SENTENCE, weights.shapes)
         with_words = not names.missing(names.MASKED_LM, weights.shapes)

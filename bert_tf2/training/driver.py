@@ -33,7 +33,7 @@ from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.options import PRECISIONS, TrainingOptions, TrainOptions
 from bert_tf2.training.saver import Best, best_folder, folder_of_weights
 from bert_tf2.training.workers import Team, is_chief
-from bert_tf2.weights import checkpoint, model_folder, task_file
+from bert_tf2.weights import bundle, checkpoint, model_folder, task_file
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.task_file import LabelMap
 
@@ -155,12 +155,12 @@ def _prepare(task: Task) -> Team:
     task.config.check_sequence_length(options.max_seq_length)
     team = join(options)
     if options.do_train and team.is_chief:
-        checkpoint.recover(options.output_dir)
+        bundle.recover(options.output_dir)
     team.wait()  # until the chief has repaired the folder, which the other workers read next
     if task.source is None:
         task.source = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
     blocks = layerwise.blocks_in(options.init_from_layers)
-    if blocks and not checkpoint.latest_checkpoint(options.output_dir):
+    if blocks and not bundle.latest_checkpoint(options.output_dir):
         task.source = model_folder.with_blocks(task.source, blocks, "--init_from_layers")
     if options.do_train:
         model_folder.check_output_dir(options.output_dir, task.config, options.vocab_file)
@@ -200,7 +200,7 @@ def _train(task: Task, team: Team) -> int:
     options, model = task.options, task.model
     settings_of_run = {**settings.shared(options, TrainOptions), **task.schedule()}
     trainer = Trainer(model, task.strategy, TrainOptions(**settings_of_run, deciding=settings.deciding(options)), team)
-    begun = checkpoint.latest_checkpoint(options.output_dir) is not None
+    begun = bundle.latest_checkpoint(options.output_dir) is not None
     trainer.start(options.init_checkpoint, task.source)
     task.source = None
     best = Best(options.output_dir, begun, options.patience) if options.eval_steps else None
@@ -258,7 +258,7 @@ def _export(task: Task, export: Export) -> str:
 
 
 def _log_summary(options: TrainingOptions, outcome: Outcome, exported: Sequence[str]) -> None:
-    latest, best = checkpoint.latest_checkpoint(options.output_dir), best_folder(options.output_dir)
+    latest, best = bundle.latest_checkpoint(options.output_dir), best_folder(options.output_dir)
     trained = [latest] if latest and options.do_train else []
     if trained and options.eval_steps and files.exists(os.path.join(best, "checkpoint")):
         trained.append(best)

@@ -35,7 +35,7 @@ from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.saver import Saver, TrainingState, deciding
 from bert_tf2.training.step import LOSS_SCALE_NAMES, TrainingStep
 from bert_tf2.training.workers import ALONE, Team
-from bert_tf2.weights import checkpoint
+from bert_tf2.weights import bundle, checkpoint, names
 from bert_tf2.weights.base import Weights
 
 
@@ -45,10 +45,10 @@ def start_from(model, output_dir: str, init_checkpoint: str | None, opened: Weig
     Returns the global step of the weights in output_dir, 0 for init_checkpoint. `opened`: weights that are open
     already; they are used if they are the right weights.
     """
-    latest = checkpoint.latest_checkpoint(output_dir)
+    latest = bundle.latest_checkpoint(output_dir)
     if latest:
         source = opened if opened is not None and opened.path == latest else latest
-        step = checkpoint.restore(source, checkpoint.tf1_variables(model), model.config)
+        step = checkpoint.restore(source, names.tf1_variables(model), model.config)
         logging.info("Using %s", latest)
         return step
     source = opened or checkpoint.weights_in_use(output_dir, init_checkpoint)
@@ -81,11 +81,11 @@ class Trainer:
 
     @property
     def _state(self) -> dict[str, tf.Variable]:
-        return {**checkpoint.tf1_variables(self.model), **self.step.state}
+        return {**names.tf1_variables(self.model), **self.step.state}
 
     def start(self, init_checkpoint: str | None = None, opened: Weights | None = None) -> int:
         """Continues from output_dir's newest checkpoint, or else loads init_checkpoint; `opened`: see `start_from`."""
-        latest = checkpoint.latest_checkpoint(self._options.output_dir)
+        latest = bundle.latest_checkpoint(self._options.output_dir)
         if latest:
             source = opened if opened is not None and opened.path == latest else latest
             self._before = TrainingState.read(latest)
@@ -213,7 +213,7 @@ class Trainer:
         size = self._options.train_batch_size
         records = f" Its examples: {where(self.examples + (bad - self.global_step) * size, size)}." if where else ""
         self._saver.wait()
-        latest = checkpoint.latest_checkpoint(self._options.output_dir)
+        latest = bundle.latest_checkpoint(self._options.output_dir)
         way_back = f" The last good checkpoint is {latest}." if latest else ""
         raise UserError(
             f"step {bad + 1}: the loss or its gradient is not a finite number.{records}{way_back} Lower --learning_rate"

@@ -25,7 +25,7 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.training.monitor import write_scalars
 from bert_tf2.training.options import OTHER_DROPOUT, OTHER_ROUNDING, OTHER_SCHEDULE, TrainOptions
 from bert_tf2.training.workers import in_thread
-from bert_tf2.weights import checkpoint
+from bert_tf2.weights import bundle, names
 
 # The fields of the model's configuration that decide training alone, so `weights.model_folder` does not compare them.
 _OF_MODEL = ("hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -117,7 +117,7 @@ class Saver:
 
     def __init__(self, output_dir: str, keep_checkpoint_max: int):
         self._output_dir = output_dir
-        self._folder = checkpoint.CheckpointFolder(output_dir, keep_checkpoint_max)
+        self._folder = bundle.CheckpointFolder(output_dir, keep_checkpoint_max)
         self._writing: futures.Future[None] | None = None
         # Kept from one checkpoint to the next, because new memory costs more time than the copying.
         self._copies: dict[str, np.ndarray] = {}
@@ -159,7 +159,7 @@ class Saver:
         except UserError as error:
             latest = None
             with contextlib.suppress(UserError):  # perhaps `checkpoint`, which names the newest, could not be written
-                latest = checkpoint.latest_checkpoint(self._output_dir)
+                latest = bundle.latest_checkpoint(self._output_dir)
             way_back = f"; {latest} is there, the same command continues from it" if latest else ""
             raise UserError(f"{error}{way_back}") from error
 
@@ -174,9 +174,9 @@ def best_folder(output_dir: str) -> str:
 
 def folder_of_weights(output_dir: str) -> str:
     """The folder of the trained weights: the best weights, unless training continued without an evaluation."""
-    newest = checkpoint.latest_checkpoint(output_dir)
+    newest = bundle.latest_checkpoint(output_dir)
     best = Best(output_dir, begun=newest is not None)
-    up_to_date = best.found and best.last_step >= checkpoint.Checkpoint(newest).global_step
+    up_to_date = best.found and best.last_step >= bundle.Checkpoint(newest).global_step
     return best.folder if up_to_date else output_dir
 
 
@@ -196,7 +196,7 @@ class Best:
     def _read(self) -> dict[str, Any]:
         try:
             seen = _read(self._file)
-            if seen["measure"] is not None and checkpoint.latest_checkpoint(self.folder) is None:
+            if seen["measure"] is not None and bundle.latest_checkpoint(self.folder) is None:
                 raise UserError(f"{self._file}: its weights, of step {seen['step']}, are not in {self.folder}")
         except UserError as error:
             raise UserError(
@@ -224,8 +224,8 @@ class Best:
         """Records the result of an evaluation; returns whether to stop."""
         if value > self._seen["value"]:
             self._seen = {"measure": name, "value": value, "step": step, "last_step": step, "evaluations_since": 0}
-            folder = checkpoint.CheckpointFolder(self.folder, keep_checkpoint_max=1)
-            folder.save(checkpoint.tf1_variables(model), step)
+            folder = bundle.CheckpointFolder(self.folder, keep_checkpoint_max=1)
+            folder.save(names.tf1_variables(model), step)
         elif step > self._seen["last_step"]:  # a run may repeat a counted step, after a damaged checkpoint was given up
             self._seen["last_step"] = step
             self._seen["evaluations_since"] += 1
