@@ -99,7 +99,7 @@ class AdamWeightDecayOptimizer:
           exclude_from_weight_decay: regular expressions; a variable whose full name matches one of them is not decayed.
           bias_correction: whether to correct m and v for their start at 0. The reference does not; later papers found
             fine-tuning on small data sets more stable with the correction (Mosbach et al., 2021).
-          fused: whether XLA compiles the update. False for a TPU's program; see devices.can_compile.
+          fused: whether XLA compiles the update. False for a TPU's program; see programs.can_compile.
           shares: full name -> the share of the learning rate that a variable has; 1 for other variables.
         """
         self._variables = dict(variables)

@@ -17,7 +17,7 @@ from executed_graphs import executed
 from refused import refuses
 
 import bert_tf2
-from bert_tf2.training import forward
+from bert_tf2.training import programs
 
 TEXTS, LABELS = map(list, zip(*toy_data.sentences(61, 1), strict=True))
 LONG = ["good " * 9, "a film", "bad " * 9, "the film"] * 3  # two of four have more than 8 tokens
@@ -176,7 +176,7 @@ def test_the_batches_of_a_program_have_few_widths(short, encoder):
         (words, (texts,)),
         (vectors, ([*zip(texts, texts, strict=True)],)),
     ):
-        step, shapes = forward.width_step(model.tokenize.max_seq_length), set()
+        step, shapes = programs.width_step(model.tokenize.max_seq_length), set()
         for batch in model.dataset(*given, batch_size=1):
             found = model.with_few_widths(*batch)
             for before, after in zip(*map(tf.nest.flatten, (batch, found)), strict=True):

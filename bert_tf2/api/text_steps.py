@@ -18,8 +18,7 @@ from bert_tf2.finetuning.distillation import Teacher, check_teacher
 from bert_tf2.finetuning.options import TeacherOptions
 from bert_tf2.support.errors import UserError, naming_arguments
 from bert_tf2.support.settings import check_type
-from bert_tf2.training import forward
-from bert_tf2.training.devices import compiles_step
+from bert_tf2.training import programs
 from bert_tf2.training.keras_optimizer import AdamWeightDecay, WarmupAndDecay
 
 # Before, Keras fetched batches within the function that it traced, and its shapes did not depend on the batch.
@@ -42,14 +41,14 @@ class TextSteps(keras.Model):
 
     @contextlib.contextmanager
     def compiled_if_long(self, steps: int, *datasets: tf.data.Dataset | None) -> Iterator[list[tf.data.Dataset | None]]:
-        """A context in which Keras runs a program of XLA if there are many steps; see devices.compiles_step.
+        """A context in which Keras runs a program of XLA if there are many steps; see programs.compiles_step.
 
         Returns the datasets, with few widths of batches if XLA compiles; None stays None. `steps`: negative if unknown.
         """
         strategy = self.distribute_strategy
         may = self.jit_setting == "auto" and not (self.run_eagerly or self.model.windows)
         may = may and strategy.num_replicas_in_sync == 1
-        if not (may and compiles_step(strategy, "auto", steps, widths=forward.WIDTHS)):
+        if not (may and programs.compiles_step(strategy, "auto", steps, sizes=programs.SIZES)):
             yield [*datasets]
             return
         self._switch(True)
@@ -69,11 +68,11 @@ class TextSteps(keras.Model):
     def with_few_widths(self, x: dict[str, tf.Tensor], *others: tf.Tensor) -> tuple[Any, ...]:
         """A batch of `dataset`, with zeros behind ids, int [..., F], and behind the labels and weights of tokens.
 
-        F becomes a multiple of forward.width_step, or the most tokens that the model reads.
+        F becomes a multiple of programs.width_step, or the most tokens that the model reads.
         """
         width, longest = tf.shape(x["input_ids"])[-1], self.model.config.max_position_embeddings
         wide = functools.partial(
-            widened, more=tf.minimum(-width % forward.width_step(self.tokenize.max_seq_length), longest - width)
+            widened, more=tf.minimum(-width % programs.width_step(self.tokenize.max_seq_length), longest - width)
         )
         others = map(wide, others) if self.model.labeled == "tokens" else others
         return ({name: wide(values) for name, values in x.items()}, *others)

@@ -16,7 +16,7 @@ import itertools
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,11 +29,11 @@ from bert_tf2.layers import MASKED_SCORE
 from bert_tf2.long_texts import Windows
 from bert_tf2.support import console, files, output_lock, progress, settings
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import driver, forward
-from bert_tf2.training.devices import compiles_step
+from bert_tf2.training import driver
 from bert_tf2.training.driver import Outcome, TrainingData
 from bert_tf2.training.loop import Trainer
 from bert_tf2.training.monitor import write_eval_results
+from bert_tf2.training.options import Program
 from bert_tf2.training.workers import Team
 from bert_tf2.weights import bundle, model_folder, sources, task_file, text_rules
 from bert_tf2.weights.task_file import LABEL_MAP_FILE, TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
@@ -58,9 +58,9 @@ class Task(driver.Task):
     """
 
     uses_best_weights = True
+    cuts_batches = True
     predicted_part = "predict"  # the part whose answers are written
     windows: Windows | None = None  # how a classifier divides long texts
-    transform: Callable | None = None  # of the batches of records; see record_order.read_records
     options: FineTuneOptions
 
     def __init__(self, options: FineTuneOptions):
@@ -170,12 +170,6 @@ class Task(driver.Task):
     def is_padded(self) -> bool:
         return self.options.pads_batches
 
-    def compiles(self, num_steps: int) -> bool:
-        """Whether XLA compiles the steps of a training or an evaluation, a program for each width of batches."""
-        is_fixed = self.model.encoder.computes_padding and self.transform is None
-        widths = 1 if self.options.pads_batches else forward.WIDTHS
-        return compiles_step(self.strategy, self.options.xla, num_steps, is_fixed, widths)
-
     def prepare(self) -> None:
         options, source = self.options, self.source
         if source is not None and (flag := self.flag_of_weights):
@@ -207,8 +201,7 @@ class Task(driver.Task):
 
     def schedule(self) -> dict[str, Any]:
         steps = self._num_train_steps()
-        warmup, xla = int(steps * self.options.warmup_proportion), "true" if self.compiles(steps) else "false"
-        return {"num_train_steps": steps, "num_warmup_steps": warmup, "xla": xla}
+        return {"num_train_steps": steps, "num_warmup_steps": int(steps * self.options.warmup_proportion)}
 
     @functools.cached_property
     def _records(self) -> PartRecords:
@@ -224,12 +217,11 @@ class Task(driver.Task):
             self._records.write("train")
         team.wait()  # until the chief has written the records
         index = record_index.read_index([self._records.path("train")])
-        multiple = forward.width_step(options.max_seq_length) if trainer.step.is_compiled else 1
-        how = {"shuffle_seed": options.random_seed, "repeat": True, "drop_remainder": True, "width_multiple": multiple}
+        program = trainer.step.program
+        how = {"shuffle_seed": options.random_seed, "repeat": True, "drop_remainder": True}
         how |= {"index": index, "first": trainer.examples, "share": trainer.share}
-        how["pad_to_max_length"] = options.pads_batches or options.pack_rows  # rows that share a width
-        batches = self._records.read("train", options.train_batch_size, **how)
-        if options.pack_rows:
+        batches = self._records.read("train", options.train_batch_size, program, **how)
+        if program.packs:
             batches = record_order.with_packed_rows(batches, options.gradient_accumulation_steps)
         return TrainingData(batches, index, lambda: self._records.find_fault("train"))
 
@@ -305,9 +297,10 @@ class PartRecords:
             rows = itertools.chain([first], rows)
         return records.write_records(self.path(part), self._task.kind(part), rows)
 
-    def read(self, part: str, batch_size: int, **how) -> tf.data.Dataset:
-        """The batches of a part; `how`: arguments of record_order.read_records."""
-        how = {"pad_to_max_length": self._options.pads_batches, "transform": self._task.transform, **how}
+    def read(self, part: str, batch_size: int, program: Program, **how) -> tf.data.Dataset:
+        """The batches of a part for a program; `how`: arguments of record_order.read_records."""
+        how |= {"pad_to_max_length": program.is_padded, "width_multiple": program.width_multiple}
+        how["transform"] = self._task.transform
         return record_order.read_records([self.path(part)], self._task.kind(part), self._sizes, batch_size, **how)
 
     def answers(self, part: str) -> Any:
@@ -316,15 +309,11 @@ class PartRecords:
         count = self.write(part)
         batch_size = (evaluating and getattr(options, "eval_batch_size", 0)) or options.predict_batch_size
         num_batches = math.ceil(count / batch_size) * (self.evaluations if evaluating else 1)
-        compiles = task.compiles(num_batches)
-        # XLA would compile for each width, and for each number of rows of the batches of like length.
-        multiple = forward.width_step(options.max_seq_length) if compiles else 1
-        are_divided = not options.pads_batches and not compiles
-        packs = options.pack_rows and compiles and task.strategy.num_replicas_in_sync == 1
-        how = {"width_multiple": multiple, "pad_to_max_length": options.pads_batches or packs}
-        data = self.read(part, batch_size, like_lengths=are_divided, **how)
-        size = batch_size if compiles else None
-        batches = task.runner.run(data, explain=lambda: self.find_fault(part), compiled_size=size, packs=packs)
+        program = task.program(num_batches)
+        # XLA would compile for each number of rows of the batches of like length.
+        are_divided = not (program.is_padded or program.is_compiled)
+        data = self.read(part, batch_size, program, like_lengths=are_divided)
+        batches = task.runner.run(data, batch_size, program, explain=lambda: self.find_fault(part))
         what = "Evaluating" if evaluating else "Predicting"
         batches = progress.track(batches, what, count, "records", size=lambda batch: len(batch["input_ids"]))
         if are_divided:

@@ -27,7 +27,7 @@ from bert_tf2.support.containers import Text
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import settings_of
 from bert_tf2.training import forward
-from bert_tf2.training.devices import few_sizes
+from bert_tf2.training.programs import few_sizes
 from bert_tf2.weights.task_file import LabelMap, numbered
 
 # The defaults of the settings of run_squad.py, run_ner.py and run_classifier.py that decide an answer.
@@ -180,5 +180,4 @@ class Answerer:
             for row, values in zip(chosen, found, strict=False):
                 yield values[: len(row.input_ids)] if of_tokens else values
 
-        in_order = forward.in_order(packed, lambda row: len(row.input_ids), compute, batch_size, _MOST_TOKENS)
-        return (found for _, found in in_order)
+        return forward.in_order(packed, lambda row: len(row.input_ids), compute, batch_size, _MOST_TOKENS)

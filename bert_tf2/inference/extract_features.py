@@ -28,8 +28,9 @@ from bert_tf2.support.decimals import json_lists
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type
 from bert_tf2.training import forward
-from bert_tf2.training.devices import build_model, create_strategy, few_sizes, fuses_attention
+from bert_tf2.training.devices import build_model, create_strategy, fuses_attention
 from bert_tf2.training.options import PRECISIONS
+from bert_tf2.training.programs import FewSizes, few_sizes
 from bert_tf2.weights import checkpoint, sources, text_rules
 
 __getattr__ = lazy.unknown(__name__)
@@ -236,22 +237,22 @@ def extract(
     batch_size: int,
     pad_to: int | None = None,
     of_cls: bool = False,
-    sizes: forward.FewSizes | None = None,
+    sizes: FewSizes | None = None,
     fuses: bool = False,
 ) -> Iterator[tuple[InputFeatures, np.ndarray]]:
     """Yields each line's features and its hidden states, float32 [layers, tokens, D], in the order of the input.
 
     `pad_to`: the length of every batch; defaults to the length of its longest line. `of_cls`: only the first token.
-    `sizes`: devices.few_sizes; `fuses`: devices.fuses_attention.
+    `sizes`: programs.few_sizes; `fuses`: devices.fuses_attention.
     """
     layers, settings = tuple(layers), (of_cls, fuses)
     run = forward.on_batches(_states, model, layers, *settings, names=_NAMES, sizes=sizes)
 
-    def compute(batch: Sequence[InputFeatures]) -> Iterator[np.ndarray]:
+    def compute(batch: Sequence[InputFeatures]) -> Iterator[tuple[InputFeatures, np.ndarray]]:
         length = pad_to or max(len(feature.tokens) for feature in batch)
         rows = {name: np.array([getattr(feature, name)[:length] for feature in batch], np.int32) for name in _NAMES}
         values = run(rows).numpy()
-        return (states[:, : len(feature.tokens)] for feature, states in zip(batch, values, strict=False))
+        return ((feature, states[:, : len(feature.tokens)]) for feature, states in zip(batch, values, strict=False))
 
     of_token = 4 * len(layers) * model.config.hidden_size
     return forward.in_order(

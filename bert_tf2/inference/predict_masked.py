@@ -30,8 +30,9 @@ from bert_tf2.support import containers, files
 from bert_tf2.support.errors import UserError, and_more, naming_arguments
 from bert_tf2.support.settings import check_type
 from bert_tf2.training import forward
-from bert_tf2.training.devices import build_model, create_strategy, few_sizes, fuses_attention
+from bert_tf2.training.devices import build_model, create_strategy, fuses_attention
 from bert_tf2.training.options import PRECISIONS, DeviceOptions
+from bert_tf2.training.programs import FewSizes, few_sizes
 from bert_tf2.weights import checkpoint, names, sources, text_rules
 from bert_tf2.weights.base import Weights
 
@@ -202,7 +203,7 @@ def _answer(
     top_k: int,
     batch_size: int,
     read_ahead: int,
-    sizes: forward.FewSizes | None,
+    sizes: FewSizes | None,
 ) -> Iterator[Answer]:
     """Yields the answers in order; reads sentences of `read_ahead` tokens (or one batch) before the first answer."""
     # The embedding table may be larger than the vocabulary (rounded up), and the vocabulary may repeat an entry.
@@ -216,8 +217,7 @@ def _answer(
         for sentence, *best in zip(batch, *(array.numpy() for array in run(_features(batch))), strict=False):
             yield _describe(sentence, tokenizer, *best)
 
-    answers = forward.in_order(sentences, lambda each: len(each.row.input_ids), compute, batch_size, read_ahead)
-    yield from (answer for _, answer in answers)
+    yield from forward.in_order(sentences, lambda each: len(each.row.input_ids), compute, batch_size, read_ahead)
 
 
 _NAMES = (*INPUTS, "masked_lm_positions")

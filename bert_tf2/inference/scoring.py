@@ -19,7 +19,7 @@ from bert_tf2.inference.blanks import MASK, check_fits
 from bert_tf2.support.containers import Text
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import forward
-from bert_tf2.training.devices import few_sizes
+from bert_tf2.training.programs import FewSizes, few_sizes
 
 _READ_AHEAD = 1 << 14  # tokens of rows that are sorted by length
 
@@ -52,7 +52,7 @@ def score(
 ) -> Iterator[Score]:
     """Yields the score of each text, in order; the keys name the texts in errors. Raises UserError.
 
-    A text must not have [MASK], nor more tokens than max_seq_length. `xla`: see devices.compiles_step.
+    A text must not have [MASK], nor more tokens than max_seq_length. `xla`: see programs.compiles_step.
     """
     for where, text in texts.items():
         if any(MASK in part for part in ((text,) if isinstance(text, str) else text)):
@@ -103,7 +103,7 @@ def _in_order(
     model: heads.MaskedLMModel,
     rows: Iterator[tuple[Row, int, int]],
     batch_size: int,
-    sizes: forward.FewSizes | None,
+    sizes: FewSizes | None,
 ) -> Iterator[np.float32]:
     """Yields a number for each of (row, place, id), in order."""
     names = (*INPUTS, "masked_lm_positions", "masked_lm_ids")
@@ -114,8 +114,7 @@ def _in_order(
         batch = {**padded(given), "masked_lm_positions": np.int32([places]).T, "masked_lm_ids": np.int32([ids]).T}
         return run(batch).numpy()[: len(chosen)]
 
-    in_order = forward.in_order(rows, lambda row: len(row[0].input_ids), compute, batch_size, _READ_AHEAD)
-    return (number for _, number in in_order)
+    return forward.in_order(rows, lambda row: len(row[0].input_ids), compute, batch_size, _READ_AHEAD)
 
 
 @forward.graph_of

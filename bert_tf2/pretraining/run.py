@@ -18,8 +18,7 @@ from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.pretraining.record_source import RecordSource
 from bert_tf2.support import progress
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import driver, forward
-from bert_tf2.training.devices import compiles_step
+from bert_tf2.training import driver
 from bert_tf2.training.driver import Export, Outcome, TrainingData
 from bert_tf2.training.loop import Trainer
 from bert_tf2.training.monitor import write_eval_results, write_scalars
@@ -129,12 +128,8 @@ class PretrainingTask(driver.Task):
         options, (data, count) = self.options, self._evaluation_data
         is_repeated = options.do_train and options.eval_steps
         num_batches = count * (options.num_train_steps // options.eval_steps + 1 if is_repeated else 1)
-        is_fixed = self.model.encoder.computes_padding
-        packs = options.pack_rows and is_fixed and self.strategy.num_replicas_in_sync == 1
-        sizes = forward.NUMBERS_OF_ROWS if packs else 1
-        compiles = compiles_step(self.strategy, options.xla, num_batches, is_fixed, sizes)
-        size = options.eval_batch_size if compiles else None
-        batches = self.runner.run(data, explain=self._evaluation.find_fault, compiled_size=size, packs=packs)
+        given = data, options.eval_batch_size, self.program(num_batches)
+        batches = self.runner.run(*given, explain=self._evaluation.find_fault)
         results = evaluation_results(progress.track(itertools.islice(batches, count), "Evaluating", count, "batches"))
         if self._is_held_out:
             results["masked_lm_perplexity"] = np.float32(np.exp(results["masked_lm_loss"]))

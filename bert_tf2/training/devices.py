@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,7 @@ from bert_tf2.layers import computes_on
 from bert_tf2.support import process, xla_flags
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import Options
-from bert_tf2.training import forward, workers
+from bert_tf2.training import workers
 from bert_tf2.training.options import (
     NARROW,
     PRECISIONS,
@@ -33,9 +32,6 @@ from bert_tf2.training.workers import ALONE, Team, workers_of
 
 _HERE = DeviceOptions()
 _TPU_PORT = 8470  # of Cloud TPU workers; TensorFlow uses it as well
-# From this number of steps on, a compiled step wins back the time of the compiler. BERT-Base on an H200 needs 36 s more
-# before the first step, and 15 ms less for each step. Other models were not measured.
-_STEPS_WORTH_COMPILING = 2500
 _AMPERE = (8, 0)  # the compute capability of the first GPUs that compute in bfloat16
 _TPU_SECONDS = 5.0  # the time after which a TPU that does not answer is given up
 
@@ -231,52 +227,3 @@ def build_model(strategy: tf.distribute.Strategy, make_model: Callable[[], keras
     """Creates a model in the scope of the strategy; the same seed gives the same initial weights."""
     with layers.initial_weights_from(random_seed), strategy.scope():
         return make_model()
-
-
-def can_compile(strategy: tf.distribute.Strategy) -> bool:
-    """Whether parts of a step can be compiled by XLA. A TPU's program is compiled as a whole."""
-    kind = computes_on(strategy)
-    if kind == "GPU" and not compiled.can_compile():
-        logging.warning(
-            "XLA cannot compile for this GPU, so steps take longer: TensorFlow's CUDA is older than the GPU, or it is"
-            " incomplete (tensorflow[and-cuda] has all of it)"
-        )
-    return kind != "TPU" and compiled.can_compile()
-
-
-def compiles_step(
-    strategy: tf.distribute.Strategy, xla: str, num_steps: int, computes_padding: bool = True, widths: int = 1
-) -> bool:
-    """Whether XLA compiles the step of training or evaluation; warns if --xla requests it and XLA cannot.
-
-    Args:
-      strategy: the devices.
-      xla: the value of --xla. "auto" compiles for GPUs, if there are enough steps to win back the time of the compiler.
-      num_steps: the number of steps; in an evaluation, the number of batches.
-      computes_padding: whether the shapes of the batches are fixed. Varying shapes would be compiled again and again.
-      widths: the number of different widths of batches, or of different row counts. XLA compiles a program for each.
-    """
-    kind = computes_on(strategy)
-    if xla == "auto":
-        is_long = num_steps >= widths * _STEPS_WORTH_COMPILING
-        return kind == "GPU" and is_long and computes_padding and compiled.can_compile()
-    able = kind != "TPU" and compiled.can_compile()
-    if xla == "true" and not able:
-        logging.log_first_n(
-            logging.WARNING,
-            "--xla has no effect on a TPU, which always compiles, and where TensorFlow's CUDA is older than the GPU or"
-            " incomplete (tensorflow[and-cuda] has all of it)",
-            1,
-        )
-    return xla == "true" and able
-
-
-def few_sizes(
-    strategy: tf.distribute.Strategy, num_rows: int | None, batch_size: int, longest: int, xla: str = "auto"
-) -> forward.FewSizes | None:
-    """The sizes of the batches of rows without labels if XLA compiles their program, else None; see compiles_step.
-
-    `num_rows`: None or 0 if it is not known, as from a pipe; `longest`: the most tokens of a row.
-    """
-    compiles = compiles_step(strategy, xla, math.ceil((num_rows or 0) / batch_size), widths=forward.WIDTHS)
-    return forward.FewSizes(batch_size, longest) if compiles else None

@@ -30,7 +30,8 @@ from bert_tf2.training import layerwise, workers
 from bert_tf2.training.devices import build_model, create_strategy, join, plan_for
 from bert_tf2.training.forward import Runner
 from bert_tf2.training.loop import Trainer, start_from
-from bert_tf2.training.options import PRECISIONS, TrainingOptions, TrainOptions
+from bert_tf2.training.options import PRECISIONS, Program, TrainingOptions, TrainOptions
+from bert_tf2.training.programs import program_for
 from bert_tf2.training.saver import Best, best_folder, folder_of_weights
 from bert_tf2.training.workers import Team, is_chief
 from bert_tf2.weights import bundle, checkpoint, model_folder, task_file
@@ -66,6 +67,8 @@ class Task(abc.ABC):
 
     export_as: str  # the name of the task in export_saved_model.py
     uses_best_weights = False  # whether evaluations, predictions and exports use output_dir/best, if it is up to date
+    cuts_batches = False  # whether batches are cut to their longest row, unless `is_padded`
+    transform: Callable | None = None  # of the batches of records, to other widths; see record_order.read_records
     options: TrainingOptions  # which also has do_eval, eval_steps, max_seq_length and vocab_file
     config: BertConfig
     strategy: tf.distribute.Strategy
@@ -89,6 +92,12 @@ class Task(abc.ABC):
         """Whether the model computes padding regardless of the options."""
         return False
 
+    def program(self, num_steps: int, trains: bool = False) -> Program:
+        """How the batches of a training, or else of an evaluation with so many batches, are computed."""
+        options, is_fixed = self.options, self.model.encoder.computes_padding and self.transform is None
+        how = {"is_fixed": is_fixed, "is_padded": self.is_padded or not self.cuts_batches, "trains": trains}
+        return program_for(options, self.strategy, num_steps, **how, longest=options.max_seq_length)
+
     @abc.abstractmethod
     def prepare(self) -> None:
         """Reads the vocabulary and all data; sets `tokenizer`. Raises UserError for files that do not fit."""
@@ -99,7 +108,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def schedule(self) -> dict[str, Any]:
-        """The fields of TrainOptions that the options lack or have with another value: num_train_steps, xla, ..."""
+        """The fields of TrainOptions that the options lack: num_train_steps, num_warmup_steps."""
 
     @abc.abstractmethod
     def training_data(self, trainer: Trainer, team: Team) -> TrainingData:
@@ -198,8 +207,9 @@ def _train(task: Task, team: Team) -> int:
     Raises UserError for a wrong batch size before records are read or written.
     """
     options, model = task.options, task.model
-    settings_of_run = {**settings.shared(options, TrainOptions), **task.schedule()}
-    trainer = Trainer(model, task.strategy, TrainOptions(**settings_of_run, deciding=settings.deciding(options)), team)
+    of_run = {**settings.shared(options, TrainOptions), **task.schedule(), "deciding": settings.deciding(options)}
+    program = task.program(of_run["num_train_steps"], trains=True)
+    trainer = Trainer(model, task.strategy, TrainOptions(**of_run, program=program), team)
     begun = bundle.latest_checkpoint(options.output_dir) is not None
     trainer.start(options.init_checkpoint, task.source)
     task.source = None

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import keras
 import numpy as np
@@ -29,12 +28,15 @@ from bert_tf2.fast.encoder import accelerated
 from bert_tf2.heads import Batch
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.process import check_process
+from bert_tf2.training.options import Program
+from bert_tf2.training.programs import FewSizes
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")
 
 # A part of the name of every operation that takes an element from an iterator. TensorFlow's messages contain the name.
 _OF_ITERATOR = "GetNext"
+_PLAIN = Program()
 
 
 @contextlib.contextmanager
@@ -83,36 +85,34 @@ class Runner:
     def run(
         self,
         dataset: tf.data.Dataset,
-        *,
+        batch_size: int = 0,
+        program: Program = _PLAIN,
         explain: Callable[[], UserError | None] = lambda: None,
-        compiled_size: int | None = None,
-        packs: bool = False,
     ) -> Iterator[dict[str, np.ndarray]]:
         """Yields for every batch its features and the model's `outputs`, as arrays with a row per example, in order.
 
         Args:
           dataset: batches of features.
+          batch_size: the rows of a batch. If XLA compiles the model, batches with fewer rows are filled up, because XLA
+            would compile the model again for another shape.
+          program: from programs.program_for.
           explain: finds the invalid record if the data cannot be read.
-          compiled_size: the rows of a batch if XLA compiles the model, None otherwise. Batches with fewer rows are
-            filled up, because XLA would compile the model again for another shape.
-          packs: whether examples share rows, see record_order.packed; needs batches of the same width, and one device,
-            because several devices divide a batch by its examples.
         """
-        if compiled_size:
+        if program.is_compiled:
             message = "Compiling the model's answers with XLA, unless an earlier run has kept the programs"
             logging.log_first_n(logging.INFO, message, 1)
-            dataset = dataset.map(functools.partial(_filled, size=compiled_size))
-        if packs:
+            dataset = dataset.map(functools.partial(_filled, size=batch_size))
+        if program.packs:
             dataset = with_packed_rows(dataset)
         iterator = iter(dataset if self._is_chief else self._strategy.experimental_distribute_dataset(dataset))
-        if compiled_size and self._of_all_widths:  # with one name in TensorFlow's cache, whichever width is the first
+        if program.is_compiled and self._of_all_widths:  # has one name in TensorFlow's cache for any first width
             self._step.get_concrete_function(iterator.element_spec, True)
         while True:
             with explained(explain):
                 batch = next(iterator, None)
             if batch is None:
                 return
-            found = self._step(batch, bool(compiled_size))
+            found = self._step(batch, program.is_compiled)
             found = {name: self._strategy.experimental_local_results(v) for name, v in found.items()}
             rows = {
                 name: np.concatenate([part.numpy() for part in (parts[:1] if self._is_chief else parts)])
@@ -139,8 +139,8 @@ def in_order(
     compute: Callable[[Sequence[Row]], Iterable[Result]],
     batch_size: int,
     most_tokens: int,
-) -> Iterator[tuple[Row, Result]]:
-    """Computes rows in batches of like length, which have little padding; yields each row and its result, in order.
+) -> Iterator[Result]:
+    """Computes rows in batches of like length, which have little padding; yields the result of each row, in order.
 
     One window of the rows is in memory. A window ends with the first full batch with which it has `most_tokens` tokens;
     `length` returns the number of tokens of a row. `compute` returns a result for each row of a batch.
@@ -158,7 +158,7 @@ def in_order(
             found = compute([window[index] for index in chosen])
             for index, result in zip(chosen, found, strict=True):
                 results[index] = result
-        yield from zip(window, results, strict=True)
+        yield from results
 
 
 def _windows(
@@ -179,36 +179,6 @@ def _windows(
         raise
     if window:
         yield window
-
-
-WIDTHS = 4
-"""The number of widths of batches for which XLA compiles a program each."""
-NUMBERS_OF_ROWS = 4
-"""The usual number of different row counts of batches whose examples share rows; XLA compiles a program for each."""
-
-
-def width_step(longest: int) -> int:
-    """The widths of batches of at most `longest` tokens are multiples of this number; GPUs are faster with eights."""
-    return 8 * math.ceil(longest / (8 * WIDTHS))
-
-
-class FewSizes(NamedTuple):
-    """The sizes of the batches of a program of XLA, which is compiled again for each size."""
-
-    rows: int  # of each batch
-    longest: int  # the most tokens of a row
-
-    def fill(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Makes all rows wider, by zeros, and adds copies of the last row."""
-        length, most = batch["input_ids"].shape[1], self.longest
-        found = {}
-        for name, values in batch.items():
-            width = values.shape[1]
-            step = width_step(most) if width == length else 8 if width > 1 else 1  # the others are positions
-            more = min(-width % step, most - width) if width == length else -width % step
-            rows = np.pad(values, [[0, self.rows - len(values)], [0, 0]], mode="edge")
-            found[name] = np.pad(rows, [[0, 0], [0, more]])
-        return found
 
 
 def graph_of(function: Callable) -> Callable:

@@ -77,7 +77,7 @@ class Trainer:
         """The rows of each batch that `train` reads, in parts for its devices; None if it divides whole batches."""
         replicas = self._strategy.num_replicas_in_sync
         # If examples share rows, each device has rows of its own, perhaps fewer or more than the other devices.
-        return self._team.share or (Share(0, replicas, replicas) if self._options.pack_rows and replicas > 1 else None)
+        return self._team.share or (Share(0, replicas, replicas) if self.step.program.packs and replicas > 1 else None)
 
     @property
     def _state(self) -> dict[str, tf.Variable]:
@@ -227,7 +227,7 @@ class Trainer:
         elif self.global_step:
             what = "The checkpoint has no number of examples read; continuing behind %d, %d for each step"
             logging.info(what, self.examples, self._options.train_batch_size)
-        if self.step.is_compiled:
+        if self.step.program.is_compiled:
             logging.info(
                 "Compiling the training step with XLA; for a GPU, that takes about a minute, unless an earlier run has"
                 " kept the program"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import logging
 
@@ -312,6 +312,15 @@ class PlotTrainingOptions(Options):
     output_file: str = of_data("The figure to write, .png, .svg or .pdf.", "training.png", writes_file=True)
 
 
+class Program(NamedTuple):
+    """How a training or an evaluation computes its batches; `programs.program_for` decides it."""
+
+    is_compiled: bool = False  # whether XLA compiles the step, again for each size of batches
+    packs: bool = False  # whether examples share rows, see record_order.packed
+    is_padded: bool = True  # whether all batches have the width of the longest possible row
+    width_multiple: int = 1  # the widths of other batches are multiples of this number
+
+
 @options
 class TrainOptions(OptimizerOptions):
     """One run of the training loop: `OptimizerOptions`, and values that the task computes."""
@@ -324,6 +333,7 @@ class TrainOptions(OptimizerOptions):
     log_steps: int = 100  # the number of steps between TensorBoard points; the first step also gets one
     # settings.deciding of the script's settings
     deciding: Mapping[str, tuple[Any, str]] = dataclasses.field(default_factory=dict)
+    program: Program | None = None  # None for batches of one width
 
     @property
     def last_step(self) -> int:

@@ -15,9 +15,8 @@ from bert_tf2.heads import Batch, LossTerm
 from bert_tf2.layers import computes_on, fold_in
 from bert_tf2.shapes import get_shape_list
 from bert_tf2.training import layerwise
-from bert_tf2.training.devices import can_compile, compiles_step
-from bert_tf2.training.forward import NUMBERS_OF_ROWS
 from bert_tf2.training.options import PRECISIONS, TrainOptions
+from bert_tf2.training.programs import can_compile, program_for
 from bert_tf2.weights import checkpoint
 
 # The measures that a step returns in addition to the losses of the model.
@@ -56,11 +55,9 @@ class TrainingStep:
         self._variables = checkpoint.trained_variables(model)
         self._all_reduce_dtype = tf.as_dtype(options.all_reduce_dtype)
         # Without padding, the number of tokens is rounded to few values; the number of packed rows is, too.
-        varies = options.pack_rows or not model.encoder.computes_padding
-        self._has_few_sizes = varies and options.num_train_steps >= _STEPS_WORTH_COMPILING
-        sizes = NUMBERS_OF_ROWS if options.pack_rows else 1
-        is_fixed = model.encoder.computes_padding
-        self.is_compiled = compiles_step(strategy, options.xla, options.num_train_steps, is_fixed, sizes)
+        steps, is_fixed = options.num_train_steps, model.encoder.computes_padding
+        self._has_few_sizes = (options.pack_rows or not is_fixed) and steps >= _STEPS_WORTH_COMPILING
+        self.program = options.program or program_for(options, strategy, steps, is_fixed=is_fixed, trains=True)
         # A GPU would launch a program for each variable; and all updates in one program take few seconds to compile.
         able = can_compile(strategy)
         self._compiles_update = able and computes_on(strategy) == "GPU"
@@ -94,12 +91,13 @@ class TrainingStep:
         if all are finite.
         """
         strategy = self._strategy
-        replica_step = self._step_of_programs if self.is_compiled or self._compiles_update else self._replica_step
-        if self.is_compiled and strategy.num_replicas_in_sync == 1:
+        is_compiled, of_rows = self.program.is_compiled, self.program.packs
+        replica_step = self._step_of_programs if is_compiled or self._compiles_update else self._replica_step
+        if is_compiled and strategy.num_replicas_in_sync == 1:
             replica_step = compiled.program(self._replica_step)
 
-        of_scale, of_rows = self._loss_scale is not None, self._options.pack_rows
-        names = (*_MEASURES, *of_scale * _OF_LOSS_SCALE, *of_rows * _OF_PACKED_ROWS, *self._model.loss_names)
+        of_scale = _OF_LOSS_SCALE if self._loss_scale else ()
+        names = (*_MEASURES, *of_scale, *of_rows * _OF_PACKED_ROWS, *self._model.loss_names)
 
         def measure(batch, step):
             measured = replica_step(batch, self._of_step(step))
@@ -134,7 +132,7 @@ class TrainingStep:
                 found = one_of_fixed_shapes(next(iterator), tf.constant(number, tf.int64), *found)
             return found
 
-        needs_fixed_shapes = self.is_compiled and of_rows and self._model.encoder.needs_fixed_shapes
+        needs_fixed_shapes = is_compiled and of_rows and self._model.encoder.needs_fixed_shapes
         return steps_of_fixed_shapes if needs_fixed_shapes else steps
 
     def _of_step(self, step: tf.Tensor) -> OfStep:
@@ -158,7 +156,7 @@ class TrainingStep:
         replica's variables. If the step is not compiled, only the update is a program.
         """
         compute, weights = self._gradients, None
-        if self.is_compiled:
+        if self.program.is_compiled:
             compute = compiled.program(compute)
             weights = weights_of(self._model.loss_terms(batch, dropout_seed=tf.constant([0, 0])))
         values, gradients = compute(batch, of_step, _replica(), weights)
@@ -166,7 +164,7 @@ class TrainingStep:
         return values | self._rows(batch) | compiled.program(self._update)(reduced, of_step, _replica())
 
     def _rows(self, batch: Batch) -> dict[str, tf.Tensor]:
-        if not self._options.pack_rows:
+        if not self.program.packs:
             return {}
         return dict.fromkeys(_OF_PACKED_ROWS, tf.cast(tf.shape(batch[PACKED[0]])[0], tf.float32))
 

@@ -30,11 +30,12 @@ trainer.step.several()(iter(endless(batch)), tf.constant(0, tf.int64), tf.consta
 EVALUATION = TRAINING.replace("trainer.step", "if json.loads(sys.argv[1]): trainer.step")
 EVALUATION += """
 from bert_tf2.training.forward import Runner
+from bert_tf2.training.options import Program
 from small_trainings import ONE
 def wider(more):
     return {name: tf.pad(x, [[0, 0], [0, more]]) if x.shape[1:] == (10,) else x for name, x in batch.items()}
 data = tf.data.Dataset.from_tensor_slices([0, 2] if json.loads(sys.argv[1]) else [2, 0]).map(wider)
-assert len([*Runner(trainer.model, ONE).run(data, compiled_size=8)]) == 2
+assert len([*Runner(trainer.model, ONE).run(data, 8, Program(is_compiled=True))]) == 2
 """
 OTHERS = {"learning_rate": 2e-3, "num_train_steps": 20, "num_warmup_steps": 3, "random_seed": 7}
 

@@ -114,9 +114,9 @@ def test_a_fork_of_the_guide_evaluates_and_predicts(settings, tmp_path, monkeypa
 @pytest.mark.compiled
 @pytest.mark.slow
 def test_a_program_for_few_widths_has_the_same_predictions(settings, tmp_path, monkeypatch):
-    def seen(self, data, compiled_size, run=forward.Runner.run, **how):
-        sizes.append((compiled_size, {batch["input_ids"].shape[1] for batch in data}))
-        return run(self, data, compiled_size=compiled_size, **how)
+    def seen(self, data, batch_size, program, run=forward.Runner.run, **how):
+        sizes.append((program.is_compiled, {batch["input_ids"].shape[1] for batch in data}))
+        return run(self, data, batch_size, program, **how)
 
     monkeypatch.setattr(forward.Runner, "run", seen)
     settings |= {"init_checkpoint": save_random(tmp_path / "start", ANSWERS), "predict_batch_size": 4}
@@ -125,7 +125,7 @@ def test_a_program_for_few_widths_has_the_same_predictions(settings, tmp_path, m
         classify(settings, do_predict=True, output_dir=str(tmp_path / f"xla_{xla}"), xla=xla)
         found.append(np.loadtxt(tmp_path / f"xla_{xla}" / "test_results.tsv"))
     (plain, widths), (compiled, few) = sizes
-    assert (plain, compiled) == (None, 4) and few <= {8, 16, 24, 32} and not widths <= few
+    assert (plain, compiled) == (False, True) and few <= {8, 16, 24, 32} and not widths <= few
     assert np.ptp(found[0][:, 0]) > 0.1
     np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
 

@@ -18,7 +18,7 @@ from small_models import small_config
 from bert_tf2.fast import fused_attention
 from bert_tf2.fast.encoder import Plan
 from bert_tf2.finetuning.options import SquadOptions
-from bert_tf2.training import devices
+from bert_tf2.training import devices, programs
 from bert_tf2.training.options import PRECISIONS, DeviceOptions, PrecisionOptions, ProgramOptions, TrainingOptions
 
 ONE = tf.distribute.get_strategy()
@@ -53,7 +53,7 @@ def test_the_first_line_names_devices_and_precision(log_lines, two):
     strategy = devices.create_strategy(DeviceOptions(precision="bfloat16"))
     (line,) = (line for line in log_lines if line.startswith("Computing on"))
     assert line.startswith("Computing on the CPU (") and line.endswith("cores), precision bfloat16")
-    assert devices.can_compile(strategy)
+    assert programs.can_compile(strategy)
     with two.scope():
         assert devices.create_strategy() is two
 
@@ -154,9 +154,9 @@ def test_attention_in_one_kernel_and_packed_rows_are_refused_on_several_gpus(mon
 
 @pytest.mark.compiled
 def test_the_step_is_compiled_if_the_user_wants_it_or_a_gpu_gains_by_it(calls, log_lines):
-    assert devices.compiles_step(ONE, "true", 1) and not devices.compiles_step(ONE, "false", 10**6)
-    assert not devices.compiles_step(ONE, "auto", 10**6)  # a CPU
-    assert not devices.compiles_step(OnCpu(None), "true", 1)
+    assert programs.compiles_step(ONE, "true", 1) and not programs.compiles_step(ONE, "false", 10**6)
+    assert not programs.compiles_step(ONE, "auto", 10**6)  # a CPU
+    assert not programs.compiles_step(OnCpu(None), "true", 1)
     assert any("--xla" in line and "TPU" in line for line in log_lines)
 
 
@@ -182,7 +182,7 @@ def test_the_flags_of_a_tpu_reach_its_resolver(calls, log_lines):
     strategy = devices.create_strategy(options)
     assert calls == [("resolve", "mine", "zone", "project"), ("connect",), ("initialize",)]
     assert isinstance(strategy, OnCpu) and "Computing on 1 TPU cores, precision float32" in log_lines
-    assert not devices.can_compile(strategy)  # XLA compiles the program as a whole, not parts of it
+    assert not programs.can_compile(strategy)  # XLA compiles the program as a whole, not parts of it
     devices.create_strategy(DeviceOptions(master="grpc", use_tpu=True))
     assert calls[3] == ("resolve", "grpc", None, None)
 

@@ -14,8 +14,9 @@ from bert_tf2.fast.encoder import Plan, accelerate
 from bert_tf2.inference import extract_features
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
-from bert_tf2.training import forward
+from bert_tf2.training import forward, programs
 from bert_tf2.training.devices import build_model, create_strategy
+from bert_tf2.training.options import Program
 
 # Of the rows of a batch, a number that two replicas cannot share equally, and a single row at the end.
 TEXTS = ["the film was good", "ann", "where is bob now with a book in paris ?", "the book", "play playing", "is", "a"]
@@ -29,7 +30,7 @@ def test_batches_have_rows_of_like_length_and_results_keep_the_order():
         return [10 * row for row in batch]
 
     found = list(forward.in_order(iter(rows), lambda row: row, compute, 2, most_tokens=20))
-    assert found == [(row, 10 * row) for row in rows]
+    assert found == [10 * row for row in rows]
     # The first window ends with the second batch: 7 + 1 + 9 + 2 is less than 20, and three batches make 30.
     assert batches == [[1, 2], [3, 7], [8, 9], [4, 5], [5]]
 
@@ -45,7 +46,7 @@ def test_nothing_is_read_ahead_of_a_window_and_an_error_comes_after_the_rows_bef
         raise UserError("row 6 is wrong")
 
     with pytest.raises(UserError, match="row 6"):
-        for row, _ in forward.in_order(rows(), lambda row: row, lambda batch: batch, batch_size, most_tokens):
+        for row in forward.in_order(rows(), lambda row: row, lambda batch: batch, batch_size, most_tokens):
             assert answered or len(taken) == read
             answered.append(row)
     assert answered == [1, 2, 3, 4, 5]
@@ -75,7 +76,7 @@ def test_features_on_two_replicas_are_those_of_one(two, tmp_path):
 
 
 def test_batches_of_a_program_have_few_sizes_and_begin_with_their_rows():
-    sizes, shapes = forward.FewSizes(4, 100), []
+    sizes, shapes = programs.FewSizes(4, 100), []
     for length in range(5, 101):
         batch = {"input_ids": np.full([3, length], 7), "masked_lm_positions": np.full([3, length // 5], 2)}
         filled = sizes.fill(batch)
@@ -95,12 +96,12 @@ def test_compiled_batches_have_the_answers_of_plain_ones(kind, replicas, two):
     """On one device, without XLA; also a last, smaller batch."""
     rows = {name: np.concatenate([values, values[:1]]) for name, values in batch_for(kind).items()}
     data, found = tf.data.Dataset.from_tensor_slices(rows).batch(2), []
-    for strategy, compiled_size in ((ONE, None), (ONE if replicas == 1 else two, 2)):
+    for strategy, is_compiled in ((ONE, False), (ONE if replicas == 1 else two, True)):
         model = build_model(strategy, lambda: MAKERS[kind](tiny_config()), 1)
         randomize(model)
         runner, answers = forward.Runner(model, strategy), []
-        nodes = executed(lambda: answers.extend(runner.run(data, compiled_size=compiled_size)))  # noqa: B023
-        assert any(node.attr["_XlaMustCompile"].b for node in nodes) == bool(compiled_size)
+        nodes = executed(lambda: answers.extend(runner.run(data, 2, Program(is_compiled))))  # noqa: B023
+        assert any(node.attr["_XlaMustCompile"].b for node in nodes) == is_compiled
         found.append({name: np.concatenate([batch[name] for batch in answers]) for name in answers[0]})
     plain, compiled = found
     assert plain.keys() == compiled.keys() and {len(values) for values in compiled.values()} == {5}
@@ -117,12 +118,12 @@ def test_packed_batches_have_the_answers_of_padded_ones(kind):
     randomize(model)
     rows = {name: values[[0, 5, 1, 4, 2, 3]] for name, values in batch_for(kind, 6).items()}  # a long one, a short one
     data, found = tf.data.Dataset.from_tensor_slices(rows).batch(4), []
-    for attention, how in (
-        (None, {}),
+    for attention, program in (
+        (None, Program()),
         (lambda query, *others: shapes.append(query.shape) or attend_on_cpu(query, *others),
-         {"compiled_size": 4, "packs": True}),
+         Program(is_compiled=True, packs=True)),
     ):  # fmt: skip
-        answers = [*forward.Runner(accelerate(model, Plan(attention=attention)), ONE).run(data, **how)]
+        answers = [*forward.Runner(accelerate(model, Plan(attention=attention)), ONE).run(data, 4, program)]
         found.append({name: np.concatenate([batch[name] for batch in answers]) for name in answers[0]})
     padded, packed = found
     assert padded.keys() == packed.keys() and {shape[0] for shape in shapes} == {3}
