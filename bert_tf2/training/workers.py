@@ -231,7 +231,7 @@ def connect(cluster: Cluster) -> Team:
     # TensorFlow waits forever for devices that a worker does not have.
     devices = len(tf.config.list_physical_devices("GPU"))
     alike = {"the number of GPUs": devices, "the version of TensorFlow": tf.__version__}
-    wait_for_workers(cluster.addresses, cluster.index, cluster.names, alike)
+    wait_for_workers(cluster, alike)
     # TensorFlow has no other interface for the time after which a silent worker counts as dead.
     from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
     from tensorflow.python.eager import context
@@ -252,9 +252,7 @@ def connect(cluster: Cluster) -> Team:
 
 
 def wait_for_workers(
-    addresses: Sequence[str],
-    index: int,
-    names: Sequence[str],
+    cluster: Cluster,
     alike: Mapping[str, int | str],
     *,
     seconds: float = 600.0,
@@ -266,15 +264,14 @@ def wait_for_workers(
     name is known only when the pod runs.
 
     Args:
-      addresses: HOST:PORT of all workers, the chief first.
-      index: the number of this worker.
-      names: of all workers.
+      cluster: the workers, and the number of this worker.
       alike: name -> value, of the values that must be the same for all workers.
       seconds: the time to wait for the other workers, and for addresses of their hosts; then UserError is raised.
       seconds_between_reminders: the time between messages in the log that name the missing workers.
     """
+    addresses, index = cluster.addresses, cluster.index
     alike = {**alike, _CLUSTER: " ".join(addresses)}
-    names = [f"{name} ({address})" for name, address in zip(names, addresses, strict=True)]
+    names = [*map(cluster.name, range(len(addresses)))]
     try:
         listener = socket.create_server(("", _split(addresses[index])[1]), backlog=1024)
     except OSError as error:

@@ -77,12 +77,16 @@ ALIKE, CLUSTER = {"the number of GPUs": 0}, "the cluster in TF_CONFIG"
 NAMES = ["worker 0", "worker 1", "worker 2"]
 
 
+def cluster(where: list[str], index: int) -> Cluster:
+    return Cluster(tuple(NAMES[: len(where)]), tuple(where), index)
+
+
 class Worker(threading.Thread):
     """A worker that meets the others; `error` is the error that was raised."""
 
     def __init__(self, where: list[str], index: int, alike: dict = ALIKE, **how):
         super().__init__(daemon=True)
-        self._arguments, self._how = (where, index, NAMES[: len(where)], alike), how
+        self._arguments, self._how = (cluster(where, index), alike), how
         self.error: Exception | None = None
         self.start()
 
@@ -146,7 +150,7 @@ def test_a_worker_that_ended_and_came_again_counts_once():
 def test_who_does_not_come_is_named(log_lines):
     where, how = free_addresses(3), {"seconds": 1.0, "seconds_between_reminders": 0.3}
     other = Worker(where, 1, **how)
-    refuses(f"worker 2 ({where[2]})", wait_for_workers, where, 0, NAMES, ALIKE, **how)
+    refuses(f"worker 2 ({where[2]})", wait_for_workers, cluster(where, 0), ALIKE, **how)
     assert f"Waiting for worker 2 ({where[2]})" in log_lines
     other.join(10)
     assert re.match(r"worker [02] \(localhost:\d+\) did not connect", str(other.error))
@@ -157,7 +161,7 @@ def test_workers_that_differ_from_the_chief_end_all_of_them(what):
     where = free_addresses(3)
     other = Worker(where, 1)
     wrong = Worker(where, 2, {what: 4}) if what in ALIKE else Worker([*where[:2], "127.0.0.9:1"], 2)
-    message = message_of(wait_for_workers, where, 0, NAMES, ALIKE)
+    message = message_of(wait_for_workers, cluster(where, 0), ALIKE)
     assert message.startswith(f"{what} must be the same for all workers: worker 0 ({where[0]}) has ")
     for worker in (wrong, other):
         worker.join(0.5)
@@ -167,9 +171,9 @@ def test_workers_that_differ_from_the_chief_end_all_of_them(what):
 def test_addresses_that_cannot_be_used(log_lines):
     with socket.create_server(("", 0)) as used:
         where = [f"localhost:{used.getsockname()[1]}", "localhost:1"]
-        refuses(f"worker 0 ({where[0]}) port", wait_for_workers, where, 0, NAMES[:2], ALIKE)
+        refuses(f"worker 0 ({where[0]}) port", wait_for_workers, cluster(where, 0), ALIKE)
     where = [*free_addresses(1), "no-such-host.invalid:2222"]
-    message = message_of(wait_for_workers, where, 0, NAMES[:2], ALIKE, seconds=1.0)
+    message = message_of(wait_for_workers, cluster(where, 0), ALIKE, seconds=1.0)
     assert message.startswith("TF_CONFIG: the host of worker 1 (no-such-host.invalid:2222) has no address")
     assert "worker 1 (no-such-host.invalid:2222)" in log_lines[0]
 
