@@ -62,10 +62,8 @@ def can_compile(strategy: tf.distribute.Strategy) -> bool:
     """Whether parts of a step can be compiled by XLA. A TPU's program is compiled as a whole."""
     kind = computes_on(strategy)
     if kind == "GPU" and not compiled.can_compile():
-        logging.warning(
-            "XLA cannot compile for this GPU, so steps take longer: TensorFlow's CUDA is older than the GPU, or it is"
-            " incomplete (tensorflow[and-cuda] has all of it)"
-        )
+        why = "TensorFlow's CUDA is older than the GPU, or incomplete (tensorflow[and-cuda] has all of it)"
+        logging.log_first_n(logging.WARNING, "XLA cannot compile for this GPU, so steps take longer: %s", 1, why)
     return kind != "TPU" and compiled.can_compile()
 
 
@@ -80,15 +78,9 @@ def compiles_step(
     kind, is_long = computes_on(strategy), num_steps >= sizes * _STEPS_WORTH_COMPILING
     if xla == "auto":
         return kind == "GPU" and is_long and is_fixed and compiled.can_compile()
-    able = kind != "TPU" and compiled.can_compile()
-    if xla == "true" and not able:
-        logging.log_first_n(
-            logging.WARNING,
-            "--xla has no effect on a TPU, which always compiles, and where TensorFlow's CUDA is older than the GPU or"
-            " incomplete (tensorflow[and-cuda] has all of it)",
-            1,
-        )
-    return xla == "true" and able
+    if xla == "true" and kind == "TPU":
+        logging.log_first_n(logging.WARNING, "--xla has no effect on a TPU, which always compiles", 1)
+    return xla == "true" and can_compile(strategy)
 
 
 class FewSizes(NamedTuple):
