@@ -204,6 +204,12 @@ def test_few_texts_need_no_pipeline(short):
     assert sum(tf.is_symbolic_tensor(tf.nest.flatten(texts)[0]) for texts in traced) <= 3
 
 
+def test_ids_may_be_lists(short, ids):
+    given = {name: part.numpy().tolist() for name, part in ids.items()}
+    np.testing.assert_allclose(short.predict(given, **QUIET), short(ids), rtol=1e-5)
+    refuses("input_ids unequal pad", short.predict, {"input_ids": [[2, 5, 3], [2, 3]]})
+
+
 def test_losses_of_other_kinds(scores, topics):
     scores.compile(1e-9, run_eagerly=True)
     topics.compile(1e-9, run_eagerly=True)

@@ -14,12 +14,15 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from bert_tf2.api import targets, text_rows
 from bert_tf2.api.text_parts import CutTexts
 from bert_tf2.api.text_rows import Batches, Rows, has_batches, has_ids
+from bert_tf2.data.rows import INPUTS
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
+from bert_tf2.shapes import Contract
 from bert_tf2.support import containers
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights.task_file import LabelMap
@@ -156,7 +159,9 @@ class TextReader(Reader):
     def rows(self, x: Any, y: Any = None, sample_weight: Any = None) -> Rows:
         """x: strings [N], or a tuple of two such columns, or a dict of ids."""
         if has_ids(x):
-            given = dict(x)
+            for name in x.keys() & {*INPUTS}:
+                Contract().check("BF", **{name: x[name]})
+            given = {name: np.asarray(values) for name, values in x.items()}
         else:
             given = columns(text_rows.warn_of_labels(containers.texts(x, "x")[0], self._label_map.labels))
             given = given[0] if len(given) == 1 else given
