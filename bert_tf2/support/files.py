@@ -34,7 +34,7 @@ from bert_tf2.support.process import load_tensorflow
 def _gfile(function: str, path: str, *others: str, **settings: Any) -> Any:
     """Calls a function of `tf.io.gfile`."""
     tf = load_tensorflow()
-    web = "is an address that TensorFlow does not open; download its files, or give ORGANIZATION/NAME of the hub"
+    web = "cannot be reached: TensorFlow opens no such address; give a local path, or ORGANIZATION/NAME of the hub"
     with (
         errors.reading(path, tf.errors.OpError, OSError, ValueError, problem="cannot be reached: {}"),
         errors.reading(path, tf.errors.UnimplementedError, problem=web),

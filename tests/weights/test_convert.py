@@ -198,7 +198,7 @@ def test_wrong_settings(tmp_path, monkeypatch):
     for settings, words in (
         ({}, "--input --list"),
         ({"input": "in", "to": "hf"}, "--input needs --output"),
-        ({"list": "https://example.invalid/bert"}, "address download ORGANIZATION/NAME"),
+        ({"list": "https://example.invalid/bert"}, "address local path ORGANIZATION/NAME"),
         ({"list": "bert-base-cased"}, "hub google-bert/bert-base-uncased"),
         ({"list": "."}, "TensorFlow checkpoint"),
         ({"input": "nowhere.keras", "output": "out", "to": "hf"}, "nowhere.keras no such file"),
