@@ -99,7 +99,7 @@ def test_a_path_with_a_scheme_goes_through_tensorflow(tmp_path):
     assert (tmp_path / "deep" / "text").read_bytes() == b"text"
     refuses("no such file", files.read_text, f"{path}s")
     assert message_of(files.size, f"{path}s").startswith(f"{path}s: cannot be reached: ")
-    assert message_of(files.size, "nosuch://folder/x").startswith("nosuch://folder/x: is an address")
+    assert message_of(files.size, "nosuch://folder/x").startswith("nosuch://folder/x: cannot be reached")
 
 
 # Errors
