@@ -52,6 +52,7 @@ packed="$packed --steps=6 --in_turn"
 tests attention-values 120 in_one_kernel
 settings attention-speed 230 "no attention dropout,attention in one kernel" --max_seq_length=512
 settings 32x128 200 "$ours"
+step 32x128-copies 120 --unpad=none --loop --xla_cache_dir="$folder/xla" --precision=bfloat16 --batch_size=32
 step 128x128 120 --unpad=none --loop --xla_cache_dir="$folder/xla" $large
 step 128x128-kernels 120 --unpad=none --loop --xla_cache_dir="$folder/xla" --profile_dir="$folder/profile" $large
 program 128x128-transformers 150 peers/torch_transformers_step.py --variant=compile --loop $large

@@ -101,6 +101,8 @@ def main(options: BenchmarkOptions) -> None:
     print(f"examples/s      {workload.examples_per_second(options.batch_size, seconds, options.mean_length):.2f}")
     if options.loop:
         print(f"in a loop       {measured['examples_per_second_in_loop']:.2f} examples/s")
+        if with_copies := measured.get("examples_per_second_with_copies"):
+            print(f"with copies     {with_copies:.2f} examples/s, in a loop whose steps copy their batches to the GPU")
     print(
         f"matrix products {measured['gflops']:.0f} GFLOP/s in the step, {measured['machine_gflops']:.0f} GFLOP/s alone"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 import time
@@ -83,7 +84,8 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
       `machine_gflops` of a product alone, the `share` of `gflops` in `machine_gflops`, all `losses`, the seconds of the
       `first_step`, and `memory_gb`, see peak_memory_gb. With `options.loop`, the steps are calls of the loop of a
       training, which XLA thus compiles once, and there is `examples_per_second_in_loop`, the rate of a training: one
-      call runs several steps, and no step waits until its loss is read.
+      call runs several steps, and no step waits until its loss is read. On a GPU, there is also
+      `examples_per_second_with_copies`, the same if each step copies its batch to the GPU.
     """
     import tensorflow as tf
 
@@ -122,8 +124,10 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
     rates = {"gflops": in_step / 1e9, "machine_gflops": rate / 1e9, "share": in_step / rate}
     measured = {**rates, "losses": losses, "first_step": took[0], "memory_gb": peak_memory_gb()}
     if loop:
-        fastest = min(workload.time_steps(lambda count: loop(0, count), [len(batches)] * (workload.WARM_UP + 3)))
-        measured["examples_per_second_in_loop"] = len(batches) * rows / fastest
+        measured["examples_per_second_in_loop"] = rows * _rate_of(loop, len(batches))
+        if tf.config.list_logical_devices("GPU"):
+            copying = functools.partial(loop, copies=True)
+            measured["examples_per_second_with_copies"] = rows * _rate_of(copying, len(batches))
         if profile_dir:
             with tf.profiler.experimental.Profile(profile_dir):
                 loop(0, len(batches) - workload.WARM_UP)
@@ -204,14 +208,24 @@ def in_turn(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
     return {way: (seconds[way], runs[way][2][workload.WARM_UP :]) for way in ways}
 
 
-def _loop_of(training_step, batches: Sequence[dict]) -> Callable[[int, int], float]:
-    """The loop of a training: (the first step, the number of steps) -> the sum of the losses.
+def _loop_of(training_step, batches: Sequence[dict]) -> Callable[..., float]:
+    """The loop of a training: (the first step, the number of steps, copies=False) -> the sum of the losses.
 
-    Each call continues with the batch after the last batch of the call before.
+    Each call continues with the batch after the last batch of the call before. `copies`: see `measure`.
     """
     import tensorflow as tf
 
     columns = {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
-    iterator = iter(tf.data.Dataset.from_tensor_slices(columns).repeat().prefetch(tf.data.AUTOTUNE))
+    data = tf.data.Dataset.from_tensor_slices(columns).repeat().prefetch(tf.data.AUTOTUNE)
+    iterators = {False: iter(training_step.batches_on_device(data)), True: iter(data)}
     steps = training_step.several()
-    return lambda first, count: float(steps(iterator, tf.constant(first, tf.int64), tf.constant(count))[0]["loss"])
+
+    def run(first: int, count: int, copies: bool = False) -> float:
+        return float(steps(iterators[copies], tf.constant(first, tf.int64), tf.constant(count))[0]["loss"])
+
+    return run
+
+
+def _rate_of(loop: Callable[[int, int], float], count: int) -> float:
+    """Steps per second of the fastest of some calls of a loop, each of `count` steps."""
+    return count / min(workload.time_steps(lambda steps: loop(0, steps), [count] * (workload.WARM_UP + 3)))

@@ -154,7 +154,8 @@ class Trainer:
         if (was_due and evaluated < self.global_step and self._ends(evaluate)) or over:
             return self.global_step
         self._prepare(records)
-        iterator = iter(team.distribute(self._strategy, dataset, in_parts=self.share is not None))
+        batches = team.distribute(self._strategy, dataset, in_parts=self.share is not None)
+        iterator = iter(self.step.batches_on_device(batches))
         steps = self.step.several()
         monitor = TrainingMonitor(options, self.global_step, writes=team.is_chief)
         with StopRequest() as stop, monitor, self._saver:

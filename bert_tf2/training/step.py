@@ -25,6 +25,8 @@ _OF_LOSS_SCALE = ("left_out", "loss_scale")  # for float16: the share of the ste
 _OF_PACKED_ROWS = ("rows",)  # the number of rows that all replicas computed
 # From this number of steps on, faster loops save more time than their compilation for several sizes takes.
 _STEPS_WORTH_COMPILING = 100
+_ONE_GPU = "/GPU:0"
+_BATCHES_AHEAD = 2  # on the GPU, beside the batch of the step
 # Between workers, a pack is sent while the next pack is copied: 1.8 times as fast as a single pack of all gradients.
 _IN_PACKS = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=16_000_000)
 
@@ -104,36 +106,57 @@ class TrainingStep:
             return tf.stack([measured[name] for name in names])
 
         def one(batch, step, sums, bad):
+            """Returns the number of the next step, the sums with this step, and the first bad step so far."""
             measured = strategy.run(measure, args=(batch, step))
             # One sum for all measures, because each sum between workers waits for the network.
             measured = strategy.reduce("SUM", measured, axis=None)
-            values = dict(zip(names, tf.unstack(measured), strict=True))
-            good = tf.math.is_finite(values["loss"]) & tf.math.is_finite(values["gradient_norm"])
-            return {name: value + values[name] for name, value in sums.items()}, tf.where(good | (bad >= 0), bad, step)
+            good = tf.reduce_all(tf.math.is_finite(measured[: len(_MEASURES)]))
+            return step + 1, sums + measured, tf.where(good | (bad >= 0), bad, step)
 
-        def none():
-            return dict.fromkeys(names, tf.constant(0.0)), tf.constant(-1, tf.int64)
+        def start(first):
+            return first, tf.zeros([len(names)]), tf.constant(-1, tf.int64)
+
+        def named(sums):
+            return dict(zip(names, tf.unstack(sums), strict=True))
 
         # Without AutoGraph, which would take a second to convert a loop.
         @tf.function(reduce_retracing=True, autograph=False)
         def steps(iterator, first: tf.Tensor, count: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-            def body(offset, *so_far):
-                return offset + 1, *one(next(iterator), first + tf.cast(offset, tf.int64), *so_far)
+            # A GPU adds to its own number of the step. The loop counts by itself, because the host needs this number:
+            # a copy in either direction would wait until the GPU has computed the step before.
+            def body(done, *so_far):
+                return done + 1, *one(next(iterator), *so_far)
 
-            _, *found = tf.while_loop(lambda offset, *_: offset < count, body, (tf.constant(0), *none()))
-            return tuple(found)
+            _, _, sums, bad = tf.while_loop(lambda done, *_: done < count, body, (tf.constant(0), *start(first)))
+            return named(sums), bad
 
         one_of_fixed_shapes = tf.function(one, autograph=False)
 
         def steps_of_fixed_shapes(iterator, first: tf.Tensor, count: tf.Tensor):
             """The same with a graph for each number of rows; in a loop of a graph, the number would be unknown."""
-            found = none()
-            for number in range(int(first), int(first) + int(count)):
-                found = one_of_fixed_shapes(next(iterator), tf.constant(number, tf.int64), *found)
-            return found
+            so_far = start(first)
+            for _ in range(int(count)):
+                so_far = one_of_fixed_shapes(next(iterator), *so_far)
+            _, sums, bad = so_far
+            return named(sums), bad
 
-        needs_fixed_shapes = is_compiled and of_rows and self._model.encoder.needs_fixed_shapes
-        return steps_of_fixed_shapes if needs_fixed_shapes else steps
+        return steps_of_fixed_shapes if self._needs_fixed_shapes else steps
+
+    @property
+    def _needs_fixed_shapes(self) -> bool:
+        return self.program.is_compiled and self.program.packs and self._model.encoder.needs_fixed_shapes
+
+    def batches_on_device(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        """Copies batches to a GPU before the compiled steps of `several` need them; elsewhere, returns the data set.
+
+        TensorFlow's copies to a GPU wait until the GPU has computed everything that was launched before. If a step
+        copied its own batch, the launch of its kernels would begin only after the end of the step before, and the GPU
+        would wait for the host in each step.
+        """
+        one_gpu = computes_on(self._strategy) == "GPU" and self._strategy.num_replicas_in_sync == 1
+        if not (one_gpu and self.program.is_compiled) or self._needs_fixed_shapes:
+            return dataset  # operations that are not compiled compute whole numbers, as positions, on the host
+        return dataset.apply(tf.data.experimental.prefetch_to_device(_ONE_GPU, _BATCHES_AHEAD))
 
     def _of_step(self, step: tf.Tensor) -> OfStep:
         options = self._options
@@ -172,7 +195,7 @@ class TrainingStep:
         self, batch: Batch, of_step: OfStep, replica: tf.Tensor, weights: list[tf.Tensor] | None = None
     ) -> tuple[dict[str, tf.Tensor], Gradients]:
         """See local_gradients."""
-        seed = fold_in(of_step.dropout_seed, replica)
+        seed = fold_in(of_step.dropout_seed, tf.cast(replica, tf.int32))
         scale = tf.convert_to_tensor(self._loss_scale.scale) if self._loss_scale else None
         parts = self._options.gradient_accumulation_steps
         with compiled.few_sizes(self._has_few_sizes):
@@ -200,8 +223,8 @@ class TrainingStep:
 
 
 def _replica() -> tf.Tensor:
-    """The number of this replica, int32 []."""
-    return tf.distribute.get_replica_context().replica_id_in_sync_group
+    """The number of this replica, int64 [], because TensorFlow keeps constants of int32 on the host."""
+    return tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int64)
 
 
 class Accumulated(NamedTuple):
