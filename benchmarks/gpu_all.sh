@@ -61,6 +61,7 @@ settings 32x128-without-xla 120 "without XLA"
 step packed-fused 240 --attention=fused $packed
 step packed-plain 240 --attention=plain $packed
 tests attention-scripts 400 fused
+settings 32x128-autotuner-off 120 "the autotuner off"
 settings 32x128-cuda-graphs 200 "CUDA graphs as XLA has it"
 XLA_FLAGS="$XLA_FLAGS --xla_allow_excess_precision=true" settings 32x128-excess-precision 200 "$ours"
 program gpu-check 240 gpu_check.py

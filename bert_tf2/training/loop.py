@@ -154,9 +154,7 @@ class Trainer:
         if (was_due and evaluated < self.global_step and self._ends(evaluate)) or over:
             return self.global_step
         self._prepare(records)
-        batches = team.distribute(self._strategy, dataset, in_parts=self.share is not None)
-        iterator = iter(self.step.batches_on_device(batches))
-        steps = self.step.several()
+        iterator, steps = self._iterator(dataset), self.step.several()
         monitor = TrainingMonitor(options, self.global_step, writes=team.is_chief)
         with StopRequest() as stop, monitor, self._saver:
             if save_steps and not self.global_step:
@@ -186,6 +184,10 @@ class Trainer:
                     break
                 monitor.resume()
         return self.global_step
+
+    def _iterator(self, dataset: tf.data.Dataset):
+        batches = self._team.distribute(self._strategy, dataset, in_parts=self.share is not None)
+        return iter(self.step.batches_on_device(batches))
 
     def _ends(self, evaluate: Callable[[int], bool]) -> bool:
         """Evaluates on the chief; returns on every worker whether the training ends."""
