@@ -141,7 +141,9 @@ POOLED = {
     ),
 }
 CALLS = {
-    "names": lambda bert, given: bert(given["input_ids"], input_mask=given["input_mask"]),
+    "names": lambda bert, given: bert(
+        given["input_ids"], segment_ids=given["segment_ids"], input_mask=given["input_mask"]
+    ),
     "positions": lambda bert, given: bert(*given.values()),
     "dict": lambda bert, given: bert(given),
 }
