@@ -42,6 +42,7 @@ from bert_tf2.support.settings import Options
 from bert_tf2.training.options import TrainingOptions
 
 VARIABLE = "TF_CONFIG"
+_KINDS = ("chief", "worker")  # not "ps" and "evaluator" of TensorFlow's estimators, nor "master" of older ones
 _EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 
 _SECONDS_OF_SILENCE = 20  # the silence of a worker after which the others count it as dead
@@ -77,8 +78,13 @@ def find_cluster(variables: Mapping[str, str] = os.environ) -> Cluster | None:
         jobs, task = found.get("cluster"), found.get("task")
         if not jobs and not task:
             return None  # some platforms set such a value for jobs on one machine
+        if others := [kind for kind in (*jobs, task["type"]) if kind not in _KINDS and jobs.get(kind, [""])]:
+            raise ValueError(
+                f"the task {others[0]!r} is of no use: each worker keeps all weights, and the first worker evaluates;"
+                ' call the task "worker", or leave its machines out'
+            )
         # The chief is first, because TensorFlow counts workers in this order.
-        listed = {f"{job} {n}": str(where) for job in ("chief", "worker") for n, where in enumerate(jobs.get(job, ()))}
+        listed = {f"{job} {n}": str(where) for job in _KINDS for n, where in enumerate(jobs.get(job, ()))}
         names, own = [*listed], f"{task['type']} {task['index']}"
         if own not in names:
             raise ValueError(f"the task {own} is not in the cluster: {and_more(names, 8)}")

@@ -37,7 +37,7 @@ def test_a_cluster_has_the_chief_first():
     cluster = find_cluster(environment({"worker": ["b:1", "c:2"], "chief": ["a:1"]}, index="1", environment="cloud"))
     assert cluster == (("chief 0", "worker 0", "worker 1"), ("a:1", "b:1", "c:2"), 2)
     assert cluster.name(2) == "worker 1 (c:2)"
-    assert find_cluster(environment({"worker": ["b:1"]})) is None and find_cluster({"TF_CONFIG": " "}) is None
+    assert find_cluster(environment({"worker": ["b:1"], "ps": []})) is None and find_cluster({"TF_CONFIG": " "}) is None
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,9 @@ def test_a_cluster_has_the_chief_first():
     [
         ({"TF_CONFIG": "{'cluster'"}, "property name"),
         ({"TF_CONFIG": json.dumps({"cluster": TWO})}, '"task"'),
+        (environment({"worker": ["one:1"], "ps": ["two:1"]}), "'ps' .*leave"),
+        (environment({**TWO, "master": ["three:1"]}), "'master' .*worker"),
+        (environment(TWO, "evaluator"), "'evaluator' .*the first worker evaluates"),
         (environment(TWO, index=2), "worker 2 .*: worker 0, worker 1"),
         *((environment({"worker": [at, "two:1"]}), f"'{at}' is not HOST:PORT") for at in ("one:70000", "one:0")),
         (environment({"worker": ["one:1", "two:1", "one:1"]}), "same.* its own address"),
