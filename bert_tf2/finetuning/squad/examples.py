@@ -131,6 +131,11 @@ def examples_of(
         logging.warning("%s; these questions are left out of training", what)
     if not examples:
         raise UserError(f"{input_file}: there is no question in this file")
+    if blank := [example.qas_id for example in examples if not example.question_text.strip()]:
+        logging.warning(
+            "%s: %d of %d questions have no text, and their answers are guesses; write or remove them. The first is %s",
+            input_file, len(blank), len(examples), blank[0],
+        )  # fmt: skip
     if impossible:
         logging.warning(
             "%s: %d of %d questions are marked as impossible, and are taken like the others; is"

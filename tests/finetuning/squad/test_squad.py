@@ -155,6 +155,14 @@ def test_answers_that_are_not_in_the_words_are_counted_once(tmp_path, log_lines)
     assert "52 of 53 answers" in message and "question q0" in message
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_questions_without_text_are_counted_once(training, tmp_path, log_lines):
+    fox = [("fox", 4)]
+    read(tmp_path, dataset_of(("a", fox, {}), ("b", fox, {"question": " \n"}), ("c", fox, {"question": ""})), training)
+    (message,) = log_lines
+    assert "squad.json: 2 of 3 questions have no text" in message and message.endswith(" b")
+
+
 @pytest.mark.parametrize(
     ("content", "training", "words"),
     [
