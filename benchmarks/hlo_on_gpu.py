@@ -59,7 +59,7 @@ def write(flags: argparse.Namespace) -> None:
     """Writes step.hlo, step.npz with its inputs and answers, and work.json."""
     import tensorflow as tf
 
-    from bert_tf2 import heads, layers
+    from bert_tf2 import heads, placement
     from bert_tf2.config import BertConfig
     from bert_tf2.fast import fused_attention
     from bert_tf2.fast.encoder import Plan, accelerate
@@ -67,7 +67,7 @@ def write(flags: argparse.Namespace) -> None:
     from bert_tf2.training.options import PRECISIONS, TrainOptions
     from bert_tf2.weights.checkpoint import tf1_variables
 
-    layers.built_for = lambda: "TPU" if flags.for_tpu else "GPU"
+    placement.built_for = lambda: "TPU" if flags.for_tpu else "GPU"
     config = workload.load_config(flags.bert_config_file)
     if flags.attention:
         config["attention_probs_dropout_prob"] = 0.0

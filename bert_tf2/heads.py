@@ -29,7 +29,8 @@ from bert_tf2 import modeling, shapes
 from bert_tf2.config import BertConfig
 from bert_tf2.data import records
 from bert_tf2.data.rows import INPUTS
-from bert_tf2.layers import DropoutSeeds, OutputLayer, dropout, dropout_from, fold_in
+from bert_tf2.dropout import DropoutStreams, dropout, dropout_from, fold_in
+from bert_tf2.layers import OutputLayer
 from bert_tf2.long_texts import Batch, Windows, few_at_a_time
 from bert_tf2.losses import (
     NO_PREDICTIONS,
@@ -141,7 +142,7 @@ class _Model(keras.Model):
             return states
         # A seed of its own, because the encoder's dropouts use the step's seed itself.
         own = None if dropout_seed is None else fold_in(dropout_seed, -1)
-        with dropout_from(DropoutSeeds(own)):
+        with dropout_from(DropoutStreams(own)):
             return dropout(states, self.head_dropout)
 
 

@@ -1,4 +1,4 @@
-"""The building blocks of `modeling` and `heads`: activation functions, dropout, Dense, LayerNorm, OutputLayer.
+"""The building blocks of `modeling` and `heads`: activation functions, Dense, LayerNorm, OutputLayer.
 
 The constructors create the variables, so that a checkpoint can be loaded before the first call. Variables have the
 reference's shapes: kernels are 2-D, [inputs, outputs]. D is hidden_size, L the number of labels, M a number of states.
@@ -10,7 +10,6 @@ float32.
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import random
 import threading
@@ -20,11 +19,10 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
 from bert_tf2 import shapes
 from bert_tf2.config import LAYER_NORM_EPSILON
-from bert_tf2.support.errors import UserError
+from bert_tf2.dropout import dropout
 from bert_tf2.support.process import check_backend
 
 check_backend()
@@ -107,180 +105,6 @@ def sinusoidal_positions(num_positions: int, width: int) -> np.ndarray:
     rate = 10000.0 ** (-(column - column % 2) / width)  # 2 i is the column of the sine
     angle = np.arange(num_positions)[:, np.newaxis] * rate  # [num_positions, width]
     return np.where(column % 2 == 0, np.sin(angle), np.cos(angle)).astype(np.float32)
-
-
-def random_bits(shape: list | tf.Tensor, seed: tf.Tensor, dtype: tf.DType, stream: tf.Tensor | int) -> tf.Tensor:
-    """Draws random whole numbers from a seed, whole numbers [2], in independent streams: `stream` is 0 to 2^31 - 1.
-
-    The algorithm is Philox (Salmon et al., 2011) on all devices and in XLA, so that a step draws the same numbers
-    wherever it runs. The seed is Philox's key, and the stream the upper half of Philox's counter. This takes a sixth of
-    the operations of tf.random.stateless_uniform, which first makes a key of each seed; TensorFlow's operation that
-    makes keys, StatelessRandomGetKeyCounter, makes other keys of negative seeds in XLA.
-    """
-    key = tf.reshape(tf.bitcast(tf.cast(seed, tf.int32), tf.uint64), [1])
-    # The lower half starts at 1, because XLA computes [0, stream], as a sequence, in two kernels of a GPU per dropout.
-    counter = tf.cast(tf.stack([1, stream]), tf.uint64)
-    how = {"key": key, "counter": counter, "alg": tf.random.Algorithm.PHILOX.value}
-    return tf.raw_ops.StatelessRandomUniformFullIntV2(shape=shape, dtype=dtype, **how)
-
-
-_FOR_SEEDS = 1 << 30  # a stream that no dropout uses
-
-
-def fold_in(seed: tf.Tensor, number: tf.Tensor | int) -> tf.Tensor:
-    """Returns a new seed [2] for each number: independent random numbers for each step, replica and part of a batch."""
-    number = tf.convert_to_tensor(number)
-    return tf.stack([random_bits([], seed, number.dtype, _FOR_SEEDS), number])
-
-
-class DropoutSeeds:
-    """A stream of random numbers for each dropout of a model, all from the seed of the step.
-
-    The masks of a step depend only on the seed of this step and are the same in every run, so an interrupted training
-    run resumes exactly. `made` is the number of streams that this object has begun.
-    """
-
-    def __init__(self, seed: tf.Tensor | None = None, number: tf.Tensor | int = 0):
-        """Begins with the stream of this number, int32 []. TensorFlow draws the seed [2] if `seed` is None."""
-        self.seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32) if seed is None else seed
-        self.number = number
-        self.made = 0
-
-    def bits(self, shape: list | tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        self.skip(1)
-        return random_bits(shape, self.seed, dtype, self.number)
-
-    def skip(self, count: int) -> None:
-        self.number = self.number + count
-        self.made += count
-
-
-def seeds_if(training: bool, seed: tf.Tensor | None) -> DropoutSeeds | None:
-    """The seeds of a step, None without dropout. Raises UserError if `training` is a tensor of a graph."""
-    if tf.is_tensor(training) and not hasattr(training, "numpy"):
-        raise UserError("training: a tensor of a graph, wanted True or False; trace a graph for each of the two")
-    return DropoutSeeds(seed) if training else None
-
-
-@contextlib.contextmanager
-def dropout_from(seeds: DropoutSeeds | None) -> Iterator[None]:
-    """A context in which every `dropout` takes the next of these seeds; None turns dropout off, as outside of it."""
-    before = current_seeds()
-    _OF_THREAD.seeds = seeds
-    try:
-        yield
-    finally:
-        _OF_THREAD.seeds = before
-
-
-def current_seeds() -> DropoutSeeds | None:
-    """The seeds of the innermost `dropout_from`, None if dropout is off."""
-    return getattr(_OF_THREAD, "seeds", None)
-
-
-def computes_on(strategy: tf.distribute.Strategy) -> str:
-    """The kind of the devices of a strategy: CPU, GPU or TPU."""
-    if isinstance(strategy, tf.distribute.TPUStrategy):
-        return "TPU"
-    if isinstance(strategy, (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)):
-        return "GPU" if any("GPU" in device for device in strategy.extended.worker_devices) else "CPU"
-    return "GPU" if tf.config.list_logical_devices("GPU") else "CPU"  # the default strategy places nothing
-
-
-def built_for() -> str:
-    """The kind of the devices for which a graph is built now: CPU, GPU or TPU."""
-    return computes_on(tf.distribute.get_strategy())
-
-
-def in_program() -> bool:
-    """Whether the graph that is built now belongs to a program of XLA."""
-    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
-
-
-def in_program_for_gpu() -> bool:
-    return built_for() == "GPU" and in_program()
-
-
-_LEVELS = 1 << 16
-
-
-def dropout(x: tf.Tensor, rate: float | None) -> tf.Tensor:
-    """Sets a share `rate` of the values to 0 and scales the others by 1 / (1 - rate); any shape.
-
-    Returns `x` outside of `dropout_from` (no training), or if the rate is 0 or None.
-
-    Each value has 16 random bits for every dtype, so the rate is rounded to a multiple of 1 / 65536, and the scale
-    belongs to the rounded rate. TensorFlow draws bfloat16 numbers of 7 bits instead: with a rate of 0.1, it drops
-    10.15 % and scales by 1.109, which makes the mean 0.3 % too small at each of 25 places.
-    """
-    words = dropout_words(x, rate)
-    if words is None:
-        return x
-    # The product is in float32, because the scale rounded to bfloat16 would be 0.15 % too small.
-    return tf.cast(tf.cast(x, tf.float32) * dropout_factor(words, rate, x), x.dtype)
-
-
-def dropout_words(x: tf.Tensor, rate: float | None) -> tf.Tensor | None:
-    """The random numbers of `dropout`, uint32 [(R + 1) // 2, D], for R rows of D values; None if nothing is dropped."""
-    seeds = current_seeds()
-    if seeds is None or not rate:
-        return None
-    *rows, width = shapes.get_shape_list(x) or [1]
-    return seeds.bits([(math.prod(rows) + 1) // 2, width], tf.uint32)
-
-
-def dropout_mask(words: tf.Tensor, rate: float, like: tf.Tensor) -> tf.Tensor:
-    """Returns bool, in the shape of `like`: True for the values of `like` that these random numbers keep.
-
-    The first rows use the lower halves of the words, the other rows the upper halves. If the halves of a word were used
-    side by side, a TPU would have to write and move them before it could compare them.
-    """
-    shape = shapes.get_shape_list(like)
-    *rows, width = shape or [1]
-    least = tf.constant(_levels_dropped(rate), tf.uint16)
-    if built_for() == "CPU":  # the same numbers as below, where a CPU's loops would take 3 % of a step longer
-        halves = tf.cast(tf.bitwise.right_shift(words, tf.constant([[[0]], [[16]]], tf.uint32)), tf.uint16)
-        mask = tf.reshape(halves, [-1, width]) >= least  # from [2, (R + 1) // 2, D]
-    elif isinstance(width, int) and width % 4 == 0 and in_program_for_gpu():
-        mask = tf.concat([tf.reshape(half, [-1, width]) for half in _compared_in_bytes(words, least)], axis=0)
-    else:
-        mask = tf.concat(_halves(words), axis=0) >= least
-    return tf.reshape(mask[: math.prod(rows)], shape)  # from [R or R + 1, D]
-
-
-def _halves(words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The lower and the upper halves of 32-bit words, uint16."""
-    return tf.cast(words, tf.uint16), tf.cast(tf.bitwise.right_shift(words, tf.constant(16, tf.uint32)), tf.uint16)
-
-
-def _compared_in_bytes(words: tf.Tensor, least: tf.Tensor) -> list[tf.Tensor]:
-    """Which lower and which upper halves of M words are at least `least`: two of bool [M / 4, 4].
-
-    Philox draws four words at once, in XLA as four arrays. Together, they have eight halves; the eight comparisons are
-    the bits of a byte, so that XLA for GPUs writes a byte to memory where it would write and move 16 bytes of words.
-    """
-    four = tf.reshape(words, [-1, 4])
-    of_each = [_halves(four[:, column : column + 1]) for column in range(4)]
-    comparisons = [half >= least for halves in zip(*of_each, strict=True) for half in halves]
-    bits = [tf.bitwise.left_shift(tf.cast(kept, tf.uint8), place) for place, kept in enumerate(comparisons)]
-    byte = functools.reduce(tf.bitwise.bitwise_or, bits)  # [M / 4, 1]
-    columns, one = tf.constant([0, 1, 2, 3], tf.uint8), tf.constant(1, tf.uint8)
-    of_halves = byte, tf.bitwise.right_shift(byte, tf.constant(4, tf.uint8))
-    return [tf.cast(tf.bitwise.bitwise_and(tf.bitwise.right_shift(x, columns), one), tf.bool) for x in of_halves]
-
-
-def dropout_scale(rate: float) -> float:
-    """The factor by which `dropout` multiplies the values that it keeps."""
-    return _LEVELS / (_LEVELS - _levels_dropped(rate))
-
-
-def dropout_factor(words: tf.Tensor, rate: float, like: tf.Tensor) -> tf.Tensor:
-    """The factor by which `dropout` multiplies each value of `like`, float32: 0 or `dropout_scale`."""
-    return tf.cast(dropout_mask(words, rate, like), tf.float32) * dropout_scale(rate)
-
-
-def _levels_dropped(rate: float) -> int:
-    return min(round(rate * _LEVELS), _LEVELS - 1)
 
 
 def class_scores(states: tf.Tensor, weights: tf.Tensor | tf.Variable) -> tf.Tensor:

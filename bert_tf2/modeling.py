@@ -31,6 +31,7 @@ import tensorflow as tf
 
 from bert_tf2 import shapes
 from bert_tf2.config import BertConfig
+from bert_tf2.dropout import dropout, dropout_from, streams_if
 
 # Names that are not used below are imported because the reference's modeling.py has these names.
 from bert_tf2.layers import (
@@ -39,9 +40,6 @@ from bert_tf2.layers import (
     Dense,
     LayerNorm,
     create_initializer,
-    dropout,
-    dropout_from,
-    seeds_if,
     sinusoidal_positions,
 )
 from bert_tf2.layers import gelu as gelu
@@ -352,7 +350,7 @@ class BertModel(keras.Model):
         shapes.Contract().check("2", dropout_seed=dropout_seed)
         token_type_ids = segment_ids if token_type_ids is None else token_type_ids
         input_ids, mask, types = self.check_inputs(input_ids, input_mask, token_type_ids)
-        with dropout_from(seeds_if(training, dropout_seed)):
+        with dropout_from(streams_if(training, dropout_seed)):
             layers, scores = [self.embeddings(input_ids, types)], mask_scores(mask)
             for block in self.blocks:
                 layers.append(block(layers[-1], scores))

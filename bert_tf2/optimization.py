@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from bert_tf2 import layers
+from bert_tf2 import placement
 from bert_tf2.support import lazy
 
 __getattr__ = lazy.unknown(__name__)
@@ -50,7 +50,7 @@ def square_norm(*gradients: Gradient) -> tf.Tensor:
     """
     values = [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient for gradient in gradients]
     wide = [tf.cast(one, tf.float32) for one in values]
-    if wide and layers.in_program_for_gpu():
+    if wide and placement.in_program_for_gpu():
         # XLA makes 179 kernels fewer of BERT-Base's step than with one l2_loss for each gradient; and with batches of
         # 32 x 128, a GPU waits for the launches.
         squares = [tf.square(one) for one in wide]

@@ -22,7 +22,7 @@ from tensorflow.python.framework import kernels as registered
 from unmasked_data import LENGTH, PREDICTIONS, make
 
 from bert_tf2 import exporting as exports
-from bert_tf2 import layers
+from bert_tf2 import placement
 from bert_tf2.fast import fused_attention, kernels
 from bert_tf2.fast.encoder import Plan
 from bert_tf2.layers import MASKED_SCORE
@@ -221,7 +221,7 @@ XLA, GROUPS = Plan(), Plan("groups", recompute=True, share_graph=True)
 def test_a_training_step_and_its_parts_for_xla(kind, precision, plan, monkeypatch):
     """A GPU's graphs. The usual package does not list XLA's kernels for TPUs; all but a few are the same."""
     tf.function(lambda: tf.constant(0.0), jit_compile=True)()  # the first compilation registers them
-    monkeypatch.setattr(layers, "built_for", lambda: "GPU")
+    monkeypatch.setattr(placement, "built_for", lambda: "GPU")
     trainer = make_trainer("", kind, config={"num_hidden_layers": 2, **DROPOUT}, precision=precision, plan=plan)
     given = {name: tf.constant(value) for name, value in batch_for(kind).items()}, tf.constant(3, tf.int64)
     for device, compiled in [("GPU", False), ("XLA_GPU_JIT", True)][: 2 if plan is XLA else 1]:

@@ -8,7 +8,7 @@ import reference_math
 import tensorflow as tf
 from small_models import small_config
 
-from bert_tf2 import layers, modeling
+from bert_tf2 import dropout, layers, modeling, placement
 from bert_tf2.config import ACTIVATIONS
 from bert_tf2.fast import kernels
 
@@ -59,14 +59,14 @@ def test_the_reference_s_helpers_for_shapes():
 
 
 def drop(x, rate, seed=SEED):
-    with layers.dropout_from(layers.DropoutSeeds(seed)):
-        return layers.dropout(x, rate)
+    with dropout.dropout_from(dropout.DropoutStreams(seed)):
+        return dropout.dropout(x, rate)
 
 
 def test_xla_draws_the_same_numbers_of_every_seed():
     def draw(seed):
-        inner = layers.fold_in(seed, tf.constant(7))
-        return layers.random_bits([1001], inner, tf.uint32, 0), layers.random_bits([1001], inner, tf.uint32, 5)
+        inner = dropout.fold_in(seed, tf.constant(7))
+        return dropout.random_bits([1001], inner, tf.uint32, 0), dropout.random_bits([1001], inner, tf.uint32, 5)
 
     row = [tf.TensorSpec([2], tf.int64)]
     plain, compiled = (tf.function(draw, row, jit_compile=jit_compile) for jit_compile in (False, True))
@@ -91,12 +91,12 @@ def test_dropout_has_the_rate_and_keeps_the_mean_and_the_gradient_has_its_mask(d
     assert abs((found == 0).mean() - rate) < 5 * deviation + 1 / 65536
     assert abs(found.mean() / given.mean() - 1) < 6 * deviation / (1 - rate) + 1e-4
     np.testing.assert_allclose(found[found != 0], given[found != 0] / (1 - rate), rtol=5e-3)
-    assert layers.dropout(x, rate) is x and drop(x, 0.0) is x and drop(x, None) is x
+    assert dropout.dropout(x, rate) is x and drop(x, 0.0) is x and drop(x, None) is x
 
 
 def test_the_numbers_of_a_step_are_independent_and_the_same_for_every_device_and_shape(monkeypatch):
-    with layers.dropout_from(layers.DropoutSeeds(SEED)):
-        first, second = (layers.dropout(tf.ones([1000]), 0.5).numpy() > 0 for _ in range(2))
+    with dropout.dropout_from(dropout.DropoutStreams(SEED)):
+        first, second = (dropout.dropout(tf.ones([1000]), 0.5).numpy() > 0 for _ in range(2))
     assert 0.4 < (first == second).mean() < 0.6
     of_seed = tf.function(lambda number: drop(tf.ones([350]), 0.3, tf.stack([number, 0])), autograph=False)
     of_seeds = [of_seed(number).numpy() == 0 for number in tf.range(400)]
@@ -107,7 +107,7 @@ def test_the_numbers_of_a_step_are_independent_and_the_same_for_every_device_and
     np.testing.assert_array_equal(unknown(tf.ones([2001, 64])) > 0, kept)
     assert all(drop(tf.ones(shape), 0.5).shape == shape for shape in ([], [3, 5], [0, 5]))
     of_six = drop(tf.ones([2001, 6]), 0.5).numpy() > 0
-    monkeypatch.setattr(layers, "built_for", lambda: "GPU")  # other ways to the same masks
+    monkeypatch.setattr(placement, "built_for", lambda: "GPU")  # other ways to the same masks
     for call in (drop, tf.function(drop, jit_compile=True, autograph=False)):
         np.testing.assert_array_equal(call(tf.ones([2001, 64]), 0.5) > 0, kept)
         np.testing.assert_array_equal(call(tf.ones([2001, 6]), 0.5) > 0, of_six)

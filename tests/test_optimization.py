@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from small_models import GOLDEN
 
-from bert_tf2 import layers, optimization
+from bert_tf2 import optimization, placement
 from bert_tf2.optimization import AdamWeightDecayOptimizer, learning_rate_at
 from bert_tf2.training.step import global_norm, reduce_gradients
 
@@ -119,5 +119,5 @@ def test_clipping_by_hand(monkeypatch):
     np.testing.assert_array_equal(summed["table"].dense, [[0, 0], [7, 0], [0, 0]])  # summed, but not in the norm
     np.testing.assert_array_equal(summed["kernel"], [[8.0], [8.0]])
     for in_program_for_gpu in (False, True):
-        monkeypatch.setattr(layers, "in_program_for_gpu", lambda is_true=in_program_for_gpu: is_true)
+        monkeypatch.setattr(placement, "in_program_for_gpu", lambda is_true=in_program_for_gpu: is_true)
         assert float(global_norm(summed)) == pytest.approx(math.sqrt(9 + 16 + 144))

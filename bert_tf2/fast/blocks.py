@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import keras
 import tensorflow as tf
 
-from bert_tf2.layers import DropoutSeeds, current_seeds, dropout_from
+from bert_tf2.dropout import DropoutStreams, current_streams, dropout_from
 
 Values = Sequence[tf.Tensor]
 # (the values of a block's variables, states, the layout for attention as a structure of tensors) -> states
@@ -42,7 +42,7 @@ def with_values(run: Callable[[tf.Tensor, tuple], tf.Tensor], variables: Sequenc
 class SharedGraph:
     """A `BlockOfLayout` for blocks that differ only in their variables: functions that the graph calls for each block.
 
-    An object belongs to one pass through a model, inside layers.dropout_from. Dropout draws the same numbers as in
+    An object belongs to one pass through a model, inside dropout.dropout_from. Dropout draws the same numbers as in
     blocks with graphs of their own.
     """
 
@@ -50,16 +50,16 @@ class SharedGraph:
         """`run`: the function of one of the blocks."""
         self._run = run
         self._functions: dict[tuple, tuple[Callable, Callable]] = {}  # by the known shape of the states
-        self._seeds = 0  # the number of seeds that a block makes
+        self._streams = 0  # the number of streams that a block begins
         self._zero: tf.Tensor | None = None
 
     def __call__(self, values: Values, states: tf.Tensor, layout: tuple) -> tf.Tensor:
-        seeds = current_seeds()
+        streams = current_streams()
         if self._zero is None:
-            # TensorFlow would make a function for every constant argument, so the number of a seed must not be a
+            # TensorFlow would make a function for every constant argument, so the number of a stream must not be a
             # constant. This expression is always 0, but no optimization knows that.
-            self._zero = tf.cast(seeds.seed[0] == seeds.seed[0] + 1, tf.int32)
-        others = [*tf.nest.flatten(layout), seeds.seed, seeds.number + self._zero]
+            self._zero = tf.cast(streams.seed[0] == streams.seed[0] + 1, tf.int32)
+        others = [*tf.nest.flatten(layout), streams.seed, streams.number + self._zero]
         if (shape := tuple(states.shape)) not in self._functions:
             function = self._graph_of(layout, len(values))
             self._functions[shape] = _forward_and_backward(function, [states, *values, *others], 1 + len(values))
@@ -70,18 +70,18 @@ class SharedGraph:
             states, kept = forward([*sources, *others])
             return states, lambda upstream: backward(tf.convert_to_tensor(upstream), kept)
 
-        seeds.skip(self._seeds)
+        streams.skip(self._streams)
         return compute(states, *values)
 
     def _graph_of(self, layout: tuple, count: int) -> Callable:
-        """A function of tensors: states, `count` values of variables, tensors of a layout, a seed and its number."""
+        """A function of tensors: states, `count` values of variables, a layout, a seed and the number of a stream."""
 
         def compute(states, *others):
             *of_layout, seed, number = others[count:]
-            seeds = DropoutSeeds(seed, number)
-            with dropout_from(seeds):
+            streams = DropoutStreams(seed, number)
+            with dropout_from(streams):
                 states = self._run(others[:count], states, tf.nest.pack_sequence_as(layout, of_layout))
-            self._seeds = seeds.made
+            self._streams = streams.made
             return states
 
         return compute
@@ -166,14 +166,14 @@ def recomputed(run: Callable[[Values, tf.Tensor], tf.Tensor]) -> Callable[[Value
     """
 
     def call(values: Values, states: tf.Tensor) -> tf.Tensor:
-        seeds = current_seeds()
-        before = seeds and seeds.number
+        streams = current_streams()
+        before = streams and streams.number
 
         @tf.custom_gradient
         def compute(states: tf.Tensor, *values: tf.Tensor):
             def gradient(upstream: tf.Tensor) -> list[tf.Tensor]:
                 again = _only_after(upstream)
-                same = seeds and DropoutSeeds(seeds.seed + again, before)
+                same = streams and DropoutStreams(streams.seed + again, before)
                 with tf.control_dependencies([upstream]), tf.GradientTape() as tape, dropout_from(same):
                     inputs = [states + tf.cast(again, states.dtype), *map(tf.identity, values)]
                     tape.watch(inputs)

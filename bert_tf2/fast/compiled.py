@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from bert_tf2 import layers
+from bert_tf2 import placement
 
 
 def compiled_with_xla(function: Callable) -> Callable:
@@ -72,7 +72,7 @@ def few_sizes(are_few: bool) -> Iterator[None]:
 
 
 def _pays(arguments: tuple) -> bool:
-    if tf.executing_eagerly() or layers.built_for() == "TPU":
+    if tf.executing_eagerly() or placement.built_for() == "TPU":
         return False
     tensors = [argument for argument in tf.nest.flatten(arguments) if isinstance(argument, tf.Tensor)]
     fixed = all(tensor.shape.is_fully_defined() for tensor in tensors)

@@ -12,11 +12,11 @@ from typing import TypeVar
 import tensorflow as tf
 
 from bert_tf2 import modeling
+from bert_tf2.dropout import current_streams, dropout, dropout_from, streams_if
 from bert_tf2.fast import kernels
 from bert_tf2.fast.blocks import SharedGraph, keeps_activations, recomputed, values_of, with_values
 from bert_tf2.fast.packing import Packed, PackedLayout
 from bert_tf2.fast.unpadding import Padded, PaddedLayout, Queries, Unpadded, UnpaddedLayout
-from bert_tf2.layers import current_seeds, dropout, dropout_from, seeds_if
 from bert_tf2.shapes import Contract
 
 Model = TypeVar("Model")
@@ -92,7 +92,7 @@ class FastEncoder:
         """
         Contract().check("2", dropout_seed=dropout_seed)
         input_ids, mask, types = self._bert.check_inputs(input_ids, input_mask, token_type_ids)
-        with dropout_from(seeds_if(training, dropout_seed)):
+        with dropout_from(streams_if(training, dropout_seed)):
             if reads is not None:  # the pooler reads the first token
                 reads = tf.pad(tf.cast(reads, tf.int32), [[0, 0], [1, 0]])  # [B, 1 + P]
             batch = self._laid_out(mask, packing, reads)
@@ -127,7 +127,7 @@ class FastEncoder:
 
         With `queries`, only the queries' states leave the last block, [B, Q, D].
         """
-        trains = current_seeds() is not None
+        trains = current_streams() is not None
         # Only in training, because a model's answers must not depend, by rounding, on a training run just before.
         shared = None
         if trains and self.plan.share_graph and not tf.executing_eagerly() and self._are_alike():

@@ -18,7 +18,7 @@ from absl import logging
 from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_custom_call_v2
 from tensorflow.python.framework import config
 
-from bert_tf2 import layers
+from bert_tf2 import placement
 
 AUTO = "plain"
 """The value that --attention=auto has; to be "fused" when evaluations and short rows have been timed on a GPU, too."""
@@ -41,7 +41,7 @@ def takes(query: tf.Tensor, key: tf.Tensor) -> bool:
 
     The few queries of the last block, and rows of an odd length, are left to plain attention.
     """
-    if not layers.in_program():
+    if not placement.in_program():
         return False
     if not query.shape.is_fully_defined() or query.shape != key.shape:
         return False

@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 import keras
 import tensorflow as tf
 
-from bert_tf2 import layers, modeling
+from bert_tf2 import dropout, layers, modeling, placement
+from bert_tf2.dropout import current_streams, dropout_numbers
 from bert_tf2.fast import fused_attention
 from bert_tf2.fast.compiled import compiled_with_xla
-from bert_tf2.layers import GELU_CUBIC, GELU_SCALE, at_least_float32, current_seeds, dropout_words
+from bert_tf2.layers import GELU_CUBIC, GELU_SCALE, at_least_float32
 
-_kept = compiled_with_xla(layers.dropout_mask)
+_kept = compiled_with_xla(dropout.dropout_mask)
 # The loop that reads a product next adds the bias, and XLA sums the gradient of the bias. As a part of a bfloat16
 # product, the bias takes half as long as the product itself (TensorFlow 2.21 on a CPU with AMX).
 _sum_of_rows = compiled_with_xla(layers.sum_of_rows)
@@ -49,7 +50,7 @@ def key_value(attention: modeling.SelfAttention, states: tf.Tensor) -> Sequence[
 def _pays_side_by_side(attention: modeling.SelfAttention, states: tf.Tensor) -> bool:
     parts = (attention.query, attention.key, attention.value)
     is_plain = type(attention) is modeling.SelfAttention and all(_is_plain(part, tf.identity) for part in parts)
-    return is_plain and states.dtype.size <= 2 and layers.built_for() != "TPU"
+    return is_plain and states.dtype.size <= 2 and placement.built_for() != "TPU"
 
 
 def _side_by_side(parts: Sequence[layers.Dense], scales: Sequence[float], states: tf.Tensor) -> tf.Tensor:
@@ -119,13 +120,13 @@ def add_and_norm(
 
     def call(states: tf.Tensor, branch: tf.Tensor) -> tf.Tensor:
         inputs = [states, branch, tf.convert_to_tensor(dense.bias.value)]
-        return _normalized(norm, inputs, dropout_words(branch, norm.rate), norm.rate)
+        return _normalized(norm, inputs, dropout_numbers(branch, norm.rate), norm.rate)
 
     return dense.product, call
 
 
 def _normalized(
-    layer: layers.LayerNorm, inputs: Sequence[tf.Tensor], words: tf.Tensor | None = None, rate: float | None = None
+    layer: layers.LayerNorm, inputs: Sequence[tf.Tensor], numbers: tf.Tensor | None = None, rate: float | None = None
 ) -> tf.Tensor:
     """LayerNorm of the sum of `inputs`; see `_forward`.
 
@@ -134,10 +135,10 @@ def _normalized(
 
     @tf.custom_gradient
     def compute(gamma, beta, *inputs):
-        y, mean, inverse = _forward(inputs, words, gamma, beta, rate, layer.epsilon)
+        y, mean, inverse = _forward(inputs, numbers, gamma, beta, rate, layer.epsilon)
 
         def gradient(upstream):
-            of_norm, of_inputs = _backward(upstream, inputs, words, gamma, mean, inverse, rate)
+            of_norm, of_inputs = _backward(upstream, inputs, numbers, gamma, mean, inverse, rate)
             return *of_norm, *of_inputs
 
         return y, gradient
@@ -146,7 +147,7 @@ def _normalized(
     return compute(tf.convert_to_tensor(layer.gamma.value), tf.convert_to_tensor(layer.beta.value), *inputs)
 
 
-def _sum_of(inputs: Sequence[tf.Tensor], words: tf.Tensor | None, rate: float | None) -> tf.Tensor:
+def _sum_of(inputs: Sequence[tf.Tensor], numbers: tf.Tensor | None, rate: float | None) -> tf.Tensor:
     """x, or x + dropout(branch + bias), float32."""
     x, *added = inputs
     wide = tf.cast(x, tf.float32)
@@ -154,13 +155,13 @@ def _sum_of(inputs: Sequence[tf.Tensor], words: tf.Tensor | None, rate: float | 
         return wide
     branch, bias = added
     summed = tf.cast(branch, tf.float32) + bias
-    return wide + (summed if words is None else summed * layers.dropout_factor(words, rate, branch))
+    return wide + (summed if numbers is None else summed * dropout.dropout_factor(numbers, rate, branch))
 
 
 @compiled_with_xla
 def _forward(
     inputs: Sequence[tf.Tensor],
-    words: tf.Tensor | None,
+    numbers: tf.Tensor | None,
     gamma: tf.Tensor,
     beta: tf.Tensor,
     rate: float | None,
@@ -168,10 +169,10 @@ def _forward(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """LayerNorm of x, or of x + dropout(branch + bias): [..., D], and means and inverse deviations, float32 [..., 1].
 
-    `inputs` are x [..., D], or x, branch [..., D] and bias [D]. `words` are the random numbers of layers.dropout_words,
-    None if there is no dropout.
+    `inputs` are x [..., D], or x, branch [..., D] and bias [D]. `numbers` are from dropout.dropout_numbers, None if
+    there is no dropout.
     """
-    wide = _sum_of(inputs, words, rate)
+    wide = _sum_of(inputs, numbers, rate)
     mean = tf.reduce_mean(wide, axis=-1, keepdims=True)
     centered = wide - mean
     inverse = tf.math.rsqrt(tf.reduce_mean(centered * centered, axis=-1, keepdims=True) + epsilon)
@@ -182,7 +183,7 @@ def _forward(
 def _backward(
     upstream: tf.Tensor,
     inputs: Sequence[tf.Tensor],
-    words: tf.Tensor | None,
+    numbers: tf.Tensor | None,
     gamma: tf.Tensor,
     mean: tf.Tensor,
     inverse: tf.Tensor,
@@ -193,13 +194,13 @@ def _backward(
     With n the normalized states before gamma and beta, and g = upstream * gamma, the gradient with respect to the sum
     is (g - mean(g) - n * mean(g * n)) / deviation, because the norm removes each shift and stretch of the states.
     """
-    normal = (_sum_of(inputs, words, rate) - mean) * inverse
+    normal = (_sum_of(inputs, numbers, rate) - mean) * inverse
     upstream = tf.cast(upstream, tf.float32)
     g = upstream * gamma
     along = tf.reduce_mean(g * normal, axis=-1, keepdims=True)
     of_sum = (g - tf.reduce_mean(g, axis=-1, keepdims=True) - normal * along) * inverse
     of_gamma = upstream * normal
-    if inputs[0].dtype == tf.bfloat16 and layers.in_program_for_gpu():
+    if inputs[0].dtype == tf.bfloat16 and placement.in_program_for_gpu():
         # XLA writes these summands to memory before it adds them up, in float32. float16 would be too narrow for them.
         of_gamma = tf.cast(of_gamma, tf.bfloat16)
     of_norm = [layers.sum_of_rows(of_gamma), layers.sum_of_rows(upstream)]
@@ -207,7 +208,7 @@ def _backward(
     if len(inputs) == 1:
         return of_norm, [of_x]
     # Rounded as in layers.AddAndNorm. On a GPU, XLA then writes this gradient to memory with half the bytes.
-    of_branch = of_x if words is None else tf.cast(of_x, tf.float32) * layers.dropout_factor(words, rate, of_x)
+    of_branch = of_x if numbers is None else tf.cast(of_x, tf.float32) * dropout.dropout_factor(numbers, rate, of_x)
     of_branch = tf.cast(of_branch, of_x.dtype)
     return of_norm, [of_x, of_branch, layers.sum_of_rows(of_branch)]
 
@@ -230,7 +231,7 @@ def attend(
 
     [B, N, F, H], [B, N, T, H], [B, 1, 1, T] or [B, 1, F, T], [B, N, T, H] -> [B, N, F, H].
     """
-    if current_seeds() is None or not rate:
+    if current_streams() is None or not rate:
         if fused and fused_attention.takes(query, key):
             return fused(query, key, mask_scores, value)
         return modeling.average_values(modeling.attention_scores(query, key, mask_scores), value, rate)
@@ -238,7 +239,7 @@ def attend(
     @tf.custom_gradient
     def compute(query, key, value):
         products = tf.matmul(query, key, transpose_b=True)  # [B, N, F, T]
-        mask, scale = _kept(dropout_words(products, rate), rate, products), layers.dropout_scale(rate)
+        mask, scale = _kept(dropout_numbers(products, rate), rate, products), dropout.dropout_scale(rate)
         probabilities = tf.nn.softmax(_masked(products, mask_scores))
         context = tf.matmul(_dropped(probabilities, mask, scale, value), value)
 

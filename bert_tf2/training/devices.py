@@ -15,7 +15,7 @@ from tensorflow.python.framework import config
 from bert_tf2 import layers
 from bert_tf2.fast import compiled, fused_attention
 from bert_tf2.fast.encoder import Plan
-from bert_tf2.layers import computes_on
+from bert_tf2.placement import computes_on
 from bert_tf2.support import process, xla_flags
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import Options

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bert_tf2 import layers, optimization
+from bert_tf2 import optimization, placement
 from bert_tf2.fast import compiled
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type
@@ -136,7 +136,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     def _distributed_tf_update_step(self, distribution, grads_and_vars, learning_rate: tf.Tensor) -> None:
         """As in Keras; a GPU updates all variables in one program, as in a step of the scripts."""
         update = super()._distributed_tf_update_step
-        in_one = distribution.num_replicas_in_sync == 1 and layers.built_for() == "GPU" and compiled.can_compile()
+        in_one = distribution.num_replicas_in_sync == 1 and placement.built_for() == "GPU" and compiled.can_compile()
         if not in_one or tf.executing_eagerly():
             update(distribution, grads_and_vars, learning_rate)
             return

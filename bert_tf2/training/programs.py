@@ -17,7 +17,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf2.fast import compiled
-from bert_tf2.layers import computes_on
+from bert_tf2.placement import computes_on
 from bert_tf2.training.options import OptimizerOptions, Program
 
 SIZES = 4

@@ -10,9 +10,10 @@ import tensorflow as tf
 
 from bert_tf2 import optimization
 from bert_tf2.data.records import PACKED
+from bert_tf2.dropout import fold_in
 from bert_tf2.fast import compiled
 from bert_tf2.heads import Batch, LossTerm
-from bert_tf2.layers import computes_on, fold_in
+from bert_tf2.placement import computes_on
 from bert_tf2.shapes import get_shape_list
 from bert_tf2.training import layerwise
 from bert_tf2.training.options import PRECISIONS, TrainOptions

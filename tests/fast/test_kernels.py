@@ -5,13 +5,13 @@ import pytest
 import tensorflow as tf
 from executed_graphs import executed
 
-from bert_tf2 import layers
+from bert_tf2 import dropout, layers, placement
 from bert_tf2.fast import kernels
 
 
 def attention_and_gradients(query, key, value, upstream):
     mask_scores = tf.constant(np.where(np.arange(10) < 8, 0.0, layers.MASKED_SCORE)[None, None, None], tf.float32)
-    with tf.GradientTape() as tape, layers.dropout_from(layers.DropoutSeeds(tf.constant([3, 4]))):
+    with tf.GradientTape() as tape, dropout.dropout_from(dropout.DropoutStreams(tf.constant([3, 4]))):
         tape.watch([query, key, value])
         contexts = kernels.attend(query, key, tf.tile(mask_scores, [2, 1, 1, 1]), value, 0.2)
     return contexts, *tape.gradient(contexts, [query, key, value], upstream)
@@ -38,7 +38,7 @@ def test_the_operations_of_a_chain_are_within_a_compiled_function_where_shapes_a
     _, norm = kernels.add_and_norm(layers.Dense(32, 32, 0.02), layers.AddAndNorm(32, rate=0.1, dtype="mixed_bfloat16"))
 
     def compute(x, branch):
-        with layers.dropout_from(layers.DropoutSeeds(tf.constant([3, 4]))):
+        with dropout.dropout_from(dropout.DropoutStreams(tf.constant([3, 4]))):
             return kernels.biased_gelu(norm(x, branch), tf.ones([32]))
 
     x, branch = tf.unstack(tf.cast(np.random.default_rng(5).normal(size=[2, 8, 32]), tf.bfloat16))
@@ -61,7 +61,7 @@ def test_on_a_gpu_the_sums_for_gamma_have_summands_of_16_bits_in_bfloat16(monkey
         return tape.gradient(outputs, norm.gamma.value, upstream).numpy()
 
     exact = of_gamma()
-    monkeypatch.setattr(layers, "in_program_for_gpu", lambda: True)
+    monkeypatch.setattr(placement, "in_program_for_gpu", lambda: True)
     error = np.linalg.norm(of_gamma() - exact) / np.linalg.norm(exact)
     assert 0 < error < 0.01
 

@@ -149,7 +149,7 @@ def test_every_model_trains_alike_in_every_way(two, monkeypatch, kind, way):
     one = tf.distribute.get_strategy()
     wanted, found = fitted(one), []
     if way == "on a GPU":
-        monkeypatch.setattr("bert_tf2.layers.built_for", lambda: "GPU")
+        monkeypatch.setattr("bert_tf2.placement.built_for", lambda: "GPU")
     how = WAYS.get(way, {"dtype": way})
     nodes = executed(lambda: found.append(fitted(two if way == "devices" else one, **how)))
     if way == "on a GPU":
