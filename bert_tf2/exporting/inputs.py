@@ -12,7 +12,7 @@ from bert_tf2.config import BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.tokenization import FullTokenizer
-from bert_tf2.weights import names, sentence_vectors, sources, task_file, text_rules
+from bert_tf2.weights import model_folder, names, sentence_vectors, sources, task_file, text_rules
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.sentence_vectors import SentenceVectors
 from bert_tf2.weights.task_file import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, read_label_map
@@ -62,6 +62,7 @@ def read(options: ExportOptions) -> ExportFiles:
             f"{source.path}: cannot be exported for the task {options.task}, it has no {and_more(missing, 3)}; give the"
             " checkpoint of a model that was trained for it"
         )
+    model_folder.check_config(source, config)
     rows = [*names.encoder(config.num_hidden_layers, pooler=False), *needed]
     sources.check_fit(source, names.shapes_of(rows, config, labels.num_labels if labels else None))
     vectors = _find_vectors(source) if options.task == "features" else None

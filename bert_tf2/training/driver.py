@@ -168,9 +168,11 @@ def _prepare(task: Task) -> Team:
     team.wait()  # until the chief has repaired the folder, which the other workers read next
     if task.source is None:
         task.source = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
-    blocks = layerwise.blocks_in(options.init_from_layers)
-    if blocks and not bundle.latest_checkpoint(options.output_dir):
+    blocks, begun = layerwise.blocks_in(options.init_from_layers), bundle.latest_checkpoint(options.output_dir)
+    if blocks and not begun:
         task.source = model_folder.with_blocks(task.source, blocks, "--init_from_layers")
+    if task.source is not None:
+        model_folder.check_config(task.source, task.config, "--output_dir" if begun else "--init_checkpoint")
     if options.do_train:
         model_folder.check_output_dir(options.output_dir, task.config, options.vocab_file)
     task.prepare()

@@ -58,9 +58,9 @@ def initialize(model: keras.Model, init_checkpoint: str | Weights) -> str:
     source = open_weights(init_checkpoint) if isinstance(init_checkpoint, str) else init_checkpoint
     variables = tf1_variables(model)
     fresh = [name for name in variables if name not in source.shapes]
-    sources.check_fit(source, _shapes(variables))
     for sentence in model_folder.check_config(source, model.config):
         logging.warning("%s", sentence)
+    sources.check_fit(source, _shapes(variables))
     for remark in source.remarks:
         logging.info("%s: %s", source.path, remark)
     for name, value in source.arrays(name for name in variables if name in source.shapes):
@@ -85,6 +85,8 @@ def restore(
     `allow_missing`, the variable keeps its value.
     """
     source = Checkpoint(path) if isinstance(path, str) else path
+    if config is not None:
+        model_folder.check_config(source, config, "--output_dir")
     variables = {name: variables[name] for name in variables if name not in allow_missing or name in source.shapes}
     problems = [*names.misfits(_shapes(variables), source.shapes, lambda name: True)]
     if any(map(names.is_encoder, variables)):  # otherwise the next checkpoint of the run would lack the other variables
@@ -92,8 +94,6 @@ def restore(
         problems += [f"{name} is not in the model" for name in names.without_optimizer(others)]
     advice = "It belongs to another model or task: use another output_dir, or the configuration it was made with"
     sources.refuse(source, problems, advice)
-    if config is not None:
-        model_folder.check_config(source, config)
     for name, variable in variables.items():
         variable.assign(source.get(name))
     return source.global_step

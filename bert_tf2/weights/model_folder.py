@@ -104,24 +104,38 @@ def with_blocks(source: Weights, blocks: Sequence[int], name: str) -> Weights:
     return found
 
 
-def check_config(source: Weights, config: BertConfig) -> list[str]:
-    """Compares a configuration with the weights' configuration, in the fields that no shape shows.
+def check_config(source: Weights, config: BertConfig, other: str = "") -> list[str]:
+    """Compares a configuration with the weights' configuration.
 
     Returns messages about differences that may be intentional: fewer layers, or one of Weights.other_activations.
-    Raises UserError for other differences.
+    Raises UserError for other differences that no shape shows. If the weights do not fit, this function raises
+    UserError for the sizes, too: a size is understood sooner than the shapes of variables.
+
+    `other`: a second remedy. "--output_dir" also states that the weights are of a run that continues, which has all
+    layers.
     """
     stated, path = stated_config(source) or (config, "")
+    continues, different = other == "--output_dir", decisive_differences(stated, config)
+    then, now = ({name: config_value(each, name) for name in different} for each in (stated, config))
+    rows = names.encoder(config.num_hidden_layers, pooler=False)
+    misfits = any(names.misfits(names.shapes_of(rows, config), source.shapes, names.is_encoder))
+    # The message about the shapes has the remedy for tables that are too short.
+    if {*different} <= {"vocab_size", "max_position_embeddings"} and all(now[name] > then[name] for name in different):
+        misfits = continues
+    remedy = f"give --bert_config_file={path}" if path.endswith(".json") else "correct --bert_config_file"
+    remedy += f", or another {other}" if other else ""
     remarks = []
-    for name in decisive_differences(stated, config):
-        then, now = config_value(stated, name), config_value(config, name)
-        difference = f"{path}: states {name} {then} for the weights {source.path}, the configuration in use says {now}"
-        if name == "num_hidden_layers" and now < then:  # with more layers, weights would be missing
+    for name in different:
+        difference = f"{path}: states {name} {then[name]} for the weights {source.path}"
+        difference += f", the configuration in use says {now[name]}"
+        if name == "num_hidden_layers" and now[name] < then[name] and not continues:
             remarks.append(f"{difference}: only the first layers are used.")
-        elif name == "hidden_act" and now in source.other_activations:
+        elif name == "hidden_act" and now[name] in source.other_activations:
             remarks.append(f"{difference}: the outputs differ, and it is not certain which activation is right.")
-        elif name not in SHOWN_BY_SHAPES:
-            remedy = f"give --bert_config_file={path}" if path.endswith(".json") else "correct --bert_config_file"
+        elif name not in SHOWN_BY_SHAPES and name != "num_hidden_layers":
             raise UserError(f"{difference}, so the outputs would be wrong; {remedy}")
+        elif misfits or name == "num_hidden_layers":
+            raise UserError(f"{difference}; {remedy}")
     return remarks
 
 

@@ -279,6 +279,26 @@ def test_the_weights_of_another_task_are_refused(settings, tmp_path):
     refuses("give --version_2_with_negative=true --output_dir", model_folder.check_task, *given)
 
 
+def test_the_configuration_of_another_model_is_refused_before_the_data_are_read(settings, tmp_path):
+    model = heads.ClassifierModel(toy_data.config(num_hidden_layers=2), num_labels=2)
+    folder = str(toy_data.write_trained(tmp_path / "out", model, ANSWERS).parent)
+    for name, size in (("other", 3), ("fewer", 1)):
+        config = toy_data.config(num_hidden_layers=size)
+        (tmp_path / f"{name}.json").write_text(config.to_json_string())
+    (tmp_path / "data").mkdir()
+    for part in ("train", "dev"):
+        (tmp_path / "data" / f"{part}.tsv").write_text("damaged")
+    settings |= {"data_dir": f"{tmp_path}/data", "do_train": True, "do_eval": True}
+    cure = f"out/bert_config.json num_hidden_layers 2 bert_config_file={folder}/bert_config.json another"
+    for config, out, words in (
+        ("other", folder, f"3 {cure} --output_dir"),
+        ("fewer", folder, f"1 {cure} --output_dir"),
+        ("other", f"{tmp_path}/new", f"3 {cure} --init_checkpoint"),
+    ):
+        given = {"bert_config_file": f"{tmp_path}/{config}.json", "output_dir": out, "init_checkpoint": folder}
+        refuses(words, classify, settings, **given)
+
+
 def test_another_use_of_the_weights_must_be_meant(settings, tmp_path, log_lines):
     """To begin a new training with them is no use of the task. Its steps are counted as in the reference.
 
