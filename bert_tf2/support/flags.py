@@ -178,20 +178,21 @@ def _help(cls: type[Options]) -> str:
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=_COLUMN, width=width),
     )  # fmt: skip
     must, found = settings.required(cls), settings.settings_of(cls)
-    groups = {title: parser.add_argument_group(title) for title in ("Required", *settings.GROUPS)}
+    first = ("Required", "Required, unless beside --init_checkpoint")
+    groups = {title: parser.add_argument_group(title) for title in (*first, *settings.GROUPS)}
     for name in sorted(found, key=lambda name: name not in cls.any_of):
-        entry, text = _entry(cls, name)
-        group = groups["Required" if name in must else found[name][0].group]
-        group.add_argument(entry, action="store_true", help=text.replace("%", "%%"))
+        (entry, text), stated = _entry(cls, name), found[name][0]
+        title = first[bool(stated.beside_weights)] if name in must else stated.group
+        groups[title].add_argument(entry, action="store_true", help=text.replace("%", "%%"))
     groups[settings.LOG].add_argument("--verbosity=N", action="store_true", help=FLAGS["verbosity"].help)
     return parser.format_help().rstrip("\n")
 
 
 def _entry(cls: type[Options], name: str) -> tuple[str, str]:
-    """A flag with a word for its value, nothing for a switch, and its explanation."""
+    """A flag with a word for its value, nothing for a switch that is off by default, and its explanation."""
     (stated, kind, _), default = settings.settings_of(cls)[name], FLAGS[name].default
     of_text = {"file": "=FILE", "dir": "=FOLDER", "checkpoint": "=PATH"}.get(name.rpartition("_")[2], "=TEXT")
-    switch = "=True|False" if default is None else ""
+    switch = "" if default is False else "=True|False"
     value = "=NAME" if stated.choices else {int: "=N", float: "=X", bool: switch}.get(kind, of_text)
     switches = " or ".join(f"--{switch}" for switch, needed in settings.needed(cls) if needed == name)
     text = stated.help + (f" One of {', '.join(stated.choices)}." if len(stated.choices or ()) > 1 else "")

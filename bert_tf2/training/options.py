@@ -32,7 +32,7 @@ class ModelOptions(Options):
     """The model."""
 
     bert_config_file: str | None = of_model(
-        "The model's sizes; by default beside the weights.", None, reads=True, beside_weights="bert_config.json"
+        "The model's sizes, bert_config.json.", None, reads=True, beside_weights="bert_config.json"
     )
     init_checkpoint: str | None = of_model(
         "Weights to start from: of TensorFlow 1, Model Garden, Hugging Face (a folder) or Keras.", None, reads="weights"
@@ -76,9 +76,7 @@ class VocabularyOptions(CaseOptions):
         "Lower-case the text and strip accents: True for uncased models, False for cased. Without vocab_file, the"
         " files beside the weights decide.", None, flag_default=True,
     )  # fmt: skip
-    vocab_file: str | None = of_model(
-        "The vocabulary; by default beside the weights.", None, reads=True, beside_weights="vocab.txt"
-    )
+    vocab_file: str | None = of_model("The vocabulary, vocab.txt.", None, reads=True, beside_weights="vocab.txt")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -138,10 +138,19 @@ def entries(text: str) -> dict[str, str]:
 def test_the_help_of_a_script(script, screen):
     """Every flag once with its default; an example with flags of the script and all required ones; the width."""
     text, flags = screen(script), described(script)["flags"]
-    shown, required = entries(text), {*entries(text.partition("Required:")[2].partition("\n\n")[0])}
-    assert {*shown} == {*flags, "verbosity"}
+    must, beside = (
+        {*entries(text.partition(f"Required{what}:\n")[2].partition("\n\n")[0])}
+        for what in ("", ", unless beside --init_checkpoint")
+    )
+    shown, required = entries(text), must | beside
+    assert {*shown} == {*flags, "verbosity"} and (
+        beside in ({"vocab_file", "bert_config_file"}, {"bert_config_file"}, set())
+    )
     for name, flag in flags.items():
         assert flag["default"] is None or f"default: {flag['default']}" in shown[name]
+        assert flag["type"] != "bool" or shown[name].startswith(f"--{name}=True|False ") == (
+            flag["default"] is not False
+        )
     required.discard(find(COMMANDS[script.removesuffix(".py")].options).words)  # need no flag
     commands = re.findall(rf"^  python {script} .*", re.sub(r" \\\n +", " ", text), re.MULTILINE)
     assert commands and all(required <= {*re.findall(r"--(\w+)", command)} <= {*shown} for command in commands)
