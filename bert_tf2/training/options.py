@@ -124,7 +124,8 @@ class ProgramOptions(PrecisionOptions):
         choices=("auto", "true", "false"), is_switch=True,
     )  # fmt: skip
     attention: str = of_devices(
-        "fused: attention without dropout in one kernel of cuDNN, on GPUs with --xla; auto: plain.", "auto",
+        "fused: attention without dropout in one kernel of cuDNN, on GPUs with --xla; auto: at present always plain.",
+        "auto",
         choices=("auto", "plain", "fused"),
     )  # fmt: skip
 
