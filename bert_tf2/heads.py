@@ -7,9 +7,9 @@
     TaggingModel       one label per token from sequence_output
     VectorModel        a vector per text from sequence_output, for `bert_tf2.embedder`
 
-Each model has the same three methods; the training loop uses only these methods and `loss_names`:
+Each model has `call`; all but VectorModel, which learns by a loss of Keras, have the two methods of the scripts:
     call          features -> logits
-    loss_terms    features and labels -> the terms that training minimizes
+    loss_terms    features and labels -> the terms that training minimizes, whose names are `loss_names`
     outputs       features (and labels) -> results for evaluation and prediction, one row per example
 
 modeling.py explains the letters in the shape comments; P is max_predictions_per_seq, L the number of labels, M any
@@ -474,4 +474,4 @@ def pooled_states(states: tf.Tensor, mask: tf.Tensor, pooling: str, normalize: b
 
 
 MODELS = (PretrainingModel, SpanModel, ClassifierModel, TaggingModel, MaskedLMModel)
-"""All models; weights.checkpoint.make_model uses the first that fits."""
+"""The models with heads of their own; weights.checkpoint.make_model uses the first that fits."""

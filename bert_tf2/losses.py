@@ -212,21 +212,35 @@ def in_batch_negatives(vectors: tf.Tensor, texts: tf.Tensor, temperature: float)
       The loss of each row, float32 [B].
     """
     vectors = tf.math.l2_normalize(vectors, axis=-1)
-    others, every, count, first, share = vectors[:, 1:], texts, tf.shape(vectors)[0], 0, 1.0
+    count = tf.shape(vectors)[0]  # B
+    candidates, all_texts, first_row, weight = _of_all_replicas(vectors[:, 1:], texts)
+    # The positives of all rows, then their first negatives, and so on: [(C - 1) * rows, D]
+    candidates = tf.reshape(tf.transpose(candidates, [1, 0, 2]), [-1, vectors.shape[-1]])
+    candidate_texts = tf.reshape(tf.transpose(all_texts[:, 1:]), [1, -1])  # [1, candidates]
+    logits = tf.matmul(vectors[:, 0], candidates, transpose_b=True) / temperature  # [B, candidates]
+    own_positive = first_row + tf.range(count)  # [B], the numbers of candidates
+    has_anchor = tf.cast(texts[:, :1] == all_texts[:, 0], tf.float32)  # [B, rows]
+    is_positive = tf.cast(all_texts[:, 1:2] == candidate_texts, tf.float32)  # [rows, candidates]
+    is_match = (tf.matmul(has_anchor, is_positive) > 0) | (candidate_texts == texts[:, :1])  # [B, candidates]
+    is_match &= tf.range(tf.size(candidate_texts)) != own_positive[:, tf.newaxis]
+    return classification_loss(tf.where(is_match, -1e9, logits), own_positive) * weight
+
+
+def _of_all_replicas(
+    vectors: tf.Tensor, texts: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | int, tf.Tensor | float]:
+    """The rows of all replicas, [rows, ...]; the number of this replica's first row; and the weight of its rows.
+
+    Outside of replicas, the rows are given back, with 0 and 1.
+    """
     replica = tf.distribute.get_replica_context()
-    if replica is not None and replica.num_replicas_in_sync > 1:
-        counts = replica.all_gather(tf.shape(vectors)[:1], axis=0)  # [replicas]
-        others, every = replica.all_gather(others, axis=0), replica.all_gather(every, axis=0)
-        first = tf.reduce_sum(counts[: replica.replica_id_in_sync_group])
-        share = tf.cast(count * replica.num_replicas_in_sync, tf.float32) / tf.cast(tf.reduce_sum(counts), tf.float32)
-    candidates = tf.reshape(tf.transpose(others, [1, 0, 2]), [-1, vectors.shape[-1]])  # first the rows' positives
-    logits = tf.matmul(vectors[:, 0], candidates, transpose_b=True) / temperature
-    own, of_candidates = first + tf.range(count), tf.reshape(tf.transpose(every[:, 1:]), [1, -1])
-    has_anchor = tf.cast(texts[:, :1] == every[:, 0], tf.float32)  # [B, rows]
-    is_positive = tf.cast(every[:, 1:2] == of_candidates, tf.float32)  # [rows, candidates]
-    is_match = (tf.matmul(has_anchor, is_positive) > 0) | (of_candidates == texts[:, :1])
-    is_match &= tf.range(tf.size(of_candidates)) != own[:, tf.newaxis]
-    return classification_loss(tf.where(is_match, -1e9, logits), own) * share
+    if replica is None or replica.num_replicas_in_sync == 1:
+        return vectors, texts, 0, 1.0
+    count = tf.shape(vectors)[0]
+    counts = replica.all_gather(count[tf.newaxis], axis=0)  # [replicas]
+    first_row = tf.reduce_sum(counts[: replica.replica_id_in_sync_group])
+    weight = tf.cast(count * replica.num_replicas_in_sync, tf.float32) / tf.cast(tf.reduce_sum(counts), tf.float32)
+    return replica.all_gather(vectors, axis=0), replica.all_gather(texts, axis=0), first_row, weight
 
 
 def distance_to_teacher(

@@ -89,31 +89,19 @@ class Embeddings(keras.layers.Layer):
         summed = self.add_up(input_ids, token_type_ids)
         return dropout(self.layer_norm(summed), self.config.hidden_dropout_prob)
 
-    def add_up(
-        self, input_ids: tf.Tensor, token_type_ids: tf.Tensor, position_ids: tf.Tensor | None = None
-    ) -> tf.Tensor:
-        """The sum of a word's, a segment's and a position's row: int32 [B, F] each -> [B, F, D], or [T] -> [T, D].
+    def add_up(self, input_ids: tf.Tensor, token_type_ids: tf.Tensor, positions: tf.Tensor | None = None) -> tf.Tensor:
+        """The sum of a word's, a segment's and a position's row: int32 [B, F], int32 [B, F] -> [B, F, D].
 
-        `position_ids`: int32 [T]; None for 0, 1, 2, ... in each example.
+        Every token at position p gets row p of a table, because attention has no other information about order. The
+        rows are learned, so a sequence cannot be longer than the table. `positions`: other rows, float32 [..., D].
         """
         words = tf.gather(self.word_embeddings.value, input_ids)  # [B, F, D]
         # The table has about two rows, so a one-hot product is faster than a gather; its gradient is dense.
         one_hot = tf.one_hot(token_type_ids, self.config.type_vocab_size, dtype=words.dtype)  # [B, F, types]
         segments = tf.matmul(one_hot, self.token_type_embeddings.value)  # [B, F, D]
-        positions = self._rows_of_positions(input_ids, position_ids)
+        if positions is None:
+            positions = self.position_embeddings.value[: get_shape_list(input_ids)[1]]  # [F, D], for each example
         return tf.cast(words + segments + positions, self.compute_dtype)
-
-    def _rows_of_positions(self, input_ids: tf.Tensor, position_ids: tf.Tensor | None) -> tf.Tensor:
-        """[F, D], to be added to each of B examples, or [T, D].
-
-        Every token at position p gets row p, because attention has no other information about order. The rows are
-        learned, so a sequence cannot be longer than the table.
-        """
-        table = self.position_embeddings.value
-        if position_ids is None:
-            return table[: get_shape_list(input_ids)[1]]
-        # The slice gives a dense gradient, as in the other case, so that clipping treats the gradient in the same way.
-        return tf.gather(table[: self.config.max_position_embeddings], position_ids)
 
 
 def scaled_sinusoid(config: BertConfig) -> np.ndarray:
@@ -351,9 +339,10 @@ class BertModel(keras.Model):
         token_type_ids = segment_ids if token_type_ids is None else token_type_ids
         input_ids, mask, types = self.check_inputs(input_ids, input_mask, token_type_ids)
         with dropout_from(streams_if(training, dropout_seed)):
-            layers, scores = [self.embeddings(input_ids, types)], mask_scores(mask)
+            scores = mask_scores(mask)  # [B, 1, 1, T]
+            layers = [self.embeddings(input_ids, types)]  # the states before the first block, then after each block
             for block in self.blocks:
-                layers.append(block(layers[-1], scores))
+                layers.append(block(layers[-1], scores))  # [B, F, D]
         embedding_output, *all_encoder_layers = layers
         # A dense layer with tanh after the state of [CLS]. This token is no word, so attention may fill its state with
         # the whole input. Tasks about single tokens do not use the pooler, which then gets no gradient.

@@ -32,7 +32,7 @@ PLACES = {
     "tokens.packed": Place("data.rows:pack", "segment_ids +=", "texts -> one array of F tokens"),
     "embeddings.words": Place("modeling:Embeddings.add_up", "words = tf.gather", "[B, F] -> [B, F, D]"),
     "embeddings.segments": Place("modeling:Embeddings.add_up", "segments = tf.matmul", "[B, F] -> [B, F, D]"),
-    "embeddings.positions": Place("modeling:Embeddings._rows_of_positions", "table[:", "[F, D]"),
+    "embeddings.positions": Place("modeling:Embeddings.add_up", "position_embeddings.value[:", "[F, D]"),
     "embeddings.sum": Place("modeling:Embeddings.add_up", "words + segments + positions", "[B, F, D]"),
     "embeddings.norm": Place("modeling:Embeddings.call", "self.layer_norm(summed)", "[B, F, D] -> [B, F, D]"),
     "attention.query": Place("modeling:SelfAttention.call", "query, key, value =", "[B, F, D] -> 3 x [B, F, D]"),

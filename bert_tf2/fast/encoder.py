@@ -117,7 +117,13 @@ class FastEncoder:
         return Padded(mask) if self.computes_padding else Unpadded(mask, heads, reads=reads)
 
     def _embed(self, input_ids: tf.Tensor, types: tf.Tensor, position_ids: tf.Tensor | None) -> tf.Tensor:
-        summed = self._bert.embeddings.add_up(input_ids, types, position_ids)
+        """int32 [B, F] each -> [B, F, D], or [T] -> [T, D] with the position of each of T tokens, int32 [T]."""
+        positions = None
+        if position_ids is not None:
+            # The slice, the whole table, gives a dense gradient as in BertModel, so that clipping treats it alike.
+            table = self._bert.embeddings.position_embeddings.value[: self._bert.config.max_position_embeddings]
+            positions = tf.gather(table, position_ids)
+        summed = self._bert.embeddings.add_up(input_ids, types, positions)
         return dropout(self._norm(summed), self._bert.config.hidden_dropout_prob)
 
     def _run_blocks(
