@@ -63,11 +63,16 @@ class ExampleMaker:
     """Draws the examples of a corpus."""
 
     def __init__(
-        self, corpus: Corpus, mask: int, words: Sequence[int], options: PretrainingDataOptions, rng: random.Random
+        self,
+        corpus: Corpus,
+        mask_token: int,
+        vocab_words: Sequence[int],
+        options: PretrainingDataOptions,
+        rng: random.Random,
     ):
-        """Creates a maker. `mask`, `words`: see `draw_replacements`; `rng`: has `random`, `randint` and `shuffle`."""
+        """Creates a maker. `mask_token`, `vocab_words`: see `draw_replacements`; `rng` draws as random.Random does."""
         self._corpus, self._bounds, self._options, self._rng = corpus, corpus.bounds, options, rng
-        self._mask, self._words = mask, words
+        self._mask_token, self._vocab_words = mask_token, vocab_words
         self._max_num_tokens = options.max_seq_length - options.num_delimiters
 
     def make_all(self) -> Iterator[Example]:
@@ -143,7 +148,7 @@ class ExampleMaker:
         wanted = num_to_predict(num_tokens + options.num_delimiters, options)
         masked = choose(num_tokens, kinds, wanted, options.do_whole_word_mask, rng)
         of_words = kinds if options.whole_word_draw == "word" else b""
-        replacements = draw_replacements(masked, self._mask, self._words, rng, of_words)
+        replacements = draw_replacements(masked, self._mask_token, self._vocab_words, rng, of_words)
         return Example(start_a, length_a, start_b, length_b, is_random_next, masked, replacements)
 
 
@@ -234,20 +239,25 @@ def choose(count: int, kinds: bytes | bytearray, wanted: int, whole_words: bool,
 
 
 def draw_replacements(
-    chosen: Sequence[int], mask: Token, words: Sequence[Token], rng: random.Random, kinds: bytes | bytearray = b""
+    chosen: Sequence[int],
+    mask_token: Token,
+    vocab_words: Sequence[Token],
+    rng: random.Random,
+    kinds: bytes | bytearray = b"",
 ) -> list[Token]:
-    """Draws the replacement of each of the `chosen` tokens: `mask`, SAME, or one of `words`.
+    """Draws the replacement of each of the `chosen` tokens: `mask_token`, SAME, or one of `vocab_words`.
 
-    With `kinds`, which gave the chosen tokens, all tokens of a word become [MASK], SAME, or random tokens of `words`.
+    `kinds`: as for `choose`, to draw once for all tokens of a word whether they are masked, stay or become random
+    tokens; empty to draw for each token.
     """
-    found, draw, last = [], rng.random, len(words) - 1
+    found, draw, last = [], rng.random, len(vocab_words) - 1
     first = next((index for index, kind in enumerate(kinds) if kind != NEVER), 0)
     is_masked = is_same = False
     for index in chosen:
         if not kinds or kinds[index] == BEGINS or index == first:
             is_masked = draw() < MASKED
             is_same = not is_masked and draw() < KEPT / (KEPT + RANDOM)
-        found.append(mask if is_masked else SAME if is_same else words[rng.randint(0, last)])
+        found.append(mask_token if is_masked else SAME if is_same else vocab_words[rng.randint(0, last)])
     return found
 
 

@@ -113,34 +113,44 @@ def _rows_per_batch(max_seq_length: int, max_predictions_per_seq: int) -> int:
 def _features(
     rows: np.ndarray, text: Corpus, ids: Mapping[str, int], options: PretrainingDataOptions
 ) -> dict[str, np.ndarray]:
-    """The features of `DrawnExamples.rows`, padded with zeros."""
-    length_a, length_b = (rows[name][:, None].astype(np.int64) for name in ("length_a", "length_b"))
-    last_a, last = length_a + 1, length_a + length_b + options.num_delimiters - 1  # the places of the [SEP]
-    place = np.arange(options.max_seq_length)
-    in_b, used = place > last_a, place <= last
-    source = np.where(in_b, rows["start_b"][:, None] - last_a - 1, rows["start_a"][:, None] - 1) + place
-    input_ids = np.asarray(text.tokens).take(source, mode="clip")
+    """The features of `DrawnExamples.rows`, padded with zeros.
+
+    If the corpus has the tokens a b at 7, 8 and c at 40, an example of both segments with the masked token 1 is
+
+        position     0      1  2  3      4  5      6  7
+        input_ids    [CLS]  a  m  [SEP]  c  [SEP]  0  0      m: [MASK], another token, or b itself
+        segment_ids  0      0  0  0      1  1      0  0
+
+    with the prediction (position 2, id of b). B: examples here, F: max_seq_length, P: max_predictions_per_seq.
+    """
+    length_a, length_b = (rows[name][:, None].astype(np.int64) for name in ("length_a", "length_b"))  # [B, 1]
+    first_sep, last_sep = length_a + 1, length_a + length_b + options.num_delimiters - 1  # [B, 1], their positions
+    position = np.arange(options.max_seq_length)  # [F]
+    in_b, is_token = position > first_sep, position <= last_sep  # [B, F]
+    # Where a position's token is in the corpus. A begins behind [CLS], and B behind the first [SEP].
+    source = np.where(in_b, rows["start_b"][:, None] - first_sep - 1, rows["start_a"][:, None] - 1) + position
+    input_ids = np.asarray(text.tokens).take(source, mode="clip")  # [B, F]
     input_ids[:, 0] = ids["[CLS]"]
-    for end in (last_a, last):
-        np.put_along_axis(input_ids, end, ids["[SEP]"], axis=1)
-    input_ids *= used
-    is_mask = np.arange(rows["masked"].shape[1]) < rows["num_masked"][:, None]
-    positions = rows["masked"].astype(np.int64)
-    positions += np.where(positions < length_a, 1, 2)  # [CLS] before A, and [SEP] before B
-    # Sorts pairs (position, replacement) as one number each; unused places come last.
-    pairs = np.where(is_mask, positions << 32 | (rows["replacements"].astype(np.int64) + 1), np.iinfo(np.int64).max)
+    for sep in (first_sep, last_sep):
+        np.put_along_axis(input_ids, sep, ids["[SEP]"], axis=1)
+    input_ids *= is_token
+    is_masked = np.arange(rows["masked"].shape[1]) < rows["num_masked"][:, None]  # [B, P]; the others are padding
+    masked = rows["masked"].astype(np.int64)  # [B, P], which count from the first token of A
+    masked += np.where(masked < length_a, 1, 2)  # now positions: [CLS] is before A, and [SEP] before B
+    # Sorts pairs (position, replacement) as one number each; padding comes last.
+    pairs = np.where(is_masked, masked << 32 | (rows["replacements"].astype(np.int64) + 1), np.iinfo(np.int64).max)
     pairs.sort(axis=1)
-    positions, replacements = (pairs >> 32) * is_mask, (pairs & 0xFFFFFFFF) - 1
-    labels = np.take_along_axis(input_ids, positions, axis=1) * is_mask
-    row, column = np.nonzero(is_mask & (replacements != SAME))
-    input_ids[row, positions[row, column]] = replacements[row, column]
+    masked, replacements = (pairs >> 32) * is_masked, (pairs & 0xFFFFFFFF) - 1
+    labels = np.take_along_axis(input_ids, masked, axis=1) * is_masked  # before the tokens are replaced
+    row, column = np.nonzero(is_masked & (replacements != SAME))
+    input_ids[row, masked[row, column]] = replacements[row, column]
     return {
         "input_ids": input_ids,
-        "input_mask": used.view(np.uint8),
-        "segment_ids": (in_b & used).view(np.uint8),
-        "masked_lm_positions": positions,
+        "input_mask": is_token.view(np.uint8),
+        "segment_ids": (in_b & is_token).view(np.uint8),
+        "masked_lm_positions": masked,
         "masked_lm_ids": labels,
-        "masked_lm_weights": is_mask.astype(np.float32),
+        "masked_lm_weights": is_masked.astype(np.float32),
         "next_sentence_labels": rows["random_next"][:, None],
     }
 
