@@ -15,6 +15,7 @@ from absl import logging
 
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.support.settings import WrongSetting
 
 _NO_TAB = ", without a TAB, which separates columns"
 
@@ -61,7 +62,7 @@ class TsvLayout:
     def table(self, part: str) -> Table:
         """The table `part`.tsv with these columns; `test` has no labels."""
         if self.separator and set("\t\n\r") & set(self.separator):
-            raise UserError(f"label_separator={self.separator!r}: ends a cell, so it cannot separate two labels")
+            raise WrongSetting(f"--label_separator={self.separator!r}: ends a cell, so it cannot separate two labels")
         columns = {name: self._column(name) for name in ("text_a", "text_b", "label", "id")}
         if part == "test":
             columns["label"] = None
@@ -73,10 +74,10 @@ class TsvLayout:
             return None
         if not str(value).isdecimal():
             if not self.header:
-                raise UserError(f"--{name}_column={value}: without a header, give the column's number")
+                raise WrongSetting(f"--{name}_column={value}: without a header, give the column's number")
             return value
         if int(value) == 0:
-            raise UserError(f"--{name}_column=0: columns are counted from 1")
+            raise WrongSetting(f"--{name}_column=0: columns are counted from 1")
         return int(value) - 1
 
 

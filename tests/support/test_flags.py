@@ -89,6 +89,21 @@ def test_a_wrong_command_line_is_answered_in_one_line(argument, words, refused):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--task_name=MRCP", "'MRCP'; did you mean mrpc?"),
+        ("--task_name=reviews", "--task_name: there is no task 'reviews'; the known"),
+        ("--task_name=tsv", "--text_a_column"),
+        ("--task_name=tsv --text_a_column=0", "--text_a_column=0: columns are counted from 1"),
+        ("--task_name=tsv --noheader --text_a_column=text", "--text_a_column=text: without a header"),
+    ],
+)
+def test_a_task_or_column_that_cannot_be_is_a_wrong_command_line(arguments, words, refused):
+    given = ("--data_dir=a", "--output_dir=b", "--bert_config_file=c", "--vocab_file=d", "--do_train")
+    assert words in refused("run_classifier.py", *given, *arguments.split())
+
+
+@pytest.mark.parametrize(
     ("word", "value"), [("--xla", "true"), ("--noxla", "false"), ("--xla=False", "false"), ("--xla=auto", "auto")]
 )
 def test_a_switch_with_a_third_value_has_the_forms_of_a_switch(word, value):

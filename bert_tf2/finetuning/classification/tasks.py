@@ -8,11 +8,12 @@ header of the official GLUE files (Wang et al., 2018), which also detects the fi
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from bert_tf2.finetuning.tables import Table, TsvLayout
-from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import WrongSetting
 
 _OF_CLASSES, _OF_SEVERAL = ("accuracy",), ("micro_f1", "macro_f1", "exact_match")
 _OF_REGRESSION = ("spearman", "pearson")
@@ -134,7 +135,7 @@ def find_task(task_name: str, tsv: TsvLayout | None = None) -> Task:
     name = _OTHER_NAMES.get(task_name.lower(), task_name.lower())
     if name == "tsv":
         if tsv is None or tsv.text_a in (None, ""):
-            raise UserError(
+            raise WrongSetting(
                 "--task_name=tsv needs --text_a_column, the column of the text: its name in the header, or its number"
             )
         tables = {"train": tsv.table("train"), "eval": tsv.table("dev"), "predict": tsv.table("test")}
@@ -143,9 +144,10 @@ def find_task(task_name: str, tsv: TsvLayout | None = None) -> Task:
     if name in REGISTERED:
         return REGISTERED[name]()
     if name not in TASKS:
-        known = ", ".join([*TASKS, *REGISTERED, "tsv"])
-        raise UserError(
-            f"there is no task {task_name!r}; the known tasks are {known}; give tsv for a table of"
-            " your own, or register your own DataProcessor (docs/migrating.md)"
+        known = [*TASKS, *REGISTERED, "tsv"]
+        near = "".join(f"; did you mean {each}?" for each in difflib.get_close_matches(name, known, n=1))
+        raise WrongSetting(
+            f"--task_name: there is no task {task_name!r}{near}; the known tasks are {', '.join(known)}; give tsv for a"
+            " table of your own, or register your own DataProcessor (docs/migrating.md)"
         )
     return TASKS[name]
