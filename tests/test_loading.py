@@ -20,7 +20,7 @@ import toy_data
 from command_lines import environment
 from export_cases import KINDS, LABEL_MAPS
 from refused import message_of, refuses
-from small_models import values_of
+from small_models import randomize, values_of
 
 import bert_tf2
 from bert_tf2 import commands, heads, modeling
@@ -153,21 +153,33 @@ def test_a_fork_after_use_is_noticed(bert, exported):
     assert len(lines) == len(calls) and all("fork" in line for line in lines)
 
 
-def test_a_training_that_saves_meanwhile(tmp_path, monkeypatch):
-    """Its checkpoint of step 7 is deleted between the look at its names and the reading of its values."""
+def _vectors(folder) -> np.ndarray:
+    (folder / "in.txt").write_text("good")
+    flags = {"init_checkpoint": str(folder), "input_file": f"{folder}/in.txt", "output_file": f"{folder}/out.npy"}
+    commands.call("extract_features", pooling="cls", layers="-1", **flags)
+    return np.load(folder / "out.npy")
+
+
+@pytest.mark.parametrize(("place", "name"), [(os.path, "exists"), (keras.Model, "__init__")])
+def test_a_training_that_saves_meanwhile(place, name, tmp_path, monkeypatch):
+    """The newest checkpoint, of step 7, is deleted before its files are open or afterwards, when the model is made."""
     model, folder = heads.PretrainingModel(toy_data.config()), tmp_path / "model"
-    weights = toy_data.write_trained(folder, model)
-    initialize = keras.Model.__init__
+    toy_data.write_trained(folder, model)
+    unpatched, before = getattr(place, name), _vectors(folder)
 
-    def after_a_save(self, *given, **named):
-        monkeypatch.setattr(keras.Model, "__init__", initialize)
-        checkpoint.CheckpointFolder(str(folder)).save(checkpoint.tf1_variables(model), 8)
-        for file in folder.glob(f"{weights.name}.*"):
-            file.unlink()
-        initialize(self, *given, **named)
+    def and_a_save(*given, **named):
+        found = unpatched(*given, **named)
+        if place is keras.Model or str(given[0]).endswith("model.ckpt-7.index"):
+            monkeypatch.setattr(place, name, unpatched)
+            randomize(model, seed=8)
+            checkpoint.CheckpointFolder(str(folder), keep_checkpoint_max=1).save(checkpoint.tf1_variables(model), 8)
+        return found
 
-    monkeypatch.setattr(keras.Model, "__init__", after_a_save)
-    assert bert_tf2.load(folder).path.endswith("model.ckpt-8")
+    monkeypatch.setattr(place, name, and_a_save)
+    meanwhile, after = _vectors(folder), _vectors(folder)
+    assert [path.name for path in folder.glob("*.index")] == ["model.ckpt-8.index"] and not np.allclose(before, after)
+    np.testing.assert_array_equal(meanwhile, before if place is keras.Model else after)
+    np.testing.assert_allclose(bert_tf2.load(folder).embed("good", "cls"), after[0], atol=1e-5)
     (folder / "model.ckpt-8.index").unlink()
     message_of(bert_tf2.load, folder)
 

@@ -25,7 +25,7 @@ from bert_tf2.support.errors import UserError, naming_arguments
 from bert_tf2.support.settings import check_type
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.options import PRECISIONS, DeviceOptions
-from bert_tf2.weights import checkpoint, model_folder, names, sentence_vectors, sources, task_file
+from bert_tf2.weights import checkpoint, model_folder, names, sentence_vectors, task_file
 from bert_tf2.weights.sentence_vectors import Prompts, SentenceVectors
 from bert_tf2.weights.task_file import LabelMap
 
@@ -342,15 +342,12 @@ def load(
     if precision not in PRECISIONS:
         raise UserError(f"precision={precision!r}: must be one of {', '.join(PRECISIONS)}")
 
-    def read() -> Bert:
-        found = Parts(path, (bert_config_file, vocab_file, do_lower_case), name="path")
-        labels, dtype = task_file.label_map_of(found.source), PRECISIONS[precision].policy
-        model = build_model(
-            create_strategy(DeviceOptions(precision=precision), several=False),
-            lambda: checkpoint.make_model(found.source, found.config, labels, dtype=dtype),
-            random_seed=0,  # for variables that the weights lack, such as a pooler
-        )
-        logging.info(checkpoint.initialize(model, found.source))
-        return Bert(found, model, labels)
-
-    return sources.despite_saving(path, read)
+    found = Parts(path, (bert_config_file, vocab_file, do_lower_case), name="path")
+    labels, dtype = task_file.label_map_of(found.source), PRECISIONS[precision].policy
+    model = build_model(
+        create_strategy(DeviceOptions(precision=precision), several=False),
+        lambda: checkpoint.make_model(found.source, found.config, labels, dtype=dtype),
+        random_seed=0,  # for variables that the weights lack, such as a pooler
+    )
+    logging.info(checkpoint.initialize(model, found.source))
+    return Bert(found, model, labels)

@@ -15,7 +15,7 @@ import os
 import re
 import struct
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import google_crc32c
 import numpy as np
@@ -62,6 +62,14 @@ def prefixes_in(folder: str) -> list[str]:
     return [os.path.join(folder, name.removesuffix(".index")) for name in found if name.endswith(".index")]
 
 
+class _OpenFiles(dict[str, BinaryIO]):
+    """Files by their paths. An open local file can be read to its end, even if a training removes it meanwhile."""
+
+    def __del__(self):
+        for stream in self.values():
+            stream.close()
+
+
 class Checkpoint(Weights):
     """A checkpoint, with the variable names in the file; `path` is its prefix, one of its files, or its folder."""
 
@@ -69,6 +77,7 @@ class Checkpoint(Weights):
 
     def __init__(self, path: str):
         super().__init__(find_prefix(path))
+        self._data = _OpenFiles()
         path = self.path + ".index"
         with self._explained(), files.open_binary(path) as stream:  # only once, because reading may be a round trip
             index = stream.read()
@@ -99,10 +108,15 @@ class Checkpoint(Weights):
         sizes: dict[str, int] = {}
         for name, entry in ((name, entry) for name, place in self._places.items() for _, entry in place.where):
             file = self._data_file(entry)
-            if file not in sizes and not files.exists(file):
-                link = files.dangling(file) or "no such file"
-                raise self._damaged(f"{file}: {link}, so the checkpoint is damaged or incomplete")
-            size = sizes[file] if file in sizes else sizes.setdefault(file, files.size(file))
+            if file not in sizes:
+                link = files.dangling(file)
+                if link or not files.companion(*os.path.split(file)):
+                    problem = link or "no such file"
+                    raise self._damaged(f"{file}: {problem}, so the checkpoint is damaged or incomplete")
+                self._data[file] = stream = files.open_binary(file)
+                stream.seek(0, os.SEEK_END)
+                sizes[file] = stream.tell()
+            size = sizes[file]
             is_text = entry.dtype == "string"
             asked = entry.size if is_text else math.prod(entry.shape) * np.dtype(entry.dtype).itemsize
             if asked != entry.size or entry.offset + entry.size > size:
@@ -143,9 +157,9 @@ class Checkpoint(Weights):
             return found
 
     def _read_part(self, entry: Entry) -> np.ndarray:
-        with files.open_binary(self._data_file(entry)) as stream:
-            stream.seek(entry.offset)
-            data = stream.read(entry.size)
+        stream = self._data[self._data_file(entry)]
+        stream.seek(entry.offset)
+        data = stream.read(entry.size)
         if entry.dtype == "string":
             return bundle_index.decode_strings(data, entry.shape, entry.checksum)
         if bundle_index.mask(google_crc32c.value(data)) != entry.checksum:

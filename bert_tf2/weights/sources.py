@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import bundle, huggingface, keras_files, model_garden, names
 from bert_tf2.weights.base import Weights
-
-Model = TypeVar("Model")
 
 WEIGHTS = re.compile(r".*\.(index|keras|h5|safetensors|bin)|saved_model\.pb|model\.onnx")
 """The names of files that hold weights, or lead to them."""
@@ -48,7 +46,26 @@ def open_weights(path: str) -> Weights:
     `path`: the prefix, folder or a file of a TensorFlow 1 checkpoint; a folder in Hugging Face's layout, or its weights
     file; a TensorFlow 2 checkpoint or SavedModel of Model Garden's encoder; a Keras file of this project's models, or a
     folder with one such file. Raises UserError for anything else, and for damaged files.
+
+    If a training saves into the folder and removes its checkpoint meanwhile, the next checkpoint is opened.
     """
+    while True:
+        before = _newest(path)
+        try:
+            return _open(path)
+        except UserError:
+            if _newest(path) in ("", before):
+                raise
+
+
+def _newest(folder: str) -> str:
+    """The text that names the newest checkpoint of a training in a folder; "" without a training."""
+    with contextlib.suppress(UserError):
+        return bundle.read_state(folder)
+    return ""
+
+
+def _open(path: str) -> Weights:
     _check_links(path)
     if path.endswith(keras_files.ENDING) and not files.is_directory(path):
         return keras_files.KerasFile(path)
@@ -103,17 +120,6 @@ def _check_links(path: str) -> None:
         inside = [name for name in files.list_directory(path) if WEIGHTS.fullmatch(name) or name == "checkpoint"]
         for name in inside or [""]:
             files.companion(*(os.path.split(path) if not name else (path, name)))
-
-
-def despite_saving(path: str, read: Callable[[], Model]) -> Model:
-    """Calls `read` and retries if a running training has replaced the checkpoint in the folder meanwhile."""
-    while True:
-        before = bundle.read_state(path)
-        try:
-            return read()
-        except UserError:
-            if bundle.read_state(path) in ("", before):
-                raise
 
 
 def check_fit(source: Weights, wanted: Mapping[str, Sequence[int]]) -> None:
