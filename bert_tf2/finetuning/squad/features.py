@@ -82,9 +82,12 @@ def check_lengths(max_seq_length: int, max_query_length: int, doc_stride: int) -
             raise UserError(f"--{name}={value}: must be at least 1")
     room = max_seq_length - max_query_length - _SPECIAL_PIECES
     if room < 1:
+        shorter = min(max_seq_length // 2, max_seq_length - _SPECIAL_PIECES - 1)
+        cure = f"give --max_query_length={shorter} --doc_stride={min(doc_stride, max_seq_length // 4)}, or similar"
         raise UserError(
             f"--max_seq_length={max_seq_length} must be greater than --max_query_length={max_query_length}"
-            f" + {_SPECIAL_PIECES}, or a long question leaves no room for the paragraph; lower --max_query_length"
+            f" + {_SPECIAL_PIECES}, or a long question leaves no room for the paragraph;"
+            f" {cure if shorter > 0 else 'give a greater --max_seq_length'}"
         )
 
 

@@ -10,12 +10,13 @@ import functools
 import gzip
 import json
 import pathlib
+import re
 
 import numpy as np
 import pytest
 import toy_data
 from golden_data import GOLDEN, cases, digest
-from refused import refuses
+from refused import message_of, refuses
 
 from bert_tf2 import commands, heads, tokenization
 from bert_tf2.data import records
@@ -192,6 +193,17 @@ def test_lengths():
         ((128, -1, 8), "--max_query_length=-1"),
     ):
         refuses(words, squad.check_lengths, *lengths)
+
+
+@pytest.mark.parametrize("length", [5, 7, 64, 67])
+def test_lengths_that_the_message_gives_are_right(length):
+    """The positions of a small model, with the other defaults of run_squad.py."""
+    message = message_of(squad.check_lengths, length, 64, 128)
+    query, stride = (
+        int(re.search(f"; give .*--{name}=(\\d+)", message)[1]) for name in ("max_query_length", "doc_stride")
+    )
+    squad.check_lengths(length, query, stride)
+    assert stride < length - query - 3 or length < 8  # windows overlap
 
 
 # Answers where their pieces are
