@@ -84,7 +84,7 @@ def run(options: FeatureOptions) -> int:
     of_cls = options.pooling == "cls"
     states = extract(model, features, layers, options.batch_size, pad_to, of_cls, sizes, fuses)
     count = _write(options, layers, states)
-    console.summary([f"{options.output_file} ({count:,} lines)"])
+    console.summary([f"{options.output_file} (lines: {count:,})"])
     return count
 
 

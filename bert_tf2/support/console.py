@@ -66,7 +66,14 @@ def table(title: str, rows: Mapping[str, object]) -> str:
 
 def summary(written: Sequence[str], figures: Mapping[str, float] | None = None) -> None:
     """Logs the results of a run: the files that it wrote, under the names that the user gave, and its main figures."""
-    rows = {"wrote": ", ".join(written)} if written else {}
+    names_in: dict[str, list[str]] = {}
+    for folder, name in map(os.path.split, written):
+        names_in.setdefault(folder, []).append(name)
+    places = [
+        f"{', '.join(names)} in {folder}" if folder and names[1:] else os.path.join(folder, ", ".join(names))
+        for folder, names in names_in.items()
+    ]
+    rows = {"wrote": "; ".join(places)} if places else {}
     if figures:
         rows["results"] = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
     logging.info("%s", table("Done.", rows))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -53,7 +54,7 @@ def _shapes(variables: Mapping[str, tf.Variable]) -> dict[str, list[int]]:
 def initialize(model: keras.Model, init_checkpoint: str | Weights) -> str:
     """Loads initial weights into a model, from opened weights, or from any path that sources.open_weights accepts.
 
-    Returns one line with the number of loaded variables and the names of newly initialized and unused variables.
+    Returns one line with the number of loaded variables, the names of fresh variables, and the parts that are not used.
     """
     source = open_weights(init_checkpoint) if isinstance(init_checkpoint, str) else init_checkpoint
     variables = tf1_variables(model)
@@ -66,10 +67,11 @@ def initialize(model: keras.Model, init_checkpoint: str | Weights) -> str:
     for name, value in source.arrays(name for name in variables if name in source.shapes):
         variables[name].assign(value)
     unused = [name for name in names.without_optimizer(source.shapes) if name not in variables]
-    fresh_ones, unused_ones = (", ".join(sorted(found)) or "none" for found in (fresh, unused))
+    parts = collections.Counter("/".join(name.split("/")[:2]) for name in unused)
+    unused_parts = [part if part in unused else f"{part}/* ({count})" for part, count in sorted(parts.items())]
     return (
         f"Initialized from {source.path}: {len(variables) - len(fresh)} of {len(variables)} variables loaded;"
-        f" starting fresh: {fresh_ones}; not used: {unused_ones}"
+        f" starting fresh: {', '.join(sorted(fresh)) or 'none'}; not used: {', '.join(unused_parts) or 'none'}"
     )
 
 

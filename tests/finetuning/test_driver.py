@@ -311,7 +311,7 @@ def test_another_use_of_the_weights_must_be_meant(settings, tmp_path, log_lines)
     refuses("--num_train_epochs", classify, settings, other_task=True, num_train_epochs=0.1)  # the next mistake
     assert any("pairs true" in line for line in log_lines)
     classify(settings, init_checkpoint=out, output_dir=f"{tmp_path}/new", num_train_epochs=1.6)
-    assert any(re.fullmatch(r"The labels: \w+ \d+, \w+ \d+", line) for line in log_lines)
+    assert any(re.fullmatch(r"The labels\b.*: \w+ \(\d+\), \w+ \(\d+\)", line) for line in log_lines)
     assert steps_in(tmp_path / "new") == {0, 4}
     content = json.loads((tmp_path / "new" / "task.json").read_text())
     assert (content["task"], content["pairs"], content["made_with"]["labels"]) == ("tsv", True, ["no", "yes"])

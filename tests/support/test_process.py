@@ -177,5 +177,7 @@ def test_tables_are_aligned_and_cut(log_lines):
     title, first, last = console.table("Title:", {"a": "word " * 1000, "name": 3}).splitlines()
     assert (title, last) == ("Title:", "  name  3")
     assert first.startswith("  a     word word") and first.endswith("word ...") and len(first) < 620
-    console.summary(["out/a", "out/b"], {"f1": 0.5})
-    assert log_lines[-1].splitlines()[1:] == ["  wrote    out/a, out/b", "  results  f1 0.5000"]
+    console.summary(["out/a", "out/b", "out/export/1"], {"f1": 0.5})
+    assert log_lines[-1].splitlines()[1:] == ["  wrote    a, b in out; out/export/1", "  results  f1 0.5000"]
+    console.summary(["a", "b"])
+    assert log_lines[-1].splitlines()[1:] == ["  wrote  a, b"]

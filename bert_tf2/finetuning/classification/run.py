@@ -62,8 +62,8 @@ class ClassifierTask(Task):
             self.config.check_pairs(f"the task {self._processor.task.name}")
         if part == "train" and not self._processor.task.regression:  # a wrong label is a class of its own
             counts = collections.Counter(label for example in examples for label in labels_of(example))
-            shown = [f"{shortened(str(label), 40)} {count}" for label, count in counts.most_common()]
-            logging.info("The labels: %s", and_more(shown, 12))
+            shown = [f"{shortened(str(label), 40)} ({count:,})" for label, count in counts.most_common()]
+            logging.info("The labels, and how often each occurs: %s", and_more(shown, 12))
         return examples
 
     def find_labels(self) -> LabelMap:
