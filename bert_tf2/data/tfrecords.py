@@ -168,4 +168,5 @@ def _damaged(path: str, number: int, problem: str) -> UserError:
             head = stream.read(files.HEAD_BYTES)
         if other := files.mismatch(head, path, "TFRecord", of_text=_FROM_TEXT):
             return UserError(f"{path}: {other}")
+        problem += " (is this a TFRecord file?)"
     return UserError(f"{path}, record {number}: {problem}")

@@ -282,21 +282,21 @@ _KINDS = {
     rb"version https://git-lfs": ("a pointer of Git LFS and not the file itself", "fetch the file: git lfs pull"),
     _PAGE: ("an HTML page, perhaps the answer of a server instead of the file", "download the file itself"),
 }
-# The same for kinds that a file of weights may have, and a file of text may not.
-_KINDS_NOT_OF_TEXT = {
+# The same for kinds that a file of weights may have, and a file of text or records may not.
+_KINDS_NOT_OF_WEIGHTS = {
     rb"PK\x03\x04": ("a zip archive", "unpack it first: unzip {path}"),
     rb"7z\xbc\xaf\x27\x1c": ("a 7-Zip archive", "unpack it first: 7z x {path}"),
     rb"(?s:.{257})ustar(  )?\x00": ("a tar archive", _UNTAR),
-    rb"PAR1\x15": ("a Parquet table", "write its text into a file in UTF-8"),
+    rb"PAR1\x15|ARROW1\x00\x00": ("a table of Parquet or Arrow", "write its text into a file in UTF-8"),
 }
 
 
-def recognize(head: bytes, path: str, wanted: str, *, text: bool = False) -> str | None:
+def recognize(head: bytes, path: str, wanted: str, *, text: bool = False, weights: bool = False) -> str | None:
     """Returns a phrase with the kind that a file evidently has instead of `wanted`, and a remedy; None if unknown.
 
-    `text`: whether any text is wanted: HTML is accepted then, and archives of several files are not.
+    `text`: whether any text is wanted, so that HTML is accepted. `weights`: whether archives of several files are.
     """
-    for pattern, (what, remedy) in (_KINDS | _KINDS_NOT_OF_TEXT if text else _KINDS).items():
+    for pattern, (what, remedy) in (_KINDS if weights else _KINDS | _KINDS_NOT_OF_WEIGHTS).items():
         if re.match(pattern, head, re.IGNORECASE) and not (text and pattern == _PAGE):
             if "-dc" in remedy and re.search(r"\.(tar\.\w+|tgz)$", path):
                 remedy = _UNTAR
@@ -304,9 +304,9 @@ def recognize(head: bytes, path: str, wanted: str, *, text: bool = False) -> str
     return None
 
 
-def mismatch(head: bytes, path: str, wanted: str, of_text: str = "give another file") -> str | None:
+def mismatch(head: bytes, path: str, wanted: str, of_text: str = "give another file", **accepts: bool) -> str | None:
     """The same if a binary file is wanted, so that text is wrong, too; `of_text`: the remedy for text."""
-    problem = recognize(head, path, wanted)
+    problem = recognize(head, path, wanted, **accepts)
     if not problem and head and b"\0" not in head:
         with contextlib.suppress(UnicodeDecodeError):
             codecs.getincrementaldecoder("utf-8")().decode(head)  # the last character may be cut off
@@ -315,10 +315,10 @@ def mismatch(head: bytes, path: str, wanted: str, of_text: str = "give another f
 
 
 def expect_kind(path: str, wanted: str) -> None:
-    """Raises UserError for a binary file that is evidently of another kind; see `mismatch`."""
+    """Raises UserError for a file of weights that is evidently of another kind; see `mismatch`."""
     with open_binary(path) as stream:
         head = stream.read(HEAD_BYTES)
-    if problem := mismatch(head, path, wanted):
+    if problem := mismatch(head, path, wanted, weights=True):
         raise UserError(f"{path}: {problem}")
 
 
