@@ -212,7 +212,7 @@ class ClassifierOptions(TeacherOptions, EvaluationOptions, FineTuneOptions):
             path = os.path.join(self.data_dir, task.tables[part].file)
             files.check_there(path)
             if os.path.isfile(path):  # a pipe can be read only once, and a remote file needs TensorFlow
-                check_columns(path, task.tables[part])
+                check_columns(path, task.tables[part], task.remedy(part))
 
     @property
     def columns(self) -> TsvLayout:
