@@ -289,6 +289,11 @@ WRONG = {
         ("fit", {"epochs": 0}, "epochs=0"),
         ("fit", {"validation_split": 0.999}, "validation_split=0.999"),
         ("fit", {"validation_data": endless(TEXTS, LABELS)}, "validation_steps"),
+        *(
+            ("fit", {"validation_batch_size": 0, **rows}, "validation_batch_size=0: ")
+            for rows in ({"validation_data": (TEXTS, LABELS)}, {"validation_split": 0.5})
+        ),
+        *((f"{name}_on_batch", alone(data(TEXTS, LABELS)), "x: has batches") for name in ("train", "test")),
         ("fit", {"callbacks": [None]}, "callbacks"),
         ("fit", {"callbacks": keras.callbacks.ReduceLROnPlateau("loss")}, "AdamWeightDecay"),
         ("fit", {"sample_weight": [1, -1, 1]}, "sample_weight: row 2"),

@@ -81,7 +81,10 @@ class Reader:
 
     # The same for all kinds
 
-    def needed(self, y: Any) -> Any:
+    def needed(self, y: Any, x: Any = None) -> Any:
+        """Returns `y`. Raises UserError if a step needs `y` and has none, or if `x` of a single step has batches."""
+        if self.needs_y and has_batches(x):
+            raise UserError("x: has batches; give x and y of one batch to one step, or x to `fit` or `evaluate`")
         if y is None and self.needs_y:
             raise UserError("y: is missing; give an answer for each row of x")
         return y

@@ -222,7 +222,7 @@ class TextModel(TextSteps):
         self, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None, return_dict: bool = False
     ) -> Any:
         """As in Keras, with texts; see the class. The learning rate is constant."""
-        batch = self._one_batch(x, self._reader.needed(y), sample_weight, class_weight, trains=True)
+        batch = self._one_batch(x, self._reader.needed(y, x), sample_weight, class_weight, trains=True)
         if self._rate is not None and self._is_planned:
             with self.distribute_strategy.scope():
                 super().compile(AdamWeightDecay(self._rate), **self._compiled_with)
@@ -231,7 +231,7 @@ class TextModel(TextSteps):
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
         """As in Keras, with texts; see the class."""
-        batch = self._one_batch(x, self._reader.needed(y), sample_weight)
+        batch = self._one_batch(x, self._reader.needed(y, x), sample_weight)
         return super().test_on_batch(*batch, return_dict=return_dict)
 
     def predict_on_batch(self, x: Any) -> np.ndarray:
@@ -302,6 +302,7 @@ class TextModel(TextSteps):
     @text_rows.of_argument("validation_data")
     def _validation(self, given: Any, batch_size: int | None, steps: int | None, cut: CutTexts) -> tf.data.Dataset:
         """The batches of `validation_data`, or of rows that a split has left for the validation."""
+        check_type("validation_batch_size", batch_size, int, low=1, optional=True)
         if hasattr(given, "__next__") and steps is None:
             raise UserError("validation_data: is a generator, read in each epoch; give validation_steps=N, or a list")
         if not isinstance(given, text_rows.Rows):
