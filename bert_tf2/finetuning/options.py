@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any, ClassVar
 
+from bert_tf2 import tokenization
+from bert_tf2.config import check_vocab_size
 from bert_tf2.finetuning.classification.tasks import TsvLayout, find_task
+from bert_tf2.finetuning.tables import check_columns
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import (
@@ -33,7 +36,7 @@ from bert_tf2.training.options import (
     sequence_length,
     usual_length,
 )
-from bert_tf2.weights import task_file
+from bert_tf2.weights import task_file, text_rules
 
 LEAST_LENGTH = 3  # of an example: [CLS], a piece of a word and [SEP]
 
@@ -83,6 +86,10 @@ class FineTuneOptions(VocabularyOptions, TrainingOptions):
     def check_inputs(self) -> None:
         super().check_inputs()
         self.config.check_sequence_length(self.max_seq_length)
+        if os.path.isfile(self.vocab_file):  # see ClassifierOptions.check_inputs
+            entries = tokenization.read_entries(self.vocab_file)
+            text_rules.check_special_tokens({entry.strip(): id for id, entry in enumerate(entries)}, self.vocab_file)
+            check_vocab_size(self.vocab_file, len(entries), self.config.vocab_size)
         for switch, name in needed(type(self)):
             if getattr(self, switch) and name.endswith("_file"):
                 files.check_there(getattr(self, name))
@@ -181,6 +188,8 @@ class ClassifierOptions(TeacherOptions, EvaluationOptions, FineTuneOptions):
         super().check()
         own_tables = self.task_name.lower() == "tsv"
         task = find_task(self.task_name, tsv=self.columns if own_tables else None)
+        if own_tables and (self.do_train or self.do_eval) and not self.label_column:
+            raise WrongSetting("--task_name=tsv needs --label_column to train and evaluate")
         if own_tables and self.label_column and self.label_column in (self.text_a_column, self.text_b_column):
             flag = "text_a_column" if self.label_column == self.text_a_column else "text_b_column"
             raise WrongSetting(f"--label_column={self.label_column}: is --{flag} as well")
@@ -200,7 +209,10 @@ class ClassifierOptions(TeacherOptions, EvaluationOptions, FineTuneOptions):
         evaluates = self.do_eval or self.evaluates_during_training
         parts = {"train": self.do_train, "eval": evaluates, "predict": self.do_predict}
         for part in (part for part, is_on in parts.items() if is_on and part in task.tables):
-            files.check_there(os.path.join(self.data_dir, task.tables[part].file))
+            path = os.path.join(self.data_dir, task.tables[part].file)
+            files.check_there(path)
+            if os.path.isfile(path):  # a pipe can be read only once, and a remote file needs TensorFlow
+                check_columns(path, task.tables[part], task.remedy(part))
 
     @property
     def columns(self) -> TsvLayout:

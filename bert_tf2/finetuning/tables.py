@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import sys
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from absl import logging
 
@@ -81,11 +81,18 @@ class TsvLayout:
         return int(value) - 1
 
 
-def read_rows(path: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
+def check_columns(path: str, table: Table, remedy: str = "") -> None:
+    """Raises UserError if the header or the first row lacks a column. Reads no more rows, and warns of nothing."""
+    next(read_rows(path, table, remedy, warns=False))
+
+
+def read_rows(path: str, table: Table, remedy: str = "", warns: bool = True) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields (index of the line from 0, `text_a` etc. -> cell) for each row below the header.
 
     Quotation marks have no special meaning, and a byte order mark is removed. The reference silently reads the wrong
     cells of a row with an extra tab; here all rows must have as many columns, unless `Table` says otherwise.
+
+    `remedy`: for a table that lacks a column; "" if flags name the columns.
     """
     lines = enumerate(line.split("\t") for line in files.read_lines(path, drop_bom=True))
     header = next(lines, (0, None))[1] if table.header else None
@@ -94,7 +101,9 @@ def read_rows(path: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
     first_rows: dict[int, int] = {}  # width -> the first row with it
     for index, cells in lines:
         if allowed is None:
-            numbers, allowed = _find_columns(path, table, header, len(cells))
+            numbers, allowed = _find_columns(path, table, header, len(cells), remedy)
+            if warns:
+                _warn_of_header(path, table, header or (), numbers)
         if len(cells) in allowed:
             widths[len(cells)] += 1
             first_rows.setdefault(len(cells), index + 1)
@@ -128,7 +137,9 @@ def as_number(cell: str) -> float | None:
         return None
 
 
-def _find_columns(path: str, table: Table, header: list[str] | None, width: int) -> tuple[dict[str, int], range]:
+def _find_columns(
+    path: str, table: Table, header: list[str] | None, width: int, remedy: str
+) -> tuple[dict[str, int], range]:
     """({`text_a` etc.: index from 0}, the numbers of columns that a row may have); `width` of the first row."""
     roles = ("text_a", "text_b", "label", "id", "language")
     wanted = {name: column for name in roles if (column := getattr(table, name)) is not None}
@@ -136,11 +147,12 @@ def _find_columns(path: str, table: Table, header: list[str] | None, width: int)
         width = len(header)
     numbers: dict[str, int] = {}
     for name, column in wanted.items():
+        cure = f"; {remedy or f'correct --{name}_column'}"
         if isinstance(column, str):
             if column not in header:
                 has_text = any(name.count(" ") > 3 for name in header)
                 hint = "; if row 1 is no header, give --noheader, and columns by number" if has_text else ""
-                hint = _NO_TAB if len(header) == 1 else hint
+                hint = _NO_TAB if len(header) == 1 else hint or cure
                 shown = and_more([repr(name) for name in header])
                 raise UserError(f"{path}: has no column {column!r}; its header is {shown}{hint}")
             places = [str(number) for number, name in enumerate(header, start=1) if name == column]
@@ -151,17 +163,26 @@ def _find_columns(path: str, table: Table, header: list[str] | None, width: int)
             column = int(places[0]) - 1
         if column >= width:
             where = f"{path}, row {1 if header is None else 2}"
-            hint = _NO_TAB if width == 1 else ""
+            hint = _NO_TAB if width == 1 else cure
             raise UserError(f"{where}: has {num_columns(width)}, but {name} is to come from column {column + 1}{hint}")
-        if wanted[name] == column and (text := str(column + 1)) in (header or ()) and header[column] != text:
+        numbers[name] = column
+    return numbers, range(max(numbers.values()) + 1, sys.maxsize) if table.any_width else range(width, width + 1)
+
+
+def _warn_of_header(path: str, table: Table, header: Sequence[str], numbers: Mapping[str, int]) -> None:
+    """Warns of columns that are given by number, if another column has this number as its name, or if row 1 is a text.
+
+    `numbers`: `text_a` etc. -> the index of its column.
+    """
+    by_number = {name: column for name, column in numbers.items() if isinstance(getattr(table, name), int)}
+    for name, column in by_number.items():
+        if column == getattr(table, name) and (text := str(column + 1)) in header and header[column] != text:
             what = "%s: %s is taken from column %s, named %r; column %d has the name %r: give its number if it is meant"
             logging.warning(what, path, name, text, header[column], header.index(text) + 1, text)
-        numbers[name] = column
-    texts = {numbers[name] for name in ("text_a", "text_b") if isinstance(wanted.get(name), int)}
-    for number, text in enumerate(header or ()):
+    texts = {by_number[name] for name in ("text_a", "text_b") if name in by_number}
+    for number, text in enumerate(header):
         if number in texts and text.count(" ") > 3:
             logging.warning("%s: row 1 is read as the header, so its text %r is no example", path, shortened(text, 60))
-    return numbers, range(max(numbers.values()) + 1, sys.maxsize) if table.any_width else range(width, width + 1)
 
 
 def num_columns(count: int) -> str:

@@ -266,6 +266,11 @@ def test_the_weights_of_another_task_are_refused(settings, tmp_path):
     folder = save_random(tmp_path / "mrpc", LabelMap("mrpc", ("0", "1"), regression=False))
     (tmp_path / "mrpc" / "task.json").write_text('{"task": "mrpc"}')
     before = {path.name for path in (tmp_path / "mrpc").iterdir()}
+    (tmp_path / "glue").mkdir()
+    for part in ("train", "dev", "test"):
+        text = "index\tlabel\tsentence\tsentence1\tsentence2\tscore\n0\t0\ta film\ta film\ta book\t1\n"
+        (tmp_path / "glue" / f"{part}.tsv").write_text(text)
+    settings |= {"data_dir": f"{tmp_path}/glue"}
     for flag, task, words in (
         ("output_dir", "cola", '"mrpc" "cola" --output_dir --other_task'),
         ("init_checkpoint", "SST2", '"mrpc" "sst-2" --init_checkpoint --other_task'),
@@ -279,7 +284,7 @@ def test_the_weights_of_another_task_are_refused(settings, tmp_path):
     refuses("give --version_2_with_negative=true --output_dir", model_folder.check_task, *given)
 
 
-def test_the_configuration_of_another_model_is_refused_before_the_data_are_read(settings, tmp_path):
+def test_the_configuration_of_another_model_is_refused_before_the_data_are_read(settings, tables, tmp_path):
     model = heads.ClassifierModel(toy_data.config(num_hidden_layers=2), num_labels=2)
     folder = str(toy_data.write_trained(tmp_path / "out", model, ANSWERS).parent)
     for name, size in (("other", 3), ("fewer", 1)):
@@ -287,7 +292,7 @@ def test_the_configuration_of_another_model_is_refused_before_the_data_are_read(
         (tmp_path / f"{name}.json").write_text(config.to_json_string())
     (tmp_path / "data").mkdir()
     for part in ("train", "dev"):
-        (tmp_path / "data" / f"{part}.tsv").write_text("damaged")
+        (tmp_path / "data" / f"{part}.tsv").write_text((tables / f"{part}.tsv").read_text() + "a torn row\n")
     settings |= {"data_dir": f"{tmp_path}/data", "do_train": True, "do_eval": True}
     cure = f"out/bert_config.json num_hidden_layers 2 bert_config_file={folder}/bert_config.json another"
     for config, out, words in (

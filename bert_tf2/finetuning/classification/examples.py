@@ -100,18 +100,18 @@ class TaskProcessor(DataProcessor):
         labels = None if part == "train" and self._labels is None else self.get_labels()
         examples: dict[int, InputExample] = {}  # by the row
         rows: dict[str, int] = {}  # label -> its first row, while the labels are collected
-        for index, cells in read_rows(path, table):
+        unused, remedy = labels[0] if labels else "0", task.remedy(part)
+        table_rows = read_rows(path, table, remedy)
+        for index, cells in table_rows:
             if cells.get("language", table.only) != table.only:
                 continue
-            label = cells.get("label", labels[0] if labels else "0")
-            if task.multi_label:
-                label = tuple(filter(None, (name.strip() for name in label.split(task.separator))))
-            else:
-                label = task.other_names_of_labels.get(label, label)
+            label = task.label_in(cells, unused)
             if problem := label_problem(label, labels):
-                advice = "; for labels of your own, give --task_name=tsv" if labels and task.name in TASKS else ""
-                advice = "; this table has no header, so delete row 1 if it is a header" if index == 0 else advice
-                raise UserError(f"{path}, row {index + 1}: {problem}{advice}")
+                second = task.label_in(next(table_rows, (1, {}))[1], unused) if index == 0 else label
+                if not label_problem(second, labels):  # only row 1 is wrong
+                    remedy = "delete it, because the task's table has no header" if remedy else "leave out --noheader"
+                    remedy = f"if row 1 is a header, {remedy}"
+                raise UserError(f"{path}, row {index + 1}: {problem}{remedy and f'; {remedy}'}")
             guid = table.guid.format(cells.get("id", index))
             example = examples[index + 1] = InputExample(guid, cells["text_a"], cells.get("text_b"), label)
             for name in labels_of(example) if labels is None else ():

@@ -50,6 +50,29 @@ class Task:
         """Whether its examples are pairs of texts; None if only the examples show whether they are pairs."""
         return None if self.processor is not None else self.tables["train"].text_b is not None
 
+    def label_in(self, cells: Mapping[str, str], unused: str) -> str | tuple[str, ...]:
+        """The label in a row, or `unused` if the table has no labels."""
+        label = cells.get("label", unused)
+        if self.separator is not None:
+            return tuple(filter(None, (name.strip() for name in label.split(self.separator))))
+        return self.other_names_of_labels.get(label, label)
+
+    def remedy(self, part: str) -> str:
+        """The remedy for a table that cannot be the task's table of this part; "" if flags name its columns."""
+        if self.name not in TASKS:
+            return ""
+        table = self.tables[part]
+        places = []
+        for role in ("label", "text_a", "text_b"):
+            if (column := getattr(table, role)) is not None:
+                place = column + 1 if isinstance(column, int) else repr(column)
+                places.append(f"{role} from {'the last column' if column == -1 else f'column {place}'}")
+        return (
+            f"is it the table of another task? {self.name} reads {', '.join(places)}"
+            f"{'' if table.header else ', without a header'}; give the --task_name of this table, or --task_name=tsv,"
+            " which takes labels and columns of your own"
+        )
+
     @property
     def main_measure(self) -> str:
         """The measure by which checkpoints are compared; for every measure higher is better."""

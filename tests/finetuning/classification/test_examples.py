@@ -109,6 +109,9 @@ BY_NAME = TsvLayout("a text of five words", label="2")
 KNOWN = LabelMap("tsv", ("0", "1"), regression=False)
 
 
+COLA, OTHER = "label column 2 text_a column 4 without header", "another task? --task_name --task_name=tsv"
+
+
 def processor_of(task, part):
     """The processor of the name of a task, or of a layout; but to train, the labels are known."""
     if isinstance(task, str):
@@ -124,8 +127,14 @@ def processor_of(task, part):
         (ONE, "dev", ["a film,1"], ", row 1: 1 column label column 2 TAB"),
         ("mnli", "train", [f"{MNLI}|l1|gold_label", MNLI_ROW, f"{MNLI_ROW}|"], ", row 3: 13 columns 12"),
         ("cola", "dev", ["id|label||text"], ", row 1: 'label' 0, 1 header"),
-        ("cola", "dev", ["s|1||A", "s|2||B"], ", row 2: '2' 0, 1 --task_name=tsv"),
-        ("rte", "dev", ["index|a|b|label", "0|A|B|entailment"], ": 'sentence1' 'index', 'a', 'b', 'label'"),
+        ("cola", "dev", ["id|label||text", "s|1||A"], ", row 1: 'label' 0, 1 header delete"),
+        ("cola", "dev", ["1|#1 ID|#2 ID|A|B", "1|7|8|A|B"], f", row 1: '#1 ID' 0, 1 another {COLA} {OTHER}"),
+        ("cola", "dev", ["s|1||A", "s|2||B"], f", row 2: '2' 0, 1 {OTHER}"),
+        ("mrpc", "dev", ["h", "1|A"], f", row 2: 2 columns label column 1 text_a column 4 text_b column 5 {OTHER}"),
+        ("mnli", "train", ["a|b|c", "1|A|B"], f", row 2: 3 columns last column text_a column 9 {OTHER}"),
+        (ONE, "dev", ["text|label", "A|1"], ", row 1: 'label' 0, 1 leave --noheader"),
+        (TsvLayout("3", label="2"), "dev", ["text|label", "A|1"], ", row 2: 2 columns 3 --text_a_column"),
+        ("rte", "dev", ["index|a|b|label", "0|A|B|entailment"], f": 'sentence1' 'index', 'a', 'b', 'label' {OTHER}"),
         ("sts-b", "dev", [f"{STS_B}|score", "0|g|f|y|o|s|s|A|B|high"], ", row 2: 'high' number"),
         *((AMOUNTS, "train", ["A|1.5", f"B|{cell}"], f", row 2: {cell!r} number")
           for cell in ("3,75", "", "nan", "1_0", "\u0665")),
