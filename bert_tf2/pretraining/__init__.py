@@ -9,5 +9,6 @@ __getattr__, __dir__ = lazy.names(
         "examples": "create_masked_lm_predictions truncate_seq_pair",
         "features": "TrainingInstance make_instances create_training_instances create_instances_from_document"
         " write_instance_to_example_files",
+        "tf_features": "create_int_feature create_float_feature",
     },
 )

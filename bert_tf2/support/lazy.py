@@ -42,6 +42,7 @@ class Aliases:
 
     def __init__(self, package: str, modules: Mapping[str, str]):
         self._modules = {f"{package}.{name}": f"{package}.{module}" for name, module in modules.items()}
+        _OF_REFERENCE.update({f"{package}.{module}": name for name, module in modules.items()})
 
     def find_spec(self, fullname, path, target=None):
         origin = f"{fullname.rpartition('.')[2]}.py"  # the name of the script in messages
@@ -59,13 +60,17 @@ class Aliases:
         return compile(f"from {package} import commands\ncommands.run({name!r})", fullname, "exec")
 
 
+_OF_REFERENCE: dict[str, str] = {}  # module -> its name in google-research/bert, if that is another name
+
+
 def unknown(module: str) -> Callable[[str], Any]:
     """The `__getattr__` of a module that replaces a module of google-research/bert, whose names it may lack."""
 
     def get(name: str) -> Any:
+        there = _OF_REFERENCE.get(module, module.rpartition(".")[2])
         raise AttributeError(
-            f"module {module!r} has no attribute {name!r}; if google-research/bert has it, docs/migrating.md names the"
-            " replacement"
+            f"module {module!r} has no attribute {name!r}; if {there} of google-research/bert has it, docs/migrating.md"
+            f" names the replacement: Your own code, section {there}"
         ) from None
 
     return get

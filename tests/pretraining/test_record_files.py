@@ -10,8 +10,8 @@ import tensorflow as tf
 from refused import message_of, refuses
 from unmasked_data import make, training_options
 
-from bert_tf2 import commands
-from bert_tf2.data import record_index
+from bert_tf2 import commands, create_pretraining_data
+from bert_tf2.data import example, record_index
 from bert_tf2.pretraining import run as pretraining
 
 OTHERS = {"longer": {"max_seq_length": 40}, "words": {"objective": "mlm"}}
@@ -110,3 +110,14 @@ def test_what_is_meant_may_be_read(made, shards):
     (shards / "manifest.json").unlink()
     (shards / SHARD).unlink()
     inspect(f"{shards}/t-*", made)  # nothing says that a file is missing
+
+
+def test_features_of_records_of_one_s_own():
+    """Under the reference's names."""
+    features = {
+        "ids": create_pretraining_data.create_int_feature(iter([3, 1 << 40])),
+        "weights": create_pretraining_data.create_float_feature([0.5]),
+    }
+    record = tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+    found = {name: (values.dtype.name, values.tolist()) for name, values in example.parse(record).items()}
+    assert found == {"ids": ("int64", [3, 1 << 40]), "weights": ("float32", [0.5])}

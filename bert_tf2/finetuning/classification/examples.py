@@ -109,8 +109,7 @@ class TaskProcessor(DataProcessor):
             if problem := label_problem(label, labels):
                 second = task.label_in(next(table_rows, (1, {}))[1], unused) if index == 0 else label
                 if not label_problem(second, labels):  # only row 1 is wrong
-                    remedy = "delete it, because the task's table has no header" if remedy else "leave out --noheader"
-                    remedy = f"if row 1 is a header, {remedy}"
+                    remedy = "if row 1 is a header, " + ("delete it" if remedy else "leave out --noheader")
                 raise UserError(f"{path}, row {index + 1}: {problem}{remedy and f'; {remedy}'}")
             guid = table.guid.format(cells.get("id", index))
             example = examples[index + 1] = InputExample(guid, cells["text_a"], cells.get("text_b"), label)
@@ -393,6 +392,9 @@ def truncate_seq_pair(tokens_a: list[str], tokens_b: list[str], max_length: int)
     """
     kept_a, kept_b = kept_lengths(len(tokens_a), len(tokens_b), max_length)
     del tokens_a[kept_a:], tokens_b[kept_b:]
+
+
+_truncate_seq_pair = truncate_seq_pair  # its name in the reference
 
 
 def pack_texts(

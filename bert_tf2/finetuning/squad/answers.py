@@ -146,7 +146,7 @@ def _spans(
 ) -> np.ndarray:
     """The possible answers in window number `index` of a question as an array of _SPAN; logits: [2, L]."""
     # The best positions of the whole input, sorted, without the positions outside of the paragraph.
-    best = np.argsort(-logits, axis=1, kind="stable")[:, :n_best_size]
+    best = (np.array(_get_best_indexes(row, n_best_size)) for row in logits)
     last = feature.doc_start + len(feature.word_indexes) - 1
     starts, ends = (row[(row >= feature.doc_start) & (row <= last)] for row in best)
     starts = starts[feature.max_context[starts - feature.doc_start]]
@@ -193,15 +193,26 @@ def _compared(settings: tuple[bool, bool], example: SquadExample, feature: Input
     return get_final_text(" ".join(pieces.split()), " ".join(example.doc_tokens[first : last + 1]), *settings)
 
 
-def _with_probabilities(candidates: Sequence[_Candidate]) -> list[dict[str, Any]]:
-    """The n-best list for the file; the probabilities are a softmax over the scores of its candidates."""
-    best = max(candidate.score for candidate in candidates)
-    weights = [math.exp(candidate.score - best) for candidate in candidates]
+def _get_best_indexes(logits: Sequence[float], n_best_size: int) -> list[int]:
+    """The positions of the highest logits, sorted; of equal logits the first. The reference's function."""
+    return np.argsort(-np.asarray(logits), kind="stable")[:n_best_size].tolist()
+
+
+def _compute_softmax(scores: Sequence[float]) -> list[float]:
+    """The probabilities of scores; the reference's function of the same name."""
+    best = max(scores, default=0.0)
+    weights = [math.exp(score - best) for score in scores]
     # Not sum(), which is more exact from Python 3.12 on, so that the last digit would differ.
-    total = functools.reduce(float.__add__, weights)
+    total = functools.reduce(float.__add__, weights, 0.0)
+    return [weight / total for weight in weights]
+
+
+def _with_probabilities(candidates: Sequence[_Candidate]) -> list[dict[str, Any]]:
+    """The n-best list for the file."""
+    probabilities = _compute_softmax([candidate.score for candidate in candidates])
     return [
-        {"text": c.text, "probability": weight / total, "start_logit": c.start_logit, "end_logit": c.end_logit}
-        for c, weight in zip(candidates, weights, strict=True)
+        {"text": c.text, "probability": probability, "start_logit": c.start_logit, "end_logit": c.end_logit}
+        for c, probability in zip(candidates, probabilities, strict=True)
     ]
 
 

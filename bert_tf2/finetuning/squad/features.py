@@ -233,11 +233,29 @@ def _answer_pieces(
     # For an answer that begins in blanks before the first word, -1 is the last word, as in the reference.
     start = document.first_piece[:-1][example.start_position]
     end = document.first_piece[example.end_position + 1] - 1
-    wanted = tokenizer.tokenize(example.orig_answer_text)
-    for narrowed in range(start, end + 2 - len(wanted)):
-        if wanted and document.tokens[narrowed : narrowed + len(wanted)] == wanted:
-            return narrowed, narrowed + len(wanted) - 1
-    return start, end
+    return _improve_answer_span(document.tokens, start, end, tokenizer, example.orig_answer_text)
+
+
+def _improve_answer_span(
+    doc_tokens: list[str],
+    input_start: int,
+    input_end: int,
+    tokenizer: tokenization.FullTokenizer,
+    orig_answer_text: str,
+) -> tuple[int, int]:
+    """The first place of the answer's pieces between two pieces, else these two; the reference's function."""
+    wanted = tokenizer.tokenize(orig_answer_text)
+    for start in range(input_start, input_end + 2 - len(wanted)):
+        if wanted and doc_tokens[start : start + len(wanted)] == wanted:
+            return start, start + len(wanted) - 1
+    return input_start, input_end
+
+
+def _check_is_max_context(doc_spans: Sequence[Any], cur_span_index: int, position: int) -> bool:
+    """Whether this window scores a piece. The reference's function, whose windows have a `start` and a `length`."""
+    windows = [range(span.start, span.start + span.length) for span in doc_spans]
+    best = _max_context_windows(windows, max(window.stop for window in windows))
+    return position in windows[cur_span_index] and bool(best[position] == cur_span_index)
 
 
 def as_record(feature: InputFeatures, is_training: bool) -> dict[str, list[int]]:

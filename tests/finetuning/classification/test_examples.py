@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refused import refuses
 
+import bert_tf2
 from bert_tf2 import modeling, tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning import classification
@@ -367,6 +368,13 @@ def test_same_records_as_the_reference(case, tmp_path):
     assert labels == case["label_order"]
     assert [example.guid for example in examples[:2]] == case["first_guids"]
     assert digest(path) == case["outputs"][0] and count == case["outputs"][0]["count"]
+
+
+@pytest.mark.parametrize("module", ["run_classifier", "extract_features"])
+def test_two_lists_are_truncated_in_place_under_the_reference_s_name(module):
+    a, b = ["a", "b", "c", "d", "e"], ["x", "y", "z"]
+    assert getattr(bert_tf2, module)._truncate_seq_pair(a, b, 5) is None
+    assert (a, b) == (["a", "b", "c"], ["x", "y"])
 
 
 WORDS = st.lists(st.sampled_from([*"abcdefgh", "\u200b"]), max_size=9)  # the last one has no token

@@ -11,6 +11,7 @@ import gzip
 import json
 import pathlib
 import re
+import types
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ import toy_data
 from golden_data import GOLDEN, cases, digest
 from refused import message_of, refuses
 
-from bert_tf2 import commands, heads, tokenization
+from bert_tf2 import commands, heads, run_squad, tokenization
 from bert_tf2.data import records
 from bert_tf2.finetuning import squad
 
@@ -143,6 +144,19 @@ def test_the_reference_s_names(tokenizer, tmp_path):
         wanted = squad.compute_predictions(examples, features, results, 5, 4, True, version_2)
         written = [json.loads(path.read_text()) for path in map(pathlib.Path, paths) if path.exists()]
         assert written == [content for content in wanted[:3] if content is not None]
+
+
+def test_the_reference_s_functions_for_spans(tokenizer):
+    """By hand."""
+    assert run_squad._get_best_indexes([1.0, 3.0, 3.0, 2.0], 3) == [1, 2, 3]
+    np.testing.assert_allclose(run_squad._compute_softmax([1.0, 1.0 + np.log(3)]), [0.25, 0.75], rtol=1e-12)
+    assert run_squad._compute_softmax([]) == []
+    improve = functools.partial(run_squad._improve_answer_span, ["the", "fox", ".", "fox"], tokenizer=tokenizer)
+    assert improve(0, 3, orig_answer_text="Fox") == (1, 1)
+    assert improve(2, 3, orig_answer_text="the fox") == (2, 3)
+    spans = [types.SimpleNamespace(start=start, length=5) for start in (0, 3)]  # 3 and 4 are in both
+    scored = [[run_squad._check_is_max_context(spans, index, at) for at in range(9)] for index in (0, 1)]
+    assert scored == [[True] * 4 + [False] * 5, [False] * 4 + [True] * 4 + [False]]
 
 
 # Files
