@@ -93,13 +93,13 @@ def sums_of_a_step(options: BenchmarkOptions, dtype: str) -> list[Any]:
     from bert_tf2.config import BertConfig
     from bert_tf2.training.devices import build_model
     from bert_tf2.training.loop import Trainer
-    from bert_tf2.training.options import TrainOptions
+    from bert_tf2.training.options import LoopOptions
 
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     sizes = workload.load_config(options.bert_config_file)
     model = build_model(strategy, lambda: heads.PretrainingModel(BertConfig.from_dict(sizes)), 1)
     schedule = {"learning_rate": 1e-4, "num_train_steps": 1000, "num_warmup_steps": 10}
-    training = TrainOptions(output_dir="", train_batch_size=2, all_reduce_dtype=dtype, **schedule)
+    training = LoopOptions(output_dir="", train_batch_size=2, all_reduce_dtype=dtype, **schedule)
     step = Trainer(model, strategy, training).step.compiled().python_function
     batch = {name: tf.constant(values) for name, values in workload.random_batches(sizes, 1, 1, 16, 2)[0].items()}
     run = tf.function(lambda: strategy.run(step, (batch, tf.constant(1, tf.int64))), autograph=False)

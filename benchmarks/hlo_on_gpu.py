@@ -64,7 +64,7 @@ def write(flags: argparse.Namespace) -> None:
     from bert_tf2.fast import fused_attention
     from bert_tf2.fast.encoder import Plan, accelerate
     from bert_tf2.training.loop import Trainer
-    from bert_tf2.training.options import PRECISIONS, TrainOptions
+    from bert_tf2.training.options import PRECISIONS, LoopOptions
     from bert_tf2.weights.checkpoint import tf1_variables
 
     placement.built_for = lambda: "TPU" if flags.for_tpu else "GPU"
@@ -77,7 +77,7 @@ def write(flags: argparse.Namespace) -> None:
     accelerate(model, Plan("none", attention=fused_attention.attend if flags.attention == "fused" else None))
     rates = {"learning_rate": 1e-4, "num_train_steps": 1000, "num_warmup_steps": 10}
     how = {"train_batch_size": flags.batch_size, "precision": flags.precision, "pack_rows": bool(flags.mean_length)}
-    options = TrainOptions(output_dir="", **how, **rates)
+    options = LoopOptions(output_dir="", **how, **rates)
     trainer = Trainer(model, tf.distribute.get_strategy(), options)
     variables = {**tf1_variables(model), **trainer.step.state}
     for name, variable in variables.items():

@@ -66,7 +66,7 @@ def losses(options: BenchmarkOptions) -> list[float]:
     from bert_tf2.data import record_order, records
     from bert_tf2.training.devices import build_model
     from bert_tf2.training.loop import Trainer
-    from bert_tf2.training.options import TrainOptions
+    from bert_tf2.training.options import LoopOptions
 
     strategy = tf.distribute.get_strategy()
     if options.compare == "all_reduce_dtype":
@@ -87,7 +87,7 @@ def losses(options: BenchmarkOptions) -> list[float]:
     policy = PRECISIONS[options.precision].policy
     model = build_model(strategy, lambda: heads.PretrainingModel(config, dtype=policy), seed)
     schedule = {"num_train_steps": options.steps, "num_warmup_steps": options.steps // 10}
-    train_options = TrainOptions(
+    train_options = LoopOptions(
         output_dir="", train_batch_size=options.batch_size, learning_rate=options.learning_rate, random_seed=seed,
         precision=options.precision, all_reduce_dtype=options.all_reduce_dtype, **schedule,
     )  # fmt: skip

@@ -68,7 +68,7 @@ def main(options: BenchmarkOptions) -> None:
     from bert_tf2 import heads
     from bert_tf2.config import BertConfig
     from bert_tf2.training.devices import configured
-    from bert_tf2.training.options import TrainOptions
+    from bert_tf2.training.options import LoopOptions
 
     sizes = workload.load_config(options.bert_config_file)
     if options.attention != "auto":
@@ -77,7 +77,7 @@ def main(options: BenchmarkOptions) -> None:
     config.check_sequence_length(options.max_seq_length)
     shape = (options.batch_size, options.max_seq_length, options.max_predictions_per_seq, options.mean_length)
     batches = workload.random_batches(sizes, options.steps + workload.WARM_UP, *shape)
-    shared = settings.shared(options, TrainOptions)
+    shared = settings.shared(options, LoopOptions)
     given = (config, heads.PretrainingModel, batches, options)
     with configured(options):  # as in a script, float32 is not rounded to TF32
         if options.in_turn:

@@ -77,7 +77,7 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
       batches: features by name, one batch a step.
       options: the flags of a program: `precision`, `unpad`, and optionally `profile_dir`.
       uneven: whether the batches have different lengths, so that the mean counts and not the median.
-      settings: further fields of TrainOptions.
+      settings: further fields of LoopOptions.
 
     Returns:
       The seconds of each step after the warm-up, and a dictionary: `gflops` per second of the real work in a step,
@@ -142,12 +142,12 @@ def _step_of(config, make_model: Callable[..., Any], rows: int, options, unpad: 
     from bert_tf2.fast.encoder import Plan, accelerate
     from bert_tf2.training.devices import build_model, computes_on
     from bert_tf2.training.loop import Trainer
-    from bert_tf2.training.options import PRECISIONS, TrainOptions
+    from bert_tf2.training.options import PRECISIONS, LoopOptions
 
     strategy = tf.distribute.get_strategy()
     model = build_model(strategy, lambda: make_model(config, dtype=PRECISIONS[options.precision].policy), 1)
     schedule = {"learning_rate": 1e-4, "num_train_steps": 1000, "num_warmup_steps": 10}
-    training = TrainOptions(output_dir="", train_batch_size=rows, **schedule, **settings)
+    training = LoopOptions(output_dir="", train_batch_size=rows, **schedule, **settings)
     jit_compile = training.xla == "true"
     on_cpu = computes_on(strategy) == "CPU"
     fused = fused_attention.attend if training.attention == "fused" else None

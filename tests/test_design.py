@@ -1,6 +1,7 @@
 """The structure of the package: which folder may import which, and what must not load TensorFlow."""
 
 import ast
+import re
 import subprocess
 import sys
 
@@ -68,6 +69,14 @@ def test_flags_and_scripts_are_known_at_the_front_door_only():
     forbidden = {"absl.flags", "absl.app", "argparse", *(script.removesuffix(".py") for script in SCRIPTS)}
     allowed = {"support.flags", "commands"}
     assert [name for name, path in MODULES.items() if house.all_imports(path) & forbidden and name not in allowed] == []
+
+
+def test_the_table_of_private_interfaces_names_their_modules():
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    table = text[text.index("## Private interfaces") : text.index("## Measured facts")]
+    private = re.compile(r"\b(from|import) tensorflow\.(python|core|compiler)\b|\btf\.raw_ops\b")
+    found = [name for name, path in MODULES.items() if private.search(path.read_text(encoding="utf-8"))]
+    assert len(found) > 5 and [name for name in found if f"`{name}`" not in table] == []
 
 
 def test_modules_functions_and_scripts_have_a_readable_size():

@@ -12,7 +12,7 @@ from small_trainings import ONE, endless, make_trainer, saved
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import layerwise
 from bert_tf2.training.loop import Trainer
-from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.options import LoopOptions
 from bert_tf2.training.saver import TrainingState
 from bert_tf2.weights import checkpoint
 
@@ -27,7 +27,7 @@ def test_a_frozen_variable_stays_and_has_no_slots(tmp_path):
     assert not {BIAS, POSITIONS} & checkpoint.trained_variables(model).keys()
     assert {BIAS, POSITIONS} <= checkpoint.used_variables(model).keys()
     schedule = {"learning_rate": 1e-3, "num_train_steps": 2, "num_warmup_steps": 0, "train_batch_size": 4}
-    trainer = Trainer(model, ONE, TrainOptions(output_dir=str(tmp_path), **schedule))
+    trainer = Trainer(model, ONE, LoopOptions(output_dir=str(tmp_path), **schedule))
     trainer.start()
     trainer.train(endless(small_batch()))
     after = values_of(model)

@@ -18,12 +18,12 @@ from bert_tf2.data.rows import INPUTS
 from bert_tf2.exporting.graph_tokenization import Pieces, character_offsets
 from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.request_checks import Rows, checked_texts, require_none
-from bert_tf2.exporting.signatures import MAX_WINDOWS, Outputs, Setting, Task, fill_rows, require_few_windows
+from bert_tf2.exporting.signatures import MAX_WINDOWS, ExportedTask, Outputs, Setting, fill_rows, require_few_windows
 from bert_tf2.finetuning import squad
 from bert_tf2.long_texts import few_at_a_time
 
 
-class SpanFinder(Task):
+class SpanFinder(ExportedTask):
     """Outputs for ids: start_logits, end_logits [B, F], which are modeling.MASKED_SCORE at padding.
 
     Outputs for texts, [B]: answer (string), the part of the context from the character start to end (exclusive); score;
@@ -168,7 +168,7 @@ def best_spans(
     return starts, ends, tf.gather(scores, best, batch_dims=1)
 
 
-class Tagger(Task):
+class Tagger(ExportedTask):
     """Outputs for ids: label, string [B, F], and probability [B, F].
 
     Outputs for texts: words, labels, probabilities, starts, ends [B, W]; starts and ends (exclusive) count characters

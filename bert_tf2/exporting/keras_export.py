@@ -14,7 +14,7 @@ from bert_tf2.data.rows import INPUTS
 from bert_tf2.exporting import saved_model_files
 from bert_tf2.exporting.graph_tokenization import GraphTokenizer, Inputs
 from bert_tf2.exporting.request_checks import Rows, checked_rows, require
-from bert_tf2.exporting.signatures import Outputs, Setting, Task
+from bert_tf2.exporting.signatures import ExportedTask, Outputs, Setting
 from bert_tf2.finetuning.options import checked_length
 from bert_tf2.modeling import BertModel
 from bert_tf2.support import files
@@ -68,13 +68,13 @@ def _layers(layer: keras.layers.Layer) -> Iterator[keras.layers.Layer]:
         yield from _layers(inner)
 
 
-class _KerasTask(Task):
+class _KerasTask(ExportedTask):
     """A Keras model with its signatures."""
 
     pairs = True
 
     def __init__(self, model: keras.Model, tokenizer: FullTokenizer, encoder: BertModel, max_seq_length: int):
-        tf.Module.__init__(self)  # not Task's constructor, which would fold an encoder
+        tf.Module.__init__(self)  # not ExportedTask's constructor, which would fold an encoder
         # Not the model itself, because much of Keras would be saved with it.
         self._call = lambda inputs: model(inputs, training=False)
         self._variables = [variable.value for variable in model.variables]

@@ -33,7 +33,7 @@ from bert_tf2.weights import checkpoint, names, sources, task_file
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.task_file import LabelMap, save_label_map
 
-_TASKS: dict[str, type[signatures.Task]] = {
+_TASKS: dict[str, type[signatures.ExportedTask]] = {
     "features": signatures.Features,
     "classifier": signatures.Classifier,
     "squad": answers.SpanFinder,

@@ -52,7 +52,7 @@ class Setting:
     vectors: SentenceVectors | None = None  # of a folder of sentence-transformers
 
 
-class Task(tf.Module):
+class ExportedTask(tf.Module):
     """A model with its signatures, which are also methods of the object that `tf.saved_model.load` returns.
 
     That object is callable, with texts if the model takes texts; `serve` is the same function under Keras' name.
@@ -136,7 +136,7 @@ def _call_with_one_argument(function: Callable) -> Callable:
     )
 
 
-class Features(Task):
+class Features(ExportedTask):
     """sequence_output [B, F, D], pooled_output [B, D] if there is a trained pooler, mean_pooled [B, D] over all tokens.
 
     If the weights are a folder of sentence-transformers, also vector [B, D], as its files state. The outputs for texts
@@ -169,7 +169,7 @@ def require_few_windows(counts: tf.Tensor) -> tf.Operation:
     return require_none(counts > MAX_WINDOWS, too_long, counts)
 
 
-class Classifier(Task):
+class Classifier(ExportedTask):
     """probabilities [B, L] and label, string [B]; for a regression (without labels) value [B].
 
     A multi-label model has probabilities [B, L] and labels, string [B, L]: the predicted labels, then "" as padding.
@@ -218,7 +218,7 @@ class Classifier(Task):
         return {"probabilities": probabilities, "labels": labels}
 
 
-class MaskedLM(Task):
+class MaskedLM(ExportedTask):
     """positions [B, M] of each [MASK] among the tokens, and its best pieces: tokens, scores [B, M, K].
 
     The scores are probabilities. Texts contain [MASK] literally. A row is refused, as in `fill_mask`, if it has no

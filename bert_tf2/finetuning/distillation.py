@@ -23,7 +23,7 @@ from bert_tf2.weights import checkpoint, model_folder, sources, task_file, text_
 from bert_tf2.weights.task_file import LabelMap
 
 if TYPE_CHECKING:
-    from bert_tf2.finetuning.task import Task
+    from bert_tf2.finetuning.task import FineTuningTask
 
 
 class Teacher:
@@ -83,7 +83,7 @@ def check_teacher(
         raise UserError(f"{path}: the teacher reads at most {most} tokens, and max_seq_length is {max_seq_length}")
 
 
-def teacher_of(task: Task) -> Teacher | None:
+def teacher_of(task: FineTuningTask) -> Teacher | None:
     """The teacher of a training script, None without --teacher. Call it in the scope of the strategy."""
     options = task.options
     if not (options.do_train and options.teacher):

@@ -51,7 +51,7 @@ class Scores(NamedTuple):
     screen: str = ""  # a table for the log, or ""
 
 
-class Task(driver.Task):
+class FineTuningTask(driver.Task):
     """A fine-tuning task: its data in the parts "train", "eval" and "predict", the model, its answers and their scores.
 
     `examples` has the parts that the call needs; `label_map` is None for a task without labels.
@@ -260,7 +260,7 @@ class Task(driver.Task):
 class PartRecords:
     """The records of a task's parts, in the files PART.tf_record (written on first use), and the model's answers."""
 
-    def __init__(self, task: Task):
+    def __init__(self, task: FineTuningTask):
         self._task = task
         self._options = task.options
         self.evaluations = 1  # the number of times that the part "eval" is answered

@@ -30,7 +30,7 @@ from bert_tf2.training import layerwise, workers
 from bert_tf2.training.devices import build_model, create_strategy, join, plan_for
 from bert_tf2.training.forward import Runner
 from bert_tf2.training.loop import Trainer, start_from
-from bert_tf2.training.options import PRECISIONS, Program, TrainingOptions, TrainOptions
+from bert_tf2.training.options import PRECISIONS, LoopOptions, Program, TrainingOptions
 from bert_tf2.training.programs import program_for
 from bert_tf2.training.saver import Best, best_folder, folder_of_weights
 from bert_tf2.training.workers import Team, is_chief
@@ -108,7 +108,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def schedule(self) -> dict[str, Any]:
-        """The fields of TrainOptions that the options lack: num_train_steps, num_warmup_steps."""
+        """The fields of LoopOptions that the options lack: num_train_steps, num_warmup_steps."""
 
     @abc.abstractmethod
     def training_data(self, trainer: Trainer, team: Team) -> TrainingData:
@@ -209,9 +209,9 @@ def _train(task: Task, team: Team) -> int:
     Raises UserError for a wrong batch size before records are read or written.
     """
     options, model = task.options, task.model
-    of_run = {**settings.shared(options, TrainOptions), **task.schedule(), "deciding": settings.deciding(options)}
+    of_run = {**settings.shared(options, LoopOptions), **task.schedule(), "deciding": settings.deciding(options)}
     program = task.program(of_run["num_train_steps"], trains=True)
-    trainer = Trainer(model, task.strategy, TrainOptions(**of_run, program=program), team)
+    trainer = Trainer(model, task.strategy, LoopOptions(**of_run, program=program), team)
     begun = bundle.latest_checkpoint(options.output_dir) is not None
     trainer.start(options.init_checkpoint, task.source)
     task.source = None

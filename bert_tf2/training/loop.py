@@ -31,7 +31,7 @@ from bert_tf2.training import layerwise
 from bert_tf2.training.devices import check_batch
 from bert_tf2.training.forward import explained
 from bert_tf2.training.monitor import TrainingMonitor
-from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.options import LoopOptions
 from bert_tf2.training.saver import Saver, TrainingState, deciding
 from bert_tf2.training.step import LOSS_SCALE_NAMES, TrainingStep
 from bert_tf2.training.workers import ALONE, Team
@@ -60,7 +60,7 @@ def start_from(model, output_dir: str, init_checkpoint: str | None, opened: Weig
 class Trainer:
     """Trains a model: `Trainer(...)`, then `start()`, then `train(dataset)`."""
 
-    def __init__(self, model, strategy: tf.distribute.Strategy, options: TrainOptions, team: Team = ALONE):
+    def __init__(self, model, strategy: tf.distribute.Strategy, options: LoopOptions, team: Team = ALONE):
         self.model = model
         self._strategy = strategy
         self._options = options

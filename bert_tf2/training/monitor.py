@@ -12,7 +12,7 @@ from tensorflow.core.util import event_pb2
 
 from bert_tf2 import optimization
 from bert_tf2.support import files, progress
-from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.options import LoopOptions
 
 
 class TrainingMonitor:
@@ -20,7 +20,7 @@ class TrainingMonitor:
 
     _SECONDS_BETWEEN_REPORTS = 5.0
 
-    def __init__(self, options: TrainOptions, step: int, writes: bool = True):
+    def __init__(self, options: LoopOptions, step: int, writes: bool = True):
         """`writes` is False for a process that leaves TensorBoard's points to another process."""
         self._options = options
         self._first = step

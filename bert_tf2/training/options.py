@@ -321,7 +321,7 @@ class Program(NamedTuple):
 
 
 @options
-class TrainOptions(OptimizerOptions):
+class LoopOptions(OptimizerOptions):
     """One run of the training loop: `OptimizerOptions`, and values that the task computes."""
 
     output_dir: str  # the folder for checkpoints and TensorBoard events

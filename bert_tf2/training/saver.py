@@ -23,7 +23,7 @@ from absl import logging
 from bert_tf2.support import files, process, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.monitor import write_scalars
-from bert_tf2.training.options import OTHER_DROPOUT, OTHER_ROUNDING, OTHER_SCHEDULE, TrainOptions
+from bert_tf2.training.options import OTHER_DROPOUT, OTHER_ROUNDING, OTHER_SCHEDULE, LoopOptions
 from bert_tf2.training.workers import in_thread
 from bert_tf2.weights import bundle, names
 
@@ -33,7 +33,7 @@ _CHECKSUM = "crc32c"  # the key of the checksum in these files
 _OTHER_RECORDS = "the order changes; in this epoch, some records may be read twice and others not at all"
 
 
-def deciding(options: TrainOptions, model, records: str | None, replicas: int) -> dict[str, tuple[Any, str]]:
+def deciding(options: LoopOptions, model, records: str | None, replicas: int) -> dict[str, tuple[Any, str]]:
     """The settings and facts that decide the steps to come: name -> value, and the consequence of another value.
 
     Each of the `replicas` draws its own dropout, and the encoder of `model` draws it for padding that is computed, too.

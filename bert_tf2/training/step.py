@@ -16,7 +16,7 @@ from bert_tf2.heads import Batch, LossTerm
 from bert_tf2.placement import computes_on
 from bert_tf2.shapes import get_shape_list
 from bert_tf2.training import layerwise
-from bert_tf2.training.options import PRECISIONS, TrainOptions
+from bert_tf2.training.options import PRECISIONS, LoopOptions
 from bert_tf2.training.programs import can_compile, program_for
 from bert_tf2.weights import checkpoint
 
@@ -50,7 +50,7 @@ class TrainingStep:
     The constructor freezes the layers of the options, and logs the shares of the learning rate if they are not all 1.
     """
 
-    def __init__(self, model, strategy: tf.distribute.Strategy, options: TrainOptions):
+    def __init__(self, model, strategy: tf.distribute.Strategy, options: LoopOptions):
         self._model = model
         self._strategy = strategy
         self._options = options
@@ -94,13 +94,14 @@ class TrainingStep:
         if all are finite.
         """
         strategy = self._strategy
-        is_compiled, of_rows = self.program.is_compiled, self.program.packs
+        is_compiled = self.program.is_compiled
         replica_step = self._step_of_programs if is_compiled or self._compiles_update else self._replica_step
         if is_compiled and strategy.num_replicas_in_sync == 1:
             replica_step = compiled.program(self._replica_step)
 
         of_scale = _OF_LOSS_SCALE if self._loss_scale else ()
-        names = (*_MEASURES, *of_scale, *of_rows * _OF_PACKED_ROWS, *self._model.loss_names)
+        of_rows = _OF_PACKED_ROWS if self.program.packs else ()
+        names = (*_MEASURES, *of_scale, *of_rows, *self._model.loss_names)
 
         def measure(batch, step):
             measured = replica_step(batch, self._of_step(step))

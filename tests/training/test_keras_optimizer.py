@@ -12,7 +12,7 @@ from small_models import MAKERS, batch_for, tiny_config
 
 from bert_tf2.modeling import BertModel
 from bert_tf2.training.keras_optimizer import AdamWeightDecay, WarmupAndDecay
-from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.options import LoopOptions
 from bert_tf2.training.step import TrainingStep
 
 STEPS = 20
@@ -25,7 +25,7 @@ def test_fit_trains_as_the_scripts_do(tmp_path):
     theirs.set_weights(ours.get_weights())
     before = [values.copy() for values in ours.get_weights()]
     batch = batch_for("classifier")
-    options = TrainOptions(
+    options = LoopOptions(
         output_dir=str(tmp_path), train_batch_size=len(batch["input_ids"]), learning_rate=1e-3, num_train_steps=STEPS,
         num_warmup_steps=5, adam_bias_correction=True, layer_decay=0.5,
     )  # fmt: skip

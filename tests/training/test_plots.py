@@ -12,13 +12,13 @@ from refused import refuses
 
 from bert_tf2.training import plots
 from bert_tf2.training.monitor import TrainingMonitor, write_scalars
-from bert_tf2.training.options import PlotTrainingOptions, TrainOptions
+from bert_tf2.training.options import LoopOptions, PlotTrainingOptions
 
 
 def train(folder, first, last, losses=float, **options) -> str:
     """Writes the events of a training from one step to another, without training."""
     settings = {"num_train_steps": last, "num_warmup_steps": 0, "train_batch_size": 4, "log_steps": 1, **options}
-    with TrainingMonitor(TrainOptions(output_dir=str(folder), **settings), first) as watch:
+    with TrainingMonitor(LoopOptions(output_dir=str(folder), **settings), first) as watch:
         for step in range(first + 1, last + 1):
             watch.report(step, 1, {"loss": losses(step)})
     return str(folder)

@@ -16,7 +16,7 @@ from bert_tf2.finetuning.options import ClassifierOptions
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support import process, settings
 from bert_tf2.support.errors import UserError
-from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.options import LoopOptions
 from bert_tf2.training.saver import Best, Saver, TrainingState, deciding
 from bert_tf2.weights import checkpoint
 
@@ -80,7 +80,7 @@ def test_an_error_of_the_training_waits_for_the_checkpoint_but_a_second_signal_d
 # The settings beside a checkpoint, for its continuation
 
 CONFIG = tiny_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
-OPTIONS = TrainOptions(output_dir="out", num_train_steps=10, num_warmup_steps=1, train_batch_size=4)
+OPTIONS = LoopOptions(output_dir="out", num_train_steps=10, num_warmup_steps=1, train_batch_size=4)
 
 
 def now(records="6 records", replicas=1, padding=True, config=CONFIG, head=0.0, **changes) -> dict:

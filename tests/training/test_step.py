@@ -13,7 +13,7 @@ from small_trainings import ONE, endless, make_trainer, saved
 from bert_tf2 import heads
 from bert_tf2.config import BertConfig
 from bert_tf2.fast.encoder import Plan
-from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.options import LoopOptions
 from bert_tf2.training.step import LossScale, TrainingStep
 from bert_tf2.weights import checkpoint
 
@@ -181,7 +181,7 @@ def test_classifier_steps_equal_the_reference():
     checkpoint.initialize(model, str(GOLDEN / "ckpt" / "tasks" / "model.ckpt"))
     initial, steps = values_of(model), golden["num_train_steps"].item()
     schedule = {"num_train_steps": steps, "num_warmup_steps": golden["num_warmup_steps"].item()}
-    options = TrainOptions(output_dir="", learning_rate=golden["init_lr"].item(), train_batch_size=6, **schedule)
+    options = LoopOptions(output_dir="", learning_rate=golden["init_lr"].item(), train_batch_size=6, **schedule)
     compute = TrainingStep(model, ONE, options).compiled()
     batch = {name: tf.constant(golden[name]) for name in ("input_ids", "input_mask", "segment_ids", "label_ids")}
     for step in range(20):

@@ -17,7 +17,7 @@ from bert_tf2.finetuning.classification import results as outcome
 from bert_tf2.finetuning.classification.examples import balanced_weights, labels_of
 from bert_tf2.finetuning.options import ClassifierOptions
 from bert_tf2.finetuning.tables import score_table, shortened
-from bert_tf2.finetuning.task import Batches, Scores, Task
+from bert_tf2.finetuning.task import Batches, FineTuningTask, Scores
 from bert_tf2.long_texts import Windows
 from bert_tf2.support.errors import and_more
 from bert_tf2.training import driver
@@ -34,7 +34,7 @@ def run(options: ClassifierOptions, export: Export | None = None) -> dict[str, A
     return driver.run(ClassifierTask(options), export)
 
 
-class ClassifierTask(Task):
+class ClassifierTask(FineTuningTask):
     """A task of the table in `tasks`, or the user's own tables."""
 
     export_as = "classifier"

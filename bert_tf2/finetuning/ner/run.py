@@ -16,7 +16,7 @@ from bert_tf2 import heads
 from bert_tf2.finetuning import distillation, ner
 from bert_tf2.finetuning.options import NerOptions
 from bert_tf2.finetuning.tables import score_table, warn_of_similar
-from bert_tf2.finetuning.task import Batches, Scores, Task
+from bert_tf2.finetuning.task import Batches, FineTuningTask, Scores
 from bert_tf2.support import progress
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import driver
@@ -31,7 +31,7 @@ def run(options: NerOptions, export: Export | None = None) -> dict[str, Any] | N
     return driver.run(NerTask(options), export)
 
 
-class NerTask(Task):
+class NerTask(FineTuningTask):
     """A tag for every word of a sentence; long sentences are divided into windows."""
 
     export_as = "ner"

@@ -12,7 +12,7 @@ from bert_tf2 import heads
 from bert_tf2.data import records
 from bert_tf2.finetuning import squad
 from bert_tf2.finetuning.options import SquadOptions
-from bert_tf2.finetuning.task import Batches, Scores, Task
+from bert_tf2.finetuning.task import Batches, FineTuningTask, Scores
 from bert_tf2.support import console, progress
 from bert_tf2.training import driver
 from bert_tf2.training.driver import Export
@@ -28,7 +28,7 @@ def run(options: SquadOptions, export: Export | None = None) -> dict[str, Any] |
     return driver.run(SquadTask(options), export)
 
 
-class SquadTask(Task):
+class SquadTask(FineTuningTask):
     """Finds the best span in windows of paragraphs. An evaluation scores the answers that it writes."""
 
     export_as = "squad"
