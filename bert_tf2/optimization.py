@@ -51,13 +51,16 @@ def square_norm(*gradients: Gradient) -> tf.Tensor:
     values = [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient for gradient in gradients]
     wide = [tf.cast(one, tf.float32) for one in values]
     if wide and placement.in_program_for_gpu():
-        # XLA makes 179 kernels fewer of BERT-Base's step than with one l2_loss for each gradient; and with batches of
-        # 32 x 128, a GPU waits for the launches.
-        squares = [tf.square(one) for one in wide]
-        rows = [tf.reduce_sum(one, axis=-1) if one.shape.rank > 1 else one for one in squares]
-        # All numbers are positive. Without tf.abs, XLA would sum the rows of each gradient by themselves again.
-        return tf.reduce_sum(tf.abs(tf.concat([tf.reshape(one, [-1]) for one in rows], axis=0)))
+        return _sum_of_squares_for_gpu(wide)
     return 2.0 * tf.add_n([tf.constant(0.0), *(tf.nn.l2_loss(one) for one in wide)])
+
+
+def _sum_of_squares_for_gpu(values: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The same sum, of which XLA makes 179 kernels fewer in a step of BERT-Base."""
+    squares = [tf.square(one) for one in values]
+    rows = [tf.reduce_sum(one, axis=-1) if one.shape.rank > 1 else one for one in squares]
+    # All numbers are positive. Without tf.abs, XLA would sum the rows of each gradient by themselves again.
+    return tf.reduce_sum(tf.abs(tf.concat([tf.reshape(one, [-1]) for one in rows], axis=0)))
 
 
 def clip_scale(global_norm: tf.Tensor, clip_norm: float = CLIP_NORM) -> tf.Tensor:
@@ -154,7 +157,7 @@ class AdamWeightDecayOptimizer:
             tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
     def updated(self, w, m, v, g, scale, learning_rate, decay, correction_1, correction_2):
-        """Returns the new w, m and v by the formulas of the class.
+        """Returns the new w, m and v by the formulas of the class: float32, with the shape of g. The rest is float32 [].
 
         TensorFlow's fused Adam is not used, because it computes 1 - beta_2 in float32, with an error of 1e-5.
         """
