@@ -143,7 +143,7 @@ class BertConfig:
     @classmethod
     def from_json_file(cls, json_file: str | os.PathLike[str]) -> BertConfig:
         """Reads a `bert_config.json`, or a `config.json` of Hugging Face's `transformers`."""
-        values = files.read_json(os.fspath(json_file))
+        values = files.read_json(os.fspath(json_file), flag="--bert_config_file")
         try:
             return (cls.from_huggingface if any(mark in values for mark in _MARKS) else cls.from_dict)(values)
         except UserError as error:

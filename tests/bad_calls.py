@@ -59,6 +59,7 @@ def _contents() -> dict[str, str | bytes]:
     doubled["data"][0]["paragraphs"][3]["qas"][0]["id"] = "q1"
     return {
         "not.json": '{"vocab_size": 30522,\n "hidden_size" 768}',
+        "cut.json": '{"vocab_size": 30522, "hidd',
         "lacking.json": json.dumps({"hidden_size": 16}),
         "few_words.json": json.dumps({**config, "vocab_size": 10}),
         "deep.json": json.dumps({**config, "num_hidden_layers": 100_000_000}),

@@ -240,9 +240,7 @@ def is_archive(path: str) -> bool:
 def open_unpacked(path: str, *, of_text: bool = False) -> Iterator[BinaryIO]:
     """Opens a file, local or remote, whose content may be compressed, as a stream of the content.
 
-    Args:
-      path: the file.
-      of_text: whether archives of bzip2 and xz are read, too. TensorFlow's reader of records knows only gzip.
+    `of_text`: whether archives of bzip2 and xz are read, too. TensorFlow's reader of records knows only gzip.
     """
     with open_binary(path) as packed:
         if hasattr(packed, "peek"):  # a pipe cannot be rewound
@@ -388,12 +386,12 @@ def _not_utf8(path: str, line: int, error: UnicodeDecodeError) -> UserError:
     )
 
 
-def read_json(path: str, kind: type | None = dict) -> Any:
-    """Parses a JSON file whose content must be of a kind, dict or list; None allows any kind."""
-    return parse_json(read_text(path, drop_bom=True), path, kind)
+def read_json(path: str, kind: type | None = dict, flag: str = "") -> Any:
+    """Parses a JSON file of a kind, dict or list; None allows any kind. `flag`: the flag that names such files."""
+    return parse_json(read_text(path, drop_bom=True), path, kind, flag)
 
 
-def parse_json(text: str, name: str, kind: type | None = dict) -> Any:
+def parse_json(text: str, name: str, kind: type | None = dict, flag: str = "") -> Any:
     """Parses a JSON text, which is called `name` in messages."""
     if not text.strip():
         raise UserError(f"{name}: the file is empty; a JSON file is needed")
@@ -402,7 +400,9 @@ def parse_json(text: str, name: str, kind: type | None = dict) -> Any:
     except json.JSONDecodeError as error:
         if page := recognize(text[:HEAD_BYTES].encode("utf-8", "replace"), name, "JSON"):
             raise UserError(f"{name}: {page}") from error
-        cure = "one value is needed, not JSON lines" if error.msg == "Extra data" else "is the file complete?"
+        cure = f"is it the right file{flag and f' for {flag}'}?"
+        if error.lineno > 1 or text.lstrip().startswith("{"):
+            cure = "one value is needed, not JSON lines" if error.msg == "Extra data" else "is the file complete?"
         where = f"{name}, line {error.lineno}, column {error.colno}"
         raise UserError(f"{where}: not valid JSON ({error.msg}); {cure}") from error
     except (RecursionError, ValueError) as error:  # Python limits the number of digits of an integer

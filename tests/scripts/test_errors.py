@@ -35,6 +35,8 @@ AT_ONCE = [
     ("run_classifier.py", "--data_dir=gone", r"gone/train\.tsv: no such"),
     ("run_classifier.py", "--text_a_column=words", r"tables/train\.tsv: .*'words'.*'text'"),
     ("run_classifier.py", "--label_column=", "--task_name=tsv needs --label_column"),
+    ("run_squad.py", "--bert_config_file=vocab.txt", r"vocab\.txt, line 1.*the right file for --bert_config_file\?"),
+    ("run_squad.py", "--bert_config_file=cut.json", r"cut\.json, line 1.*complete\?"),
     *((f"run_{name}.py", change, words) for name in ("classifier", "squad", "ner") for change, words in _MODEL[2:4]),
     ("run_squad.py", "--do_eval --predict_file=squad2.json", r"squad2\.json.* q2 .*--version_2_with_negative"),
     ("predict_masked.py", "--input_file= --sentence=blank", r"--sentence, line \d: .*\[MASK\]"),
