@@ -157,7 +157,7 @@ class AdamWeightDecayOptimizer:
             tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
     def updated(self, w, m, v, g, scale, learning_rate, decay, correction_1, correction_2):
-        """Returns the new w, m and v by the formulas of the class: float32, with the shape of g. The rest is float32 [].
+        """Returns the new w, m and v by the formulas of the class: all float32, of the shape of g. The rest is [].
 
         TensorFlow's fused Adam is not used, because it computes 1 - beta_2 in float32, with an error of 1e-5.
         """
