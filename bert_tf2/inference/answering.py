@@ -76,7 +76,7 @@ class Answerer:
         self, texts: Sequence[Text], max_seq_length: int, batch_size: int, windows: Windows | None
     ) -> list[dict[str, float]]:
         """The probability of each label; for a regression {"score": number}. With `windows`, no text is cut."""
-        model = self._of_kind(heads.ClassifierModel, "classify", "run_classifier.py")
+        model = self._of_kind(heads.ClassifierModel, "classify", "classifier", "run_classifier.py")
         packed = pack(self._tokenizer, texts, None if windows else max_seq_length)
         names: Sequence[str] = ["score"]
         if not model.regression:
@@ -90,7 +90,7 @@ class Answerer:
 
     def tag(self, sentences: Sequence[Sequence[str]], settings: Mapping[str, Any], batch_size: int) -> list[list[str]]:
         """A tag for each word; the keys of `settings` are the keys of NER."""
-        model = self._of_kind(heads.TaggingModel, "tag", "run_ner.py")
+        model = self._of_kind(heads.TaggingModel, "tag", "tagger", "run_ner.py")
         for number, words in enumerate(sentences, 1):
             if not isinstance(words, list | tuple) or not all(isinstance(word, str) and word for word in words):
                 raise UserError(f"sentence {number}: {words!r:.60} is not a list of words")
@@ -116,7 +116,7 @@ class Answerer:
 
         The keys of `settings` are the keys of SQUAD, and `version_2_with_negative`.
         """
-        self._of_kind(heads.SpanModel, "answer", "run_squad.py")
+        self._of_kind(heads.SpanModel, "answer", "answerer", "run_squad.py")
         for texts in zip(questions, paragraphs, strict=True):
             for name, text in zip(("question", "paragraph"), texts, strict=True):
                 # A letter has a token; of other texts, such as U+200B, perhaps nothing is left.
@@ -158,11 +158,11 @@ class Answerer:
             is_empty = example.qas_id in found.empty  # the files of the reference have the text "empty"
             yield SpanAnswer("" if is_empty else text, probability)
 
-    def _of_kind(self, kind: type, method: str, script: str):
+    def _of_kind(self, kind: type, method: str, maker: str, script: str):
         if not isinstance(self._model, kind):
             raise UserError(
-                f"{self._path}: has no weights for {method}(), only for {type(self._model).__name__}; load the"
-                f" output_dir of {script}"
+                f"{self._path}: has no output layer for {method}(); train one with bert_tf2.{maker} or {script},"
+                " and load its folder"
             )
         return self._model
 

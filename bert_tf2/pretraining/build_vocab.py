@@ -140,7 +140,7 @@ def _learn_pieces(word_counts: collections.Counter[str], room: int, min_count: i
         counts = {word: count for word, count in frequent.items() if len(word) > 1}
         counts |= {"##" + end: count for end, count in continuing.items() if len(end) > 1}
         pieces = sorted(counts, key=lambda piece: (-counts[piece], piece))
-        logging.info("%d pieces occur at least %d times; there is room for %d", len(pieces), threshold, room)
+        logging.info("Search of a limit: %d pieces occur at least %d times, %d fit", len(pieces), threshold, room)
         return pieces
 
     low, high = min_count, word_counts.total()
