@@ -141,10 +141,9 @@ def test_a_page_that_is_typed_has_all_its_names(name):
 def test_a_csv_file_becomes_tables(tmp_path, monkeypatch):
     pytest.importorskip("pandas")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "reviews").mkdir()
     rows = [f'{number},"a ""good"", long\nfilm{number}",{number % 5}' for number in range(20)]
     (tmp_path / "reviews.csv").write_text("\n".join(["id,review,stars", *rows, "20,,3", ""]))
-    (program,) = re.findall(r"(?s)like this:\n\n```python\n(.*?)```", text_of("docs/finetuning.md"))
+    (program,) = re.findall(r"(?s)from a CSV file:\n\n```python\n(.*?)```", text_of("docs/finetuning.md"))
     exec(program, {})
     layout = classification.TsvLayout(text_a="review", label="stars")
     processor = classification.get_processor("tsv", tsv=layout)
