@@ -55,6 +55,7 @@ TABLES = [
      ("train-1", "A", "B", "contradiction")),
     ("xnli", "xnli.dev.tsv", f"{XNLI}/ar|neutral|||||X|Y|1/ZH|neutral|||||X|Y|1/zh|entailment|||||A|B|1",
      ("dev-3", "A", "B", "entailment")),
+    ("xnli", "xnli.dev.tsv", f"{XNLI}/zh|contradictory|||||A|B|1", ("dev-1", "A", "B", "contradiction")),
     ("xnli", "xnli.test.tsv", f"{XNLI}/zh|entailment|||||A|B|1", ("test-1", "A", "B", "contradiction")),
     ("sst-2", "train.tsv", "sentence|label/good |1", ("train-1", "good ", None, "1")),
     ("sst-2", "test.tsv", "index|sentence/5|good", ("test-5", "good", None, "0")),
