@@ -11,6 +11,7 @@ import tensorflow as tf
 from refused import message_of, refuses
 
 import bert_tf2
+from bert_tf2.data.rows import INPUTS
 
 pandas, polars, pyarrow = map(pytest.importorskip, ("pandas", "polars", "pyarrow"))
 pytest.importorskip("tensorflow_text")
@@ -308,10 +309,13 @@ WRONG = {
             for name in ("fit", "evaluate")
         ),
         ("evaluate", alone(data({"id": TEXTS, "text": TEXTS}, LABELS).map(lambda x, y: ({**x, "id": 1}, y))), "'text'"),
-        (
-            "evaluate",
-            {"x": {name: np.array([[99]] * 3) for name in ("input_ids", "input_mask", "segment_ids")}},
-            "input_ids",
+        *(
+            (
+                "evaluate",
+                {"x": {each: np.array([[wrong if each == name else 0]] * 3) for each in INPUTS}},
+                f"x: {name} has",
+            )
+            for name, wrong in (("input_ids", 99), ("input_mask", 2), ("segment_ids", 2), ("segment_ids", -1))
         ),
         ("predict", {"x": tf.constant("good")}, "give a list"),
         ("dataset", {"x": {*TEXTS}}, "give a list"),

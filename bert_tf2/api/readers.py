@@ -20,6 +20,7 @@ import tensorflow as tf
 from bert_tf2.api import targets, text_rows
 from bert_tf2.api.text_parts import CutTexts
 from bert_tf2.api.text_rows import Batches, Rows, has_batches, has_ids
+from bert_tf2.config import BertConfig
 from bert_tf2.data.rows import INPUTS
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
 from bert_tf2.shapes import Contract
@@ -154,9 +155,9 @@ class Reader:
 class TextReader(Reader):
     """Reads texts and pairs, or the arrays of `Bert.tokenize`, with labels or numbers."""
 
-    def __init__(self, tokenize: Tokenize, vocab_size: int, label_map: LabelMap, loss: Any):
+    def __init__(self, tokenize: Tokenize, config: BertConfig, label_map: LabelMap, loss: Any):
         super().__init__(tokenize)
-        self._vocab_size, self._label_map = vocab_size, label_map
+        self._config, self._label_map = config, label_map
         self._targets = targets.Targets.of(label_map, loss)
 
     def rows(self, x: Any, y: Any = None, sample_weight: Any = None) -> Rows:
@@ -187,7 +188,7 @@ class TextReader(Reader):
 
     def features(self, x: Any, *others: tf.Tensor) -> tuple[tuple, tf.Tensor]:
         if has_ids(x):
-            x, are_cut = text_rows.ids_in_range(x, self._vocab_size), tf.zeros([0], tf.bool)
+            x, are_cut = text_rows.ids_in_range(x, self._config), tf.zeros([0], tf.bool)
         else:
             x, are_cut = self.tokenize.with_cut(text_rows.texts_in_graph(x))
         weights = [targets.weights_in_graph(weight) for weight in others[1:]]

@@ -161,7 +161,7 @@ class TextModel(TextSteps):
         self._reader = self._make_reader(loss)
 
     def _make_reader(self, loss: Any) -> Reader:
-        return TextReader(self.tokenize, self.model.config.vocab_size, self._label_map, loss)
+        return TextReader(self.tokenize, self.model.config, self._label_map, loss)
 
     def get_compile_config(self) -> dict[str, Any]:
         found = {**super().get_compile_config(), "jit_compile": self.jit_setting}

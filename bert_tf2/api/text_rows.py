@@ -16,6 +16,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf2.api.targets import checked, read
+from bert_tf2.config import BertConfig
 from bert_tf2.exporting.tokenize_layer import columns
 from bert_tf2.support import containers
 from bert_tf2.support.errors import UserError, and_more
@@ -292,11 +293,19 @@ def refuse_blank_in_graph(column: tf.Tensor) -> tf.Tensor:
     return checked(column, lengths > 0, "x: text ", numbers, " of a batch is empty; leave such rows out")
 
 
-def ids_in_range(x: Mapping[str, tf.Tensor], vocab_size: int) -> dict[str, tf.Tensor]:
-    """The features of a batch; InvalidArgumentError if an id has no entry in the vocabulary."""
-    ids = tf.convert_to_tensor(x["input_ids"])
-    after = f", and the ids of the vocabulary are 0 to {vocab_size - 1}"
-    return {**x, "input_ids": checked(ids, (ids >= 0) & (ids < vocab_size), "x: input_ids has ", ids, after)}
+def ids_in_range(x: Mapping[str, tf.Tensor], config: BertConfig) -> dict[str, tf.Tensor]:
+    """The features of a batch; InvalidArgumentError if an id, a mask or a segment is none that the model knows."""
+    found = dict(x)
+    for name, meaning, size in (
+        ("input_ids", "the ids of the vocabulary", config.vocab_size),
+        ("input_mask", "the values of a mask", 2),
+        ("segment_ids", "the segments of the model", config.type_vocab_size),
+    ):
+        if name in x:
+            given = tf.convert_to_tensor(x[name])
+            values, after = tf.cast(given, tf.int64), f", and {meaning} are 0 to {size - 1}"
+            found[name] = checked(given, (values >= 0) & (values < size), f"x: {name} has ", values, after)
+    return found
 
 
 def _is_no_retracing(record: python_logging.LogRecord) -> bool:
