@@ -322,8 +322,6 @@ def _problems(found: Values, kind: RecordKind, sizes: Sizes, inspects: bool) -> 
             yield f"the sum of segment_lengths is {segments.sum()}, and the record has {tokens} tokens"
     elif inspects:
         yield from _problems_of_masks(found)
-    if "masked_lm_positions" in kind.features:
-        yield from _problems_of_positions(found, inspects)
 
 
 def _wrong_number(name: str, feature: Feature, number: int, size: int, inspects: bool) -> str:
@@ -355,14 +353,10 @@ def _problems_of_masks(values: Values) -> Iterator[str]:
     tokens = np.count_nonzero(mask)
     if not tokens and values.get("is_real_example", [1])[0]:  # a record that is not real only fills up a batch
         yield "input_mask has no 1: the record has no tokens"
-
-
-def _problems_of_positions(values: Values, inspects: bool) -> Iterator[str]:
-    positions = values["masked_lm_positions"][values["masked_lm_weights"] > 0]
-    tokens = np.flatnonzero(values["input_mask"])
-    end = tokens[-1] + 1 if len(tokens) else len(values["input_mask"])
-    if (outside := positions[positions >= end]).size:
-        yield f"masked_lm_positions holds {outside[0]}, and the record has {end} tokens; make the records again"
-    positions = np.sort(positions)
-    if inspects and (twice := positions[1:][positions[1:] == positions[:-1]]).size:
-        yield f"masked_lm_positions holds {twice[0]} twice; a position is predicted once"
+    if "masked_lm_positions" in values:
+        positions = values["masked_lm_positions"][values["masked_lm_weights"] > 0]
+        if (outside := positions[positions >= tokens]).size:
+            yield f"masked_lm_positions holds {outside[0]}, and the record has {tokens} tokens"
+        positions = np.sort(positions)
+        if (twice := positions[1:][positions[1:] == positions[:-1]]).size:
+            yield f"masked_lm_positions holds {twice[0]} twice; a position is predicted once"
