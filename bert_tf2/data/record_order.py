@@ -397,8 +397,9 @@ def packed(batch: Mapping[str, Any], parts: int = 1) -> dict[str, Any]:
     """Chooses the places of examples in rows that several examples share: the longest example first, in the first row
     with room for it.
 
-    Each example gets as many places as `lengths_of` states. The number of rows is rounded up, so that there are few
-    different row counts, and is never larger than the number of examples.
+    Each example gets as many places as `lengths_of` states, or more if a word behind them is predicted (in malformed
+    records; the reference, too, computes the state of this padding). The number of rows is rounded up, so that there
+    are few different row counts, and is never larger than the number of examples.
 
     Args:
       batch: features with `input_mask`, int [B, F].
@@ -413,6 +414,9 @@ def packed(batch: Mapping[str, Any], parts: int = 1) -> dict[str, Any]:
     width = tf.shape(mask)[1]
     count = tf.shape(mask)[0] // parts
     lengths = lengths_of(mask)
+    if "masked_lm_positions" in batch:
+        predicted = tf.where(batch["masked_lm_weights"] > 0, batch["masked_lm_positions"] + 1, 0)
+        lengths = tf.maximum(lengths, tf.reduce_max(predicted, axis=1))
     firsts, needed = _first_fit(tf.reshape(lengths, [parts, count]), width)
     step = -(-count // _SIZES_OF_ROWS)
     size = tf.minimum(-(-needed // step) * step, count) * width  # the places of a part

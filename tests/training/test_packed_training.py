@@ -26,9 +26,11 @@ def moments(folder):
     return np.concatenate([state[name].ravel() for name in sorted(state) if name.endswith("/adam_m")])
 
 
-def train(folder, strategy=ONE, pack_rows=True, plan=Plan(), **settings):  # noqa: B008
-    """Three steps with examples of all lengths; returns `moments`."""
+def train(folder, strategy=ONE, pack_rows=True, plan=Plan(), at_padding=False, **settings):  # noqa: B008
+    """Three steps with examples of all lengths; returns `moments`. `at_padding`: some words are predicted there."""
     rows = batch_for("pretraining", 30)
+    if at_padding:
+        rows["masked_lm_positions"][::3, 0], rows["masked_lm_weights"][::3, 0] = LENGTH - 1, 1.0
     rows["next_sentence_labels"] = rows["next_sentence_labels"][:, None]
     for name in ("start_positions", "end_positions", "label_ids"):
         del rows[name]
@@ -70,6 +72,13 @@ def test_the_updates_are_those_of_padded_rows(replicas, settings, tolerance, two
     wanted = train(tmp_path / "padded", pack_rows=False, **size)
     found = train(tmp_path / "packed", two if replicas == 2 else ONE, **settings)
     assert np.linalg.norm(found - wanted) < tolerance * np.linalg.norm(wanted)
+
+
+def test_words_at_padding_have_the_state_of_padded_rows(tmp_path):
+    """Records of other programs may have such predictions."""
+    wanted = train(tmp_path / "padded", pack_rows=False, at_padding=True)
+    found = train(tmp_path / "packed", at_padding=True)
+    assert np.linalg.norm(found - wanted) < 1e-5 * np.linalg.norm(wanted)
 
 
 @pytest.mark.slow
