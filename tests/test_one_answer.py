@@ -216,6 +216,7 @@ def test_vectors_of_texts(exported, tmp_path):
     bert = bert_tf2.load(made.weights.parent)
     np.testing.assert_array_equal(bert.embed(given, batch_size=2, **LENGTH), wanted)
     answers = exporting.load(made.folder)(given)
+    assert all([*answer] == sorted(answer) for answer in answers)  # not in another order in each process
     np.testing.assert_allclose([answer["mean_pooled"] for answer in answers], wanted, **CLOSE)
     inputs = {name: keras.Input([None], dtype="int32", name=name) for name in IDS}
     mean = keras.layers.GlobalAveragePooling1D()(bert.encoder(inputs).get_sequence_output())

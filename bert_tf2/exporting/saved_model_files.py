@@ -189,7 +189,7 @@ class ExportedModel:
     def _answer(self, rows: Sequence[tuple[str, ...]], begin: int) -> list[dict[str, Any]]:
         columns = dict(zip(self._inputs, map(tf.constant, zip(*rows, strict=True)), strict=True))
         try:
-            found = {name: _rows(value.numpy()) for name, value in self._signature(**columns).items()}
+            found = {name: _rows(value.numpy()) for name, value in sorted(self._signature(**columns).items())}
         except tf.errors.InvalidArgumentError as error:
             sentence = re.search(r"assertion failed: \[(.*)\]", error.message)
             if not sentence:
