@@ -295,7 +295,20 @@ class PartRecords:
             numbers = {name: str(values[0]) for name, values in first.items() if len(values) == 1 and name in known}
             logging.info("%s", console.table("The first record:", {"tokens": " ".join(tokens), **numbers}))
             rows = itertools.chain([first], rows)
-        return records.write_records(self.path(part), self._task.kind(part), rows)
+        return records.write_records(self.path(part), self._task.kind(part), self._counted(part, rows))
+
+    def _counted(self, part: str, rows: Iterable[Mapping[str, Sequence]]) -> Iterator[Mapping[str, Sequence]]:
+        """Yields the rows; warns at the end of rows without a word, and of many words that the vocabulary lacks."""
+        names = self._task.tokenizer.convert_tokens_to_ids(["[UNK]", "[CLS]", "[SEP]"])
+        count = empty = unknown = words = 0
+        for row in rows:
+            of_row, unknown_ones, *special = sum(row["input_mask"]), *map(row["input_ids"].count, names)
+            count, empty = count + 1, empty + (0 < of_row == sum(special))
+            unknown, words = unknown + unknown_ones, words + of_row - sum(special)
+            yield row
+        if empty:
+            logging.warning("The %s data: %d of %d rows have no word; write or remove them", part, empty, count)
+        text_rules.check_unknown(f"The {part} data", unknown, words)
 
     def read(self, part: str, batch_size: int, program: Program, **how) -> tf.data.Dataset:
         """The batches of a part for a program; `how`: arguments of record_order.read_records."""

@@ -229,6 +229,18 @@ def test_a_training_keeps_the_labels_of_its_initial_weights(settings, tmp_path, 
     assert any("its head has the labels in the order 1, 0; the task has the order 0, 1" in line for line in log_lines)
 
 
+def test_data_without_words_or_with_words_of_another_language_are_named(settings, tmp_path, log_lines):
+    texts = {"train": ["\u4f60\u597d", "\u4e16\u754c a", "\u4e16", "\u754c"], "dev": [" ", "a film", "\u200b"]}
+    for part, found in texts.items():
+        rows = [(number, text, ("yes", "no")[number % 2]) for number, text in enumerate(found)]
+        toy_data.write_table(tmp_path / f"{part}.tsv", "name\ttext\tanswer", rows)
+    folders = {"data_dir": str(tmp_path), "init_checkpoint": save_random(tmp_path / "start", ANSWERS)}
+    classify(settings, do_train=True, do_eval=True, train_batch_size=4, num_train_epochs=1, **folders)
+    unknown, empty = [line for line in log_lines if " data: " in line]
+    assert "train data: 86% of its 7 tokens are [UNK]" in unknown
+    assert "eval data: 2 of 3 rows have no word" in empty
+
+
 def test_the_name_of_a_folder_need_not_be_utf_8(settings, tmp_path):
     folder = os.fsdecode(bytes(tmp_path) + b"/\xffr")
     classify(settings, output_dir=folder, do_train=True, do_eval=True, num_train_epochs=0.5)
