@@ -201,8 +201,7 @@ class TrainingStep:
         scale = tf.convert_to_tensor(self._loss_scale.scale) if self._loss_scale else None
         parts = self._options.gradient_accumulation_steps
         with compiled.few_sizes(self._has_few_sizes):
-            values, gradients = local_gradients(self._model, self._variables, batch, seed, scale, parts, weights)
-        return values, dense_lookups(gradients)
+            return local_gradients(self._model, self._variables, batch, seed, scale, parts, weights)
 
     def _update(self, gradients: Gradients, of_step: OfStep, replica: tf.Tensor) -> dict[str, tf.Tensor]:
         """Updates the replica's variables by the sum of all gradients, which is the same on each replica."""
@@ -236,7 +235,7 @@ class Accumulated(NamedTuple):
     square: tf.Tensor
 
 
-Gradients = dict[str, tf.Tensor | tf.IndexedSlices | Accumulated]
+Gradients = dict[str, tf.Tensor | Accumulated]
 
 
 def weights_of(terms: Sequence[LossTerm]) -> list[tf.Tensor]:
@@ -271,7 +270,7 @@ def local_gradients(
             loss = tf.add_n(list(values.values()))
             scaled = loss if loss_scale is None else loss * loss_scale
         gradients = tape.gradient(scaled, list(variables.values()))
-        return {**values, "loss": loss}, dict(zip(variables, gradients, strict=True))
+        return {**values, "loss": loss}, dense_lookups(dict(zip(variables, gradients, strict=True)))
 
     if parts == 1:
         return compute(batch, dropout_seed, weights)
@@ -300,13 +299,13 @@ def _sum_over_parts(
     def add(part, values, sums, squares):
         rows = {name: tf.gather(features, part) for name, features in split.items()}
         found, gradients = compute(rows, fold_in(dropout_seed, part))
-        lookups.update(name for name, g in gradients.items() if isinstance(g, tf.IndexedSlices))
-        # Only lookups need squares. A gradient that is not used for a square, too, is added in place.
-        more = {name: optimization.square_norm(gradients[name]) for name in lookups}
+        # Only lookups have squares. A gradient that is not used for a square, too, is added in place.
+        more = {name: g.square for name, g in gradients.items() if isinstance(g, Accumulated)}
+        lookups.update(more)
         return (
             part + 1,
             {name: values[name] + found[name] for name in values},
-            {name: sums[name] + gradients[name] for name in sums},
+            {name: sums[name] + (gradients[name].dense if name in more else gradients[name]) for name in sums},
             {name: squares[name] + more.get(name, 0.0) for name in squares},
         )
 
@@ -317,7 +316,7 @@ def _sum_over_parts(
     return values, {name: Accumulated(g, squares[name]) if name in lookups else g for name, g in sums.items()}
 
 
-def dense_lookups(gradients: Gradients) -> Gradients:
+def dense_lookups(gradients: Mapping[str, optimization.Gradient]) -> Gradients:
     """Makes the gradients of lookups dense, with their square norms, which count each row by itself."""
     return {
         name: Accumulated(tf.convert_to_tensor(gradient), optimization.square_norm(gradient))
@@ -328,12 +327,11 @@ def dense_lookups(gradients: Gradients) -> Gradients:
 
 
 def reduce_gradients(gradients: Gradients, dtype: tf.DType = tf.float32) -> Gradients:
-    """Sums the gradients over the replicas: as dense float32, with the square norms of lookups (see `Accumulated`).
+    """Sums the gradients, and the square norms of lookups, over the replicas.
 
     `dtype`: of the numbers that replicas send; bfloat16 halves the bytes.
     """
     context = tf.distribute.get_replica_context()
-    gradients = dense_lookups(gradients)
     lookups = [name for name, gradient in gradients.items() if isinstance(gradient, Accumulated)]
     square = [gradients[name].square for name in lookups]
     dense = [g.dense if isinstance(g, Accumulated) else g for g in gradients.values()]
