@@ -54,7 +54,7 @@ def find_prefix(path: str) -> str:
         raise UserError(f"{path}: holds no checkpoint (no file whose name ends in .index)")
     nearby = prefixes_in(os.path.dirname(path) or ".")
     hint = f"; there is {', '.join(nearby[:5])}" if nearby else ""
-    raise UserError(f"{path}: no such checkpoint ({os.path.basename(prefix)}.index does not exist{hint})")
+    raise UserError(f"{path}: no such folder or checkpoint ({os.path.basename(prefix)}.index does not exist{hint})")
 
 
 def prefixes_in(folder: str) -> list[str]:
