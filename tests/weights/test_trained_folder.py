@@ -131,7 +131,9 @@ def test_fewer_layers_are_no_way_to_go_on(trained, tmp_path):
     labels = LabelMap("tsv", ("0", "1"), regression=False)
     toy_data.write_trained(tmp_path, heads.ClassifierModel(toy_data.config(), num_labels=2), labels)
     settings = {**trained, "output_dir": str(tmp_path), "do_predict": True, "max_seq_length": 13}
-    refuses(f"{tmp_path}/bert_config.json num_hidden_layers 2 1 or another output_dir", call, "run_classifier", **settings)
+    refuses(
+        f"{tmp_path}/bert_config.json num_hidden_layers 2 1 or another output_dir", call, "run_classifier", **settings
+    )
 
 
 @pytest.mark.parametrize(
