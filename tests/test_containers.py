@@ -298,6 +298,9 @@ WRONG = {
         ("fit", {"callbacks": [None]}, "callbacks"),
         ("fit", {"callbacks": keras.callbacks.ReduceLROnPlateau("loss")}, "AdamWeightDecay"),
         ("fit", {"sample_weight": [1, -1, 1]}, "sample_weight: row 2"),
+        *((name, {"sample_weight": [0, 0, 0]}, "sample_weight: is 0 for all rows") for name in ("fit", "evaluate")),
+        ("fit", {"class_weight": {"bad": 0.0, 1: 0}}, "class_weight: is 0 for all labels"),
+        ("fit", {"validation_data": (TEXTS, LABELS, [0, 0, 0])}, "validation_data: sample_weight: is 0"),
         ("fit", {"x": endless(TEXTS, LABELS)}, "y: x has batches"),
         ("fit", alone(endless(TEXTS, LABELS)), "steps_per_epoch"),
         ("fit", {**alone(iter([])), "steps_per_epoch": 1}, "generator"),
@@ -346,6 +349,7 @@ WRONG = {
     "names": [
         ("compile", {"metrics": [keras.metrics.F1Score()]}, "F1Score"),
         ("dataset", {"x": ["ann", "", " "]}, "empty (rows 2, 3)"),
+        ("evaluate", {"sample_weight": [0, 0, 0]}, "sample_weight: is 0 for all rows"),
         ("dataset", {"x": [["a", 1]] * 3}, "sentence 1"),
         ("dataset", {"y": [["X"]] * 3}, "'X' is not one of the labels O, NAME"),
         ("dataset", {"y": ["O"] * 3}, "4 words, but 1 tags"),

@@ -93,7 +93,10 @@ class Reader:
     def read(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Rows; or `x` itself if it has batches, which are read on the way."""
         if not has_batches(x):
-            return self.rows(x, y, sample_weight)
+            rows = self.rows(x, y, sample_weight)
+            if rows.weights is not None and len(rows.weights) and not rows.weights.any():
+                raise UserError("sample_weight: is 0 for all rows, so no row counts; give some rows a weight above 0")
+            return rows
         if y is not None or sample_weight is not None:
             name = "sample_weight" if y is None else "y"
             raise UserError(f"{name}: x has batches, so put {name} into each batch: (x, y, sample_weight)")

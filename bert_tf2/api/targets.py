@@ -128,6 +128,8 @@ def weights_of(class_weight: Mapping[str | int, float], label_map: LabelMap | No
     for label, weight in class_weight.items():
         check_type(f"class_weight: {label}", weight, float, low=0)
         weights[named[label]] = weight
+    if not weights.any():
+        raise UserError("class_weight: is 0 for all labels, so no row counts; give some labels a weight above 0")
     return weights
 
 
