@@ -63,7 +63,7 @@ class Encoder(tf.Module):
 
     def _embed(self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor) -> tuple[tf.Tensor, Unpadded]:
         """Returns the embeddings [T, D], and the places of these tokens in the batch."""
-        batch = Unpadded(input_mask, self._heads, few_sizes=False)
+        batch = Unpadded(input_mask, self._heads, rounds=False)
         words = tf.cast(tf.gather(self.word_embeddings, batch.pack(input_ids)), tf.float32)
         summed = words + tf.gather(self.token_type_embeddings, batch.pack(segment_ids))
         summed += tf.gather(self.position_embeddings, batch.positions)

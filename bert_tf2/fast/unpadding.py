@@ -148,8 +148,8 @@ class Unpadded:
       layout, layout_of_queries: for attention without and with queries.
     """
 
-    def __init__(self, input_mask: tf.Tensor, heads: int, few_sizes: bool = True, reads: tf.Tensor | None = None):
-        """Lays out a batch; input_mask: int [B, F], reads: int [B, P], `few_sizes`: whether sizes are rounded up."""
+    def __init__(self, input_mask: tf.Tensor, heads: int, rounds: bool = True, reads: tf.Tensor | None = None):
+        """Lays out a batch; input_mask: int [B, F], reads: int [B, P], `rounds`: whether sizes are rounded up."""
         mask = tf.cast(input_mask, tf.int32) > 0
         self._shape = tf.shape(mask)
         self._width = self._shape[1]
@@ -162,7 +162,7 @@ class Unpadded:
         self._count = tf.shape(self._places)[0]
         # If there is padding, one more token takes the places of padding in the groups.
         needed = self._count + tf.cast(tf.reduce_any(self._lengths < self._width), tf.int32)
-        tokens_step, self._width_step = (TOKENS_STEP, WIDTH_STEP) if few_sizes else (1, 1)
+        tokens_step, self._width_step = (TOKENS_STEP, WIDTH_STEP) if rounds else (1, 1)
         self._filled = _round_up(needed, tokens_step)  # T
         self.firsts = tf.cumsum(self._lengths, exclusive=True)
         self.positions = self.pack(tf.broadcast_to(columns, self._shape))

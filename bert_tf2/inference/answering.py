@@ -27,7 +27,7 @@ from bert_tf2.support.containers import Text
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import settings_of
 from bert_tf2.training import forward
-from bert_tf2.training.programs import few_sizes
+from bert_tf2.training.programs import filling_for
 from bert_tf2.weights.task_file import LabelMap, numbered
 
 # The defaults of the settings of run_squad.py, run_ner.py and run_classifier.py that decide an answer.
@@ -169,9 +169,9 @@ class Answerer:
     def _logits(self, packed: Sequence[Row], batch_size: int, windows: Windows | None = None) -> Iterator[np.ndarray]:
         """The logits of each row: [L], or [tokens, L] if each token has logits; for spans, L is start and end."""
         longest = max((len(row.input_ids) for row in packed), default=1)
-        sizes = None if windows else few_sizes(self._model.distribute_strategy, len(packed), batch_size, longest)
+        filling = None if windows else filling_for(self._model.distribute_strategy, len(packed), batch_size, longest)
         fields = dataclasses.astuple(windows) if windows else None
-        run = forward.on_batches(_logits, self._model, fields, names=rows.INPUTS, sizes=sizes)
+        run = forward.on_batches(_logits, self._model, fields, names=rows.INPUTS, filling=filling)
 
         def compute(chosen: Sequence[Row]) -> Iterator[np.ndarray]:
             found = run(rows.padded(chosen))

@@ -31,7 +31,7 @@ from bert_tf2.support.settings import check_type
 from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy, fuses_attention
 from bert_tf2.training.options import PRECISIONS
-from bert_tf2.training.programs import FewSizes, few_sizes
+from bert_tf2.training.programs import Filling, filling_for
 from bert_tf2.weights import checkpoint, sources, text_rules
 
 __getattr__ = lazy.unknown(__name__)
@@ -81,9 +81,9 @@ def run(options: FeatureOptions) -> int:
     features = _features(itertools.chain([first], examples), options, tokenizer)
     features = progress.track(features, "Extracting", count, "lines")
     pad_to = options.max_seq_length if options.use_tpu else None
-    sizes = few_sizes(strategy, count, options.batch_size, options.max_seq_length, options.xla)
+    filling = filling_for(strategy, count, options.batch_size, options.max_seq_length, options.xla)
     of_cls = options.pooling == "cls"
-    states = extract(model, features, layers, options.batch_size, pad_to, of_cls, sizes, fuses)
+    states = extract(model, features, layers, options.batch_size, pad_to, of_cls, filling, fuses)
     count = _write(options, layers, states)
     console.summary([f"{options.output_file} (lines: {count:,})"])
     return count
@@ -185,11 +185,11 @@ def embed(
         raise UserError(f"pooling={pooling!r}: must be one of {', '.join(_POOLINGS)}")
     max_seq_length = checked_length(max_seq_length, config.max_position_embeddings)
     check_layers(layers, config.num_hidden_layers, f"layers={layers}")
-    sizes = few_sizes(model.distribute_strategy, len(texts), batch_size, max_seq_length)
+    filling = filling_for(model.distribute_strategy, len(texts), batch_size, max_seq_length)
     examples = map(as_example, itertools.count(), texts)
     examples = (dataclasses.replace(one, text_a=prompt + one.text_a) for one in examples) if prompt else examples
     features = _converted(examples, max_seq_length, tokenizer)
-    states = extract(model, features, layers, batch_size, of_cls=pooling == "cls", sizes=sizes)
+    states = extract(model, features, layers, batch_size, of_cls=pooling == "cls", filling=filling)
     leaves_out = prompt and not pools_prompt and pooling in ("mean", "max")
     first = 1 + len(tokenizer.tokenize(prompt)) if leaves_out else 0
     if first >= max_seq_length:
@@ -238,16 +238,16 @@ def extract(
     batch_size: int,
     pad_to: int | None = None,
     of_cls: bool = False,
-    sizes: FewSizes | None = None,
+    filling: Filling | None = None,
     fuses: bool = False,
 ) -> Iterator[tuple[InputFeatures, np.ndarray]]:
     """Yields each line's features and its hidden states, float32 [layers, tokens, D], in the order of the input.
 
     `pad_to`: the length of every batch; defaults to the length of its longest line. `of_cls`: only the first token.
-    `sizes`: programs.few_sizes; `fuses`: devices.fuses_attention.
+    `filling`: programs.filling_for; `fuses`: devices.fuses_attention.
     """
     layers, settings = tuple(layers), (of_cls, fuses)
-    run = forward.on_batches(_states, model, layers, *settings, names=_NAMES, sizes=sizes)
+    run = forward.on_batches(_states, model, layers, *settings, names=_NAMES, filling=filling)
 
     def compute(batch: Sequence[InputFeatures]) -> Iterator[tuple[InputFeatures, np.ndarray]]:
         length = pad_to or max(len(feature.tokens) for feature in batch)

@@ -32,7 +32,7 @@ from bert_tf2.support.settings import check_type
 from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy, fuses_attention
 from bert_tf2.training.options import PRECISIONS, DeviceOptions
-from bert_tf2.training.programs import FewSizes, few_sizes
+from bert_tf2.training.programs import Filling, filling_for
 from bert_tf2.weights import checkpoint, names, sources, text_rules
 from bert_tf2.weights.base import Weights
 
@@ -107,8 +107,8 @@ def run(options: MaskedLMOptions) -> None:
     # The writer of the standard input may be waiting for an answer.
     read_ahead = 0 if name == _STANDARD_INPUT else _READ_AHEAD
     count = files.count_lines(name) if os.path.isfile(name) else 0
-    sizes = few_sizes(strategy, count, batch_size, options.max_seq_length, options.xla)
-    for answer in _answer(model, tokenizer, sentences, options.top_k, batch_size, read_ahead, sizes):
+    filling = filling_for(strategy, count, batch_size, options.max_seq_length, options.xla)
+    for answer in _answer(model, tokenizer, sentences, options.top_k, batch_size, read_ahead, filling):
         print(show(answer), flush=True)
 
 
@@ -177,8 +177,8 @@ def fill_mask(
     check_type("batch_size", batch_size, int, low=1)
     check_vocab_size("the tokenizer's vocabulary", len(tokenizer.entries), config.vocab_size)
     sentences = (encode(text, tokenizer, config, length, f"text {number}") for number, text in enumerate(given, 1))
-    sizes = few_sizes(model.distribute_strategy, len(given), batch_size, length)
-    answers = _answer(model, tokenizer, sentences, top_k, batch_size, 0, sizes)
+    filling = filling_for(model.distribute_strategy, len(given), batch_size, length)
+    answers = _answer(model, tokenizer, sentences, top_k, batch_size, 0, filling)
     return next(answers) if alone else list(answers)
 
 
@@ -203,7 +203,7 @@ def _answer(
     top_k: int,
     batch_size: int,
     read_ahead: int,
-    sizes: FewSizes | None,
+    filling: Filling | None,
 ) -> Iterator[Answer]:
     """Yields the answers in order; reads sentences of `read_ahead` tokens (or one batch) before the first answer."""
     # The embedding table may be larger than the vocabulary (rounded up), and the vocabulary may repeat an entry.
@@ -211,7 +211,7 @@ def _answer(
     if not 1 <= top_k <= np.isfinite(nameless).sum():
         raise UserError(f"--top_k={top_k}: must be from 1 to {len(tokenizer.inv_vocab)}, the size of the vocabulary")
     masked = None if np.isfinite(nameless).all() else tf.constant(nameless)
-    run = forward.on_batches(_best_words, model, top_k, masked, names=_NAMES, sizes=sizes)
+    run = forward.on_batches(_best_words, model, top_k, masked, names=_NAMES, filling=filling)
 
     def compute(batch: Sequence[Encoded]) -> Iterator[Answer]:
         for sentence, *best in zip(batch, *(array.numpy() for array in run(_features(batch))), strict=False):

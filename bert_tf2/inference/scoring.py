@@ -19,7 +19,7 @@ from bert_tf2.inference.blanks import MASK, check_fits
 from bert_tf2.support.containers import Text
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import forward
-from bert_tf2.training.programs import FewSizes, few_sizes
+from bert_tf2.training.programs import Filling, filling_for
 
 _READ_AHEAD = 1 << 14  # tokens of rows that are sorted by length
 
@@ -60,8 +60,8 @@ def score(
     encoded = [_encode(tokenizer, text, model, max_seq_length, where) for where, text in texts.items()]
     mask = tokenizer.vocab[MASK]
     count = sum(len(places) for _, _, places in encoded)
-    sizes = few_sizes(model.distribute_strategy, count, batch_size, max_seq_length, xla)
-    found = _in_order(_log_probability, model, _masked_once(encoded, mask), batch_size, sizes)
+    filling = filling_for(model.distribute_strategy, count, batch_size, max_seq_length, xla)
+    found = _in_order(_log_probability, model, _masked_once(encoded, mask), batch_size, filling)
     for tokens, _, places in encoded:
         yield Score([tokens[place] for place in places], [float(one) for one in itertools.islice(found, len(places))])
 
@@ -75,8 +75,8 @@ def next_sentence(
 ) -> Iterator[float]:
     """Yields for each pair the probability that the second text follows; see `score`."""
     encoded = (_encode(tokenizer, pair, model, max_seq_length, where) for where, pair in pairs.items())
-    sizes = few_sizes(model.distribute_strategy, len(pairs), batch_size, max_seq_length)
-    yield from map(float, _in_order(_is_next, model, ((row, 0, 0) for _, row, _ in encoded), batch_size, sizes))
+    filling = filling_for(model.distribute_strategy, len(pairs), batch_size, max_seq_length)
+    yield from map(float, _in_order(_is_next, model, ((row, 0, 0) for _, row, _ in encoded), batch_size, filling))
 
 
 def _encode(
@@ -103,11 +103,11 @@ def _in_order(
     model: heads.MaskedLMModel,
     rows: Iterator[tuple[Row, int, int]],
     batch_size: int,
-    sizes: FewSizes | None,
+    filling: Filling | None,
 ) -> Iterator[np.float32]:
     """Yields a number for each of (row, place, id), in order."""
     names = (*INPUTS, "masked_lm_positions", "masked_lm_ids")
-    run = forward.on_batches(graph, model, names=names, sizes=sizes)
+    run = forward.on_batches(graph, model, names=names, filling=filling)
 
     def compute(chosen: Sequence[tuple[Row, int, int]]) -> np.ndarray:
         given, places, ids = zip(*chosen, strict=True)

@@ -29,7 +29,7 @@ from bert_tf2.heads import Batch
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.process import check_process
 from bert_tf2.training.options import Program
-from bert_tf2.training.programs import FewSizes
+from bert_tf2.training.programs import Filling
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")
@@ -201,17 +201,17 @@ def graph_of(function: Callable) -> Callable:
 
 
 def on_batches(
-    graph: Callable, model: keras.Model, *settings: Any, names: Sequence[str], sizes: FewSizes | None
+    graph: Callable, model: keras.Model, *settings: Any, names: Sequence[str], filling: Filling | None
 ) -> Callable[[Mapping[str, np.ndarray]], Any]:
     """A function of batches, int [B, ...] by name, that runs a graph: (model, *settings, whether XLA compiles, parts).
 
-    `sizes`: None if XLA does not compile; then the graph is traced once, for all sizes. Results may have more rows
+    `filling`: None if XLA does not compile; then the graph is traced once, for all sizes. Results may have more rows
     than the batch, and be wider. Raises UserError in a fork; see check_process.
     """
     check_process()
     strategy = model.distribute_strategy
-    if sizes:
-        return lambda batch: graph(model, *settings, True, in_parts(strategy, sizes.fill(batch)))
+    if filling:
+        return lambda batch: graph(model, *settings, True, in_parts(strategy, filling.fill(batch)))
     shapes = [{name: tf.TensorSpec([None, None], tf.int32) for name in names}] * strategy.num_replicas_in_sync
     traced = graph.get_concrete_function(model, *settings, False, shapes)
     return lambda batch: traced(model, *settings, False, in_parts(strategy, batch))

@@ -1,7 +1,7 @@
 """Whether XLA compiles the step of a run, and the shapes of its batches: decided here, before the first batch.
 
     program_for:  the settings of a training or evaluation, its devices and number of steps -> its `Program`
-    few_sizes:    the same for rows without labels -> `FewSizes`
+    filling_for:  the same for rows without labels -> `Filling`
 
 Training, evaluation and prediction read the decision.
 """
@@ -83,7 +83,7 @@ def compiles_step(
     return xla == "true" and can_compile(strategy)
 
 
-class FewSizes(NamedTuple):
+class Filling(NamedTuple):
     """The sizes of the batches of a program of XLA, which is compiled again for each size."""
 
     rows: int  # of each batch
@@ -102,12 +102,12 @@ class FewSizes(NamedTuple):
         return found
 
 
-def few_sizes(
+def filling_for(
     strategy: tf.distribute.Strategy, num_rows: int | None, batch_size: int, longest: int, xla: str = "auto"
-) -> FewSizes | None:
+) -> Filling | None:
     """The sizes of the batches of rows without labels if XLA compiles their program, else None; see compiles_step.
 
     `num_rows`: None or 0 if it is not known, as from a pipe; `longest`: the most tokens of a row.
     """
     is_compiled = compiles_step(strategy, xla, math.ceil((num_rows or 0) / batch_size), sizes=SIZES)
-    return FewSizes(batch_size, longest) if is_compiled else None
+    return Filling(batch_size, longest) if is_compiled else None

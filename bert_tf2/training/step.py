@@ -25,7 +25,7 @@ _MEASURES = ("loss", "gradient_norm")
 _OF_LOSS_SCALE = ("left_out", "loss_scale")  # for float16: the share of the steps that were left out, and the scale
 _OF_PACKED_ROWS = ("rows",)  # the number of rows that all replicas computed
 # From this number of steps on, faster loops save more time than their compilation for several sizes takes.
-_STEPS_WORTH_COMPILING = 100
+_STEPS_WORTH_SIZES = 100
 _ONE_GPU = "/GPU:0"
 _BATCHES_AHEAD = 2  # on the GPU, beside the batch of the step
 # Between workers, a pack is sent while the next pack is copied: 1.8 times as fast as a single pack of all gradients.
@@ -59,7 +59,7 @@ class TrainingStep:
         self._all_reduce_dtype = tf.as_dtype(options.all_reduce_dtype)
         # Without padding, the number of tokens is rounded to few values; the number of packed rows is, too.
         steps, is_fixed = options.num_train_steps, model.encoder.computes_padding
-        self._has_few_sizes = (options.pack_rows or not is_fixed) and steps >= _STEPS_WORTH_COMPILING
+        self._has_few_sizes = (options.pack_rows or not is_fixed) and steps >= _STEPS_WORTH_SIZES
         self.program = options.program or program_for(options, strategy, steps, is_fixed=is_fixed, trains=True)
         # A GPU would launch a program for each variable; and all updates in one program take few seconds to compile.
         able = can_compile(strategy)

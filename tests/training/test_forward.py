@@ -76,10 +76,10 @@ def test_features_on_two_replicas_are_those_of_one(two, tmp_path):
 
 
 def test_batches_of_a_program_have_few_sizes_and_begin_with_their_rows():
-    sizes, shapes = programs.FewSizes(4, 100), []
+    filling, shapes = programs.Filling(4, 100), []
     for length in range(5, 101):
         batch = {"input_ids": np.full([3, length], 7), "masked_lm_positions": np.full([3, length // 5], 2)}
-        filled = sizes.fill(batch)
+        filled = filling.fill(batch)
         shapes.append([values.shape for values in filled.values()])
         for name, values in batch.items():
             width = values.shape[1]
