@@ -414,9 +414,9 @@ def packed(batch: Mapping[str, Any], parts: int = 1) -> dict[str, Any]:
     width = tf.shape(mask)[1]
     count = tf.shape(mask)[0] // parts
     lengths = lengths_of(mask)
-    if "masked_lm_positions" in batch:
-        predicted = tf.where(batch["masked_lm_weights"] > 0, batch["masked_lm_positions"] + 1, 0)
-        lengths = tf.maximum(lengths, tf.reduce_max(predicted, axis=1))
+    if (positions := batch.get("masked_lm_positions")) is not None:
+        counts = batch.get("masked_lm_weights", tf.ones_like(positions)) > 0
+        lengths = tf.maximum(lengths, tf.reduce_max(tf.where(counts, positions + 1, 0), axis=1))
     firsts, needed = _first_fit(tf.reshape(lengths, [parts, count]), width)
     step = -(-count // _SIZES_OF_ROWS)
     size = tf.minimum(-(-needed // step) * step, count) * width  # the places of a part
