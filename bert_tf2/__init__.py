@@ -16,7 +16,7 @@ used. `keras.models.load_model` imports them, too; only this package must be imp
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bert_tf2.support import lazy
 
@@ -71,13 +71,5 @@ _OF_REFERENCE = {
 }
 lazy.offer_to_keras(__name__, _IN_KERAS)
 sys.meta_path.append(lazy.Aliases(__name__, _OF_REFERENCE))
-_get, __dir__ = lazy.names(__name__, _NAMES | _WITHOUT_TENSORFLOW)
+__getattr__, __dir__ = lazy.names(__name__, _WITHOUT_TENSORFLOW, of_tensorflow=_NAMES)
 __all__ = __dir__()
-
-
-def __getattr__(name: str) -> Any:
-    if name in __all__ and name not in _WITHOUT_TENSORFLOW.values():
-        from bert_tf2.support.process import load_tensorflow
-
-        load_tensorflow()  # with few of its messages about devices
-    return _get(name)

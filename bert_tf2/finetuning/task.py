@@ -299,12 +299,15 @@ class PartRecords:
 
     def _counted(self, part: str, rows: Iterable[Mapping[str, Sequence]]) -> Iterator[Mapping[str, Sequence]]:
         """Yields the rows; warns at the end of rows without a word, and of many words that the vocabulary lacks."""
-        names = self._task.tokenizer.convert_tokens_to_ids(["[UNK]", "[CLS]", "[SEP]"])
+        unk, cls, sep = self._task.tokenizer.convert_tokens_to_ids(["[UNK]", "[CLS]", "[SEP]"])
         count = empty = unknown = words = 0
         for row in rows:
-            of_row, unknown_ones, *special = sum(row["input_mask"]), *map(row["input_ids"].count, names)
-            count, empty = count + 1, empty + (0 < of_row == sum(special))
-            unknown, words = unknown + unknown_ones, words + of_row - sum(special)
+            ids, tokens = row["input_ids"], sum(row["input_mask"])
+            words_of_row = tokens - ids.count(cls) - ids.count(sep)
+            count += 1
+            empty += tokens > 0 and words_of_row == 0  # a row without tokens only fills up a batch
+            unknown += ids.count(unk)
+            words += words_of_row
             yield row
         if empty:
             logging.warning("The %s data: %d of %d rows have no word; write or remove them", part, empty, count)

@@ -11,7 +11,9 @@ from types import ModuleType
 from typing import Any
 
 
-def names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def names(
+    package: str, modules: Mapping[str, str], of_tensorflow: Mapping[str, str] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Returns `__getattr__` and `__dir__` for a package whose `__init__` imports nothing.
 
     `__getattr__` also imports the package's modules, and has the list of names that `import *` reads.
@@ -19,12 +21,20 @@ def names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any
     Args:
       package: the `__name__` of the package.
       modules: module of the package -> the names that the package offers from it, separated by blanks.
+      of_tensorflow: further modules, before whose import TensorFlow is loaded with few of its messages about devices.
     """
-    homes = {name: f"{package}.{module}" for module, listed in modules.items() for name in listed.split()}
+    of_tensorflow = of_tensorflow or {}
+    of_all = {**modules, **of_tensorflow}
+    homes = {name: f"{package}.{module}" for module, listed in of_all.items() for name in listed.split()}
+    needs_tensorflow = {name for listed in of_tensorflow.values() for name in listed.split()}
 
     def get(name: str) -> Any:
         if name == "__all__":
             return sorted(homes)
+        if name in needs_tensorflow:
+            from bert_tf2.support.process import load_tensorflow  # late: most uses of a package need no such name
+
+            load_tensorflow()
         home = homes.get(name, f"{package}.{name}")
         try:
             module = importlib.import_module(home)

@@ -172,7 +172,7 @@ def _prepare(task: Task) -> Team:
     if blocks and not begun:
         task.source = model_folder.with_blocks(task.source, blocks, "--init_from_layers")
     if task.source is not None:
-        model_folder.check_config(task.source, task.config, "--output_dir" if begun else "--init_checkpoint")
+        model_folder.check_config(task.source, task.config, continues=bool(begun))
     if options.do_train:
         model_folder.check_output_dir(options.output_dir, task.config, options.vocab_file)
     task.prepare()

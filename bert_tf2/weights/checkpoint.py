@@ -88,7 +88,7 @@ def restore(
     """
     source = Checkpoint(path) if isinstance(path, str) else path
     if config is not None:
-        model_folder.check_config(source, config, "--output_dir")
+        model_folder.check_config(source, config, continues=True)
     variables = {name: variables[name] for name in variables if name not in allow_missing or name in source.shapes}
     problems = [*names.misfits(_shapes(variables), source.shapes, lambda name: True)]
     if any(map(names.is_encoder, variables)):  # otherwise the next checkpoint of the run would lack the other variables

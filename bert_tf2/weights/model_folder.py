@@ -104,18 +104,17 @@ def with_blocks(source: Weights, blocks: Sequence[int], name: str) -> Weights:
     return found
 
 
-def check_config(source: Weights, config: BertConfig, other: str = "") -> list[str]:
+def check_config(source: Weights, config: BertConfig, continues: bool = False) -> list[str]:
     """Compares a configuration with the weights' configuration.
 
     Returns messages about differences that may be intentional: fewer layers, or one of Weights.other_activations.
     Raises UserError for other differences that no shape shows. If the weights do not fit, this function raises
     UserError for the sizes, too: a size is understood sooner than the shapes of variables.
 
-    `other`: a second remedy. "--output_dir" also states that the weights are of a run that continues, which has all
-    layers.
+    `continues`: whether the weights are of a run in --output_dir that continues, and that needs all layers.
     """
     stated, path = stated_config(source) or (config, "")
-    continues, different = other == "--output_dir", decisive_differences(stated, config)
+    different = decisive_differences(stated, config)
     then, now = ({name: config_value(each, name) for name in different} for each in (stated, config))
     rows = names.encoder(config.num_hidden_layers, pooler=False)
     misfits = any(names.misfits(names.shapes_of(rows, config), source.shapes, names.is_encoder))
@@ -123,7 +122,7 @@ def check_config(source: Weights, config: BertConfig, other: str = "") -> list[s
     if {*different} <= {"vocab_size", "max_position_embeddings"} and all(now[name] > then[name] for name in different):
         misfits = continues
     remedy = f"give --bert_config_file={path}" if path.endswith(".json") else "correct --bert_config_file"
-    remedy += f", or another {other}" if other else ""
+    remedy += ", or another --output_dir" if continues else ""
     remarks = []
     for name in different:
         difference = f"{path}: states {name} {then[name]} for the weights {source.path}"

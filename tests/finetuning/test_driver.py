@@ -306,11 +306,11 @@ def test_the_configuration_of_another_model_is_refused_before_the_data_are_read(
     for part in ("train", "dev"):
         (tmp_path / "data" / f"{part}.tsv").write_text((tables / f"{part}.tsv").read_text() + "a torn row\n")
     settings |= {"data_dir": f"{tmp_path}/data", "do_train": True, "do_eval": True}
-    cure = f"out/bert_config.json num_hidden_layers 2 bert_config_file={folder}/bert_config.json another"
+    cure = f"out/bert_config.json num_hidden_layers 2 bert_config_file={folder}/bert_config.json"
     for config, out, words in (
-        ("other", folder, f"3 {cure} --output_dir"),
-        ("fewer", folder, f"1 {cure} --output_dir"),
-        ("other", f"{tmp_path}/new", f"3 {cure} --init_checkpoint"),
+        ("other", folder, f"3 {cure} another --output_dir"),
+        ("fewer", folder, f"1 {cure} another --output_dir"),
+        ("other", f"{tmp_path}/new", f"3 {cure}"),
     ):
         given = {"bert_config_file": f"{tmp_path}/{config}.json", "output_dir": out, "init_checkpoint": folder}
         refuses(words, classify, settings, **given)
