@@ -28,17 +28,16 @@ import itertools
 import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, MutableSequence, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from bert_tf2.pretraining.corpus import BEGINS, NEVER, Corpus, kind_of
+from bert_tf2.data.rows import Token
+from bert_tf2.pretraining.corpus import BEGINS, NEVER, Corpus
 from bert_tf2.pretraining.options import PretrainingDataOptions, PretrainingOptions
 from bert_tf2.support import progress
 
 MASKED, KEPT, RANDOM = 0.8, 0.1, 0.1  # the shares of the tokens to predict
 SAME = -1
 """Among replacements, means the token itself."""
-
-Token = TypeVar("Token", int, str)
 
 
 class Example(NamedTuple):
@@ -53,7 +52,7 @@ class Example(NamedTuple):
     is_random_next: bool  # whether B is from a random place
     # the indexes of the tokens to predict, from the first token of A, without the delimiters, in the order of drawing
     masked: Sequence[int] = ()
-    replacements: Sequence[int] = ()  # the replacement of each masked token, see `draw_replacements`
+    replacements: Sequence[int | str] = ()  # the replacement of each masked token, see `draw_replacements`
 
 
 # Pairs
@@ -65,8 +64,8 @@ class ExampleMaker:
     def __init__(
         self,
         corpus: Corpus,
-        mask_token: int,
-        vocab_words: Sequence[int],
+        mask_token: int | str,
+        vocab_words: Sequence[int] | Sequence[str],
         options: PretrainingDataOptions,
         rng: random.Random,
     ):
@@ -169,13 +168,6 @@ def truncate(length_a: int, length_b: int, max_num_tokens: int, rng: random.Rand
     return front_a, length_a, front_b, length_b
 
 
-def truncate_seq_pair(tokens_a: list[str], tokens_b: list[str], max_num_tokens: int, rng: random.Random) -> None:
-    """Truncates two lists in place; the reference's function of the same name."""
-    front_a, length_a, front_b, length_b = truncate(len(tokens_a), len(tokens_b), max_num_tokens, rng)
-    tokens_a[:] = tokens_a[front_a : front_a + length_a]
-    tokens_b[:] = tokens_b[front_b : front_b + length_b]
-
-
 def spans(bounds: Sequence[int], first: int, last: int, num_tokens: int) -> Iterator[tuple[int, int]]:
     """Divides consecutive sentences into spans of at most `num_tokens` tokens. Every token is in one of them.
 
@@ -259,34 +251,6 @@ def draw_replacements(
             is_same = not is_masked and draw() < KEPT / (KEPT + RANDOM)
         found.append(mask_token if is_masked else SAME if is_same else vocab_words[rng.randint(0, last)])
     return found
-
-
-def create_masked_lm_predictions(
-    tokens: Sequence[str],
-    masked_lm_prob: float,
-    max_predictions_per_seq: int,
-    vocab_words: Sequence[str],
-    rng: random.Random,
-    do_whole_word_mask: bool = False,
-) -> tuple[list[str], list[int], list[str]]:
-    """Masks an example; the reference's function of the same name, in which the last argument is a flag.
-
-    Args:
-      tokens: [CLS] A [SEP] B [SEP], or [CLS] A [SEP]; not modified.
-      masked_lm_prob, max_predictions_per_seq, do_whole_word_mask: see PretrainingDataOptions.
-      vocab_words: the words from which random replacements are drawn.
-
-    Returns:
-      The masked tokens; the positions to predict, sorted; and the original tokens at these positions.
-    """
-    options = PretrainingDataOptions(max_predictions_per_seq=max_predictions_per_seq, masked_lm_prob=masked_lm_prob)
-    kinds, output = bytes(map(kind_of, tokens)), list(tokens)
-    positions = choose(len(kinds), kinds, num_to_predict(len(tokens), options), do_whole_word_mask, rng)
-    for position, new in zip(positions, draw_replacements(positions, "[MASK]", vocab_words, rng), strict=True):
-        if new != SAME:
-            output[position] = new
-    positions = sorted(positions)
-    return output, positions, [tokens[position] for position in positions]
 
 
 # Random order

@@ -1,34 +1,27 @@
-"""Examples of a corpus as features, as records in TFRecord files, and as text.
+"""Examples of a corpus as features, and as records in TFRecord files.
 
 `DrawnExamples` draws all examples in a pass over the lengths of the sentences, because they are shuffled before the
 first is written. `batches` then puts the tokens in place, for many examples at a time.
-
-The functions of the reference's create_pretraining_data.py (`create_training_instances` and others) accept any
-tokenizer, and any generator of random numbers. Their examples equal the examples of the script.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import dataclasses
-import itertools
 import os
 import random
 import struct
 import tempfile
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 from absl import logging
 
 from bert_tf2 import tokenization
-from bert_tf2.data import example, records, tfrecords
+from bert_tf2.data import example, tfrecords
 from bert_tf2.data.example import Ragged
 from bert_tf2.pretraining import corpus
-from bert_tf2.pretraining.corpus import Corpus, kind_of
+from bert_tf2.pretraining.corpus import Corpus
 from bert_tf2.pretraining.examples import SAME, Example, ExampleMaker, shuffle
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingDataOptions
 from bert_tf2.support import errors, files, outputs, progress
@@ -59,16 +52,16 @@ class DrawnExamples:
         """
         self.num_tokens = self.num_masked = self._count = 0
         most = 0 if options.dynamic_masking else options.max_predictions_per_seq
-        numbers = {"start_a": "i8", "start_b": "i8", "length_a": "i4", "length_b": "i4", "num_masked": "i4"}
-        masks = [(name, "i4", (most,)) for name in ("masked", "replacements")]
-        self._row = np.dtype([*numbers.items(), ("random_next", "u1"), *masks])
+        single = [("start_a", "i8"), ("start_b", "i8"), ("length_a", "i4"), ("length_b", "i4"), ("num_masked", "i4")]
+        several = [(name, "i4", (most,)) for name in ("masked", "replacements")]
+        self._row = np.dtype([*single, ("random_next", "u1"), *several])
         pack = struct.Struct(f"=qqiiiB{4 * most}s{4 * most}s").pack  # pads the masks with zeros
         is_beside = output_file and not (files.is_remote(output_file) or outputs.is_device(output_file))
         folder = (os.path.dirname(output_file) or ".") if is_beside else None
         with errors.writing(folder or tempfile.gettempdir()), contextlib.ExitStack() as after_an_error:
             self._file = after_an_error.enter_context(tempfile.TemporaryFile(dir=folder))
             for start_a, length_a, start_b, length_b, is_random_next, masked, replacements in made:
-                count, masks = len(masked), (array("i", numbers).tobytes() for numbers in (masked, replacements))
+                count, masks = len(masked), (array("i", values).tobytes() for values in (masked, replacements))
                 self._file.write(pack(start_a, start_b, length_a, length_b, count, is_random_next, *masks))
                 self._count += 1
                 self.num_tokens += length_a + length_b
@@ -101,12 +94,12 @@ def batches(
 
     `ids`: the ids of [CLS] and [SEP].
     """
-    size = _rows_per_batch(options.max_seq_length, options.max_predictions_per_seq)
+    size = rows_per_batch(options.max_seq_length, options.max_predictions_per_seq)
     for first in range(0, len(order), size):
         yield _features(drawn.rows(order[first : first + size]), text, ids, options)
 
 
-def _rows_per_batch(max_seq_length: int, max_predictions_per_seq: int) -> int:
+def rows_per_batch(max_seq_length: int, max_predictions_per_seq: int) -> int:
     return max(1, _VALUES_PER_BATCH // (max_seq_length + max_predictions_per_seq))
 
 
@@ -190,9 +183,9 @@ def make_files(
     _warn_of_documents(name, text, options)
     for first in batches(drawn, order[:1], text, vocab, options):
         ids = first["input_ids"][0, : first["input_mask"].sum()].tolist()
-        _log_first(tokenizer.convert_ids_to_tokens(ids), len(drawn))
+        log_first(tokenizer.convert_ids_to_tokens(ids), len(drawn))
     columns = (_of_records(features, options) for features in batches(drawn, order, text, vocab, options))
-    _write(columns, len(drawn), output_files)
+    write(columns, len(drawn), output_files)
     return text, drawn
 
 
@@ -210,11 +203,11 @@ def _warn_of_documents(name: str, text: Corpus, options: CreatePretrainingDataOp
         logging.warning("%s: %s; %s", name, problem, FEW_DOCUMENTS)
 
 
-def _log_first(tokens: Iterable[str], total: int) -> None:
+def log_first(tokens: Iterable[str], total: int) -> None:
     logging.info("The first of %d examples: %s", total, " ".join(map(tokenization.printable_text, tokens)))
 
 
-def _write(batches: Iterable[Mapping[str, np.ndarray | Ragged]], total: int, output_files: Sequence[str]) -> None:
+def write(batches: Iterable[Mapping[str, np.ndarray | Ragged]], total: int, output_files: Sequence[str]) -> None:
     """Writes examples to files in turn."""
     done = 0
     with tfrecords.writing(*output_files) as outs, progress.Progress("Writing", total, "examples") as shown:
@@ -225,195 +218,3 @@ def _write(batches: Iterable[Mapping[str, np.ndarray | Ragged]], total: int, out
             done += len(encoded)
             shown.advance(len(encoded))
     logging.info("Wrote %d examples", total)
-
-
-# The functions of the reference
-
-
-class Tokenizer(Protocol):
-    """The used part of `tokenization.FullTokenizer`."""
-
-    vocab: dict[str, int]
-
-    def tokenize(self, text: str) -> list[str]: ...
-
-    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]: ...
-
-
-@dataclasses.dataclass
-class TrainingInstance:
-    """One example."""
-
-    tokens: list[str]  # [CLS] A [SEP] B [SEP], or [CLS] A [SEP]; with the replacements
-    segment_ids: list[int]  # 0 for [CLS] A [SEP], 1 for B [SEP]
-    masked_lm_positions: list[int]  # sorted indexes into `tokens`
-    masked_lm_labels: list[str]  # the original tokens at masked_lm_positions
-    is_random_next: bool | None  # whether B is from a random place; None without B
-
-    def __repr__(self) -> str:
-        """The reference's text: a line for each attribute, and an empty line."""
-        names = ("tokens", "segment_ids", "is_random_next", "masked_lm_positions", "masked_lm_labels")
-        values = (getattr(self, name) for name in names)
-        shown = (" ".join(map(str, value)) if isinstance(value, list) else value for value in values)
-        return "".join(f"{name}: {value}\n" for name, value in zip(names, shown, strict=True)) + "\n"
-
-
-class _Strings:
-    """Numbers for the tokens of any tokenizer, and the instances of examples with these numbers."""
-
-    _WORDS = 1 << 30  # the number of the first random replacement, so that vocabularies need not be copied
-
-    def __init__(self, words: Sequence[str], options: PretrainingDataOptions, rng: random.Random):
-        """`words`: from which random replacements are drawn."""
-        self._words, self._options, self._rng = words, options, rng
-        self.numbers: dict[str, int] = collections.defaultdict(lambda: len(self.numbers))
-
-    def of(self, tokens: Iterable[str]) -> bytes:
-        return array("i", [self.numbers[token] for token in tokens]).tobytes()
-
-    def maker(self, text: Corpus) -> ExampleMaker:
-        words = range(self._WORDS, self._WORDS + len(self._words))
-        return ExampleMaker(text, self.numbers["[MASK]"], words, self._options, self._rng)
-
-    def instances(self, made: Iterable[Example], text: Corpus) -> list[TrainingInstance]:
-        drawn = DrawnExamples(made, self._options)
-        ids = {token: self.numbers[token] for token in ("[CLS]", "[SEP]")}
-        names, words, found = [*self.numbers], self._words, []
-        for features in batches(drawn, range(len(drawn)), text, ids, self._options):
-            for row in zip(*(features[name] for name in records.PRETRAINING.features), strict=True):
-                each = dict(zip(records.PRETRAINING.features, row, strict=True))
-                length, second = (int(each[name].sum()) for name in ("input_mask", "segment_ids"))
-                count = int(each["masked_lm_weights"].sum())
-                numbers = each["input_ids"][:length].tolist()
-                tokens = [names[n] if n < self._WORDS else words[n - self._WORDS] for n in numbers]
-                labels = [names[number] for number in each["masked_lm_ids"][:count].tolist()]
-                positions = each["masked_lm_positions"][:count].tolist()
-                is_random_next = bool(each["next_sentence_labels"][0]) if second else None
-                segment_ids = [0] * (length - second) + [1] * second
-                found.append(TrainingInstance(tokens, segment_ids, positions, labels, is_random_next))
-        return found
-
-
-def make_instances(
-    input_files: Iterable[str], tokenizer: Tokenizer, options: PretrainingDataOptions, rng: random.Random
-) -> list[TrainingInstance]:
-    """Makes all examples of text files, shuffled."""
-    strings = _Strings([*tokenizer.vocab], options, rng)
-    text = corpus.read_with(input_files, options, lambda sentence: strings.of(tokenizer.tokenize(sentence)))
-    corpus.set_kinds(text, strings.numbers)
-    found = strings.instances(strings.maker(text).make_all(), text)
-    shuffle(rng, found)
-    return found
-
-
-def create_training_instances(
-    input_files: Iterable[str],
-    tokenizer: Tokenizer,
-    max_seq_length: int,
-    dupe_factor: int,
-    short_seq_prob: float,
-    masked_lm_prob: float,
-    max_predictions_per_seq: int,
-    rng: random.Random,
-    do_whole_word_mask: bool = False,
-) -> list[TrainingInstance]:
-    """Like `make_instances`; see PretrainingDataOptions for the arguments. The last is a flag in the reference."""
-    options = PretrainingDataOptions(
-        max_seq_length=max_seq_length, max_predictions_per_seq=max_predictions_per_seq, masked_lm_prob=masked_lm_prob,
-        short_seq_prob=short_seq_prob, do_whole_word_mask=do_whole_word_mask, dupe_factor=dupe_factor,
-    )  # fmt: skip
-    return make_instances(input_files, tokenizer, options, rng)
-
-
-def create_instances_from_document(
-    all_documents: Sequence[Sequence[Sequence[str]]],
-    document_index: int,
-    max_seq_length: int,
-    short_seq_prob: float,
-    masked_lm_prob: float,
-    max_predictions_per_seq: int,
-    vocab_words: Sequence[str],
-    rng: random.Random,
-    do_whole_word_mask: bool = False,
-) -> list[TrainingInstance]:
-    """Makes the examples of one document, a list of sentences, each a list of tokens. Empty sentences are ignored."""
-    options = PretrainingDataOptions(
-        max_seq_length=max_seq_length, max_predictions_per_seq=max_predictions_per_seq, masked_lm_prob=masked_lm_prob,
-        short_seq_prob=short_seq_prob, do_whole_word_mask=do_whole_word_mask,
-    )  # fmt: skip
-    text, strings = Corpus(), _Strings(vocab_words, options, rng)
-    copied: dict[int, tuple[int, int]] = {}
-
-    class Documents(Sequence):
-        """Copies a document into the corpus on the first access, so that only the needed documents are copied."""
-
-        def __getitem__(self, number: int) -> tuple[int, int]:
-            if number not in copied:
-                for tokens in all_documents[number]:
-                    text.add_sentence(strings.of(tokens), bytes(map(kind_of, tokens)))
-                copied[number] = text.end_document()
-            return copied[number]
-
-        def __len__(self) -> int:
-            return len(all_documents)
-
-    made = [*strings.maker(text).make_document(Documents(), document_index)]
-    return strings.instances(made, text)
-
-
-def write_instance_to_example_files(
-    instances: Iterable[TrainingInstance],
-    tokenizer: Tokenizer,
-    max_seq_length: int,
-    max_predictions_per_seq: int,
-    output_files: Sequence[str],
-) -> None:
-    """Writes examples to TFRecord files in turn: the first to the first file, the second to the second, and so on.
-
-    The files appear under their names when all of them are complete. Logs the first example as text.
-
-    Args:
-      instances: objects with the attributes `tokens`, `segment_ids`, `masked_lm_positions`, `masked_lm_labels` and
-        `is_random_next`, such as TrainingInstance. If `is_random_next` is None (in all instances), the records are for
-        masked words only.
-      tokenizer: converts the tokens to ids.
-      max_seq_length, max_predictions_per_seq: the lengths to which the features are padded.
-      output_files: the names of the files; those that end in .gz are compressed.
-
-    Raises:
-      ValueError: an instance is longer than `max_seq_length` or `max_predictions_per_seq`.
-    """
-    instances = [*instances]
-    if instances:
-        _log_first(instances[0].tokens, len(instances))
-    rows = (_features_of(instance, tokenizer, max_seq_length, max_predictions_per_seq) for instance in instances)
-    size = _rows_per_batch(max_seq_length, max_predictions_per_seq)
-    batches = (
-        records.columns(records.PRETRAINING if "next_sentence_labels" in some[0] else records.MASKED_WORDS, some)
-        for some in iter(lambda: [*itertools.islice(rows, size)], [])
-    )
-    _write(batches, len(instances), output_files)
-
-
-def _features_of(
-    instance: TrainingInstance, tokenizer: Tokenizer, max_seq_length: int, max_predictions_per_seq: int
-) -> dict[str, list]:
-    input_ids = tokenizer.convert_tokens_to_ids(instance.tokens)
-    masked_lm_ids = tokenizer.convert_tokens_to_ids(instance.masked_lm_labels)
-    if len(input_ids) > max_seq_length or len(masked_lm_ids) > max_predictions_per_seq:
-        raise ValueError(
-            f"an instance of {len(input_ids)} tokens and {len(masked_lm_ids)} predictions does not fit"
-            f" max_seq_length {max_seq_length} and max_predictions_per_seq {max_predictions_per_seq}"
-        )
-    padding = [0] * (max_seq_length - len(input_ids))
-    no_predictions = [0] * (max_predictions_per_seq - len(masked_lm_ids))
-    of_pair = {} if instance.is_random_next is None else {"next_sentence_labels": [int(instance.is_random_next)]}
-    return {
-        "input_ids": input_ids + padding,
-        "input_mask": [1] * len(input_ids) + padding,
-        "segment_ids": [*instance.segment_ids, *padding],
-        "masked_lm_positions": [*instance.masked_lm_positions, *no_predictions],
-        "masked_lm_ids": masked_lm_ids + no_predictions,
-        "masked_lm_weights": [1.0] * len(masked_lm_ids) + [0.0] * len(no_predictions),
-        **of_pair,
-    }
