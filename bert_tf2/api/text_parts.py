@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf2.finetuning.classification.examples import log_cut
+from bert_tf2.finetuning.classification.features import log_cut
 from bert_tf2.finetuning.options import ClassifierOptions, checked_length
 from bert_tf2.finetuning.tables import warn_of_amounts
 from bert_tf2.inference.answering import KEPT, SQUAD

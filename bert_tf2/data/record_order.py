@@ -27,7 +27,7 @@ from bert_tf2.data.record_index import RUN, RecordIndex, read_index
 from bert_tf2.data.records import MOST_SEGMENTS, PACKED, RecordKind, Sizes, check_first_records
 from bert_tf2.data.rows import INPUTS
 from bert_tf2.support import files
-from bert_tf2.support.errors import and_more
+from bert_tf2.support.errors import UserError, and_more
 
 WINDOW = 16 * RUN
 """The records that are shuffled together; they are in memory at the same time."""
@@ -108,6 +108,9 @@ def read_records(
 
 def _parse(serialized, kind: RecordKind, sizes: Sizes) -> dict:
     """Parses serialized Examples [B] into a batch and checks every value against its limits."""
+    named = {name for feature in kind.features.values() for name in (feature.length, feature.exclusive_maximum)}
+    if missing := sorted(name for name in named - sizes.keys() if isinstance(name, str)):
+        raise UserError(f"sizes: {kind.name} records also need {and_more(missing)}")
     spec = {
         name: tf.io.RaggedFeature(feature.dtype, row_splits_dtype=tf.int64)
         if feature.varies

@@ -19,8 +19,8 @@ from bert_tf2 import modeling, tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.fast import fused_attention
 from bert_tf2.fast.encoder import Plan, faster
-from bert_tf2.finetuning.classification.examples import _truncate_seq_pair as _truncate_seq_pair
-from bert_tf2.finetuning.classification.examples import log_cut, pack_texts
+from bert_tf2.finetuning.classification.features import _truncate_seq_pair as _truncate_seq_pair
+from bert_tf2.finetuning.classification.features import log_cut, pack_texts
 from bert_tf2.finetuning.options import checked_length
 from bert_tf2.inference.options import FeatureOptions, check_layers
 from bert_tf2.support import console, files, lazy, progress

@@ -1,4 +1,4 @@
-"""Classification: processors read the tables of a task as examples; examples become padded ids in records.
+"""Classification: processors read the tables of a task as examples.
 
 An empty list of labels means regression: the label is a number and the model has one output.
 """
@@ -11,14 +11,13 @@ import dataclasses
 import io
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import logging
 
 from bert_tf2 import tokenization
 from bert_tf2.data import records
-from bert_tf2.data.rows import kept_lengths, pack
 from bert_tf2.finetuning.classification.tasks import (
     OTHER_MEASURES,
     REGISTERED,
@@ -29,7 +28,7 @@ from bert_tf2.finetuning.classification.tasks import (
     usual_measures,
 )
 from bert_tf2.finetuning.tables import TsvLayout, as_number, read_rows, shortened, warn_of_amounts, warn_of_similar
-from bert_tf2.support import files, progress
+from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights.task_file import LABEL_MAP_FILE, LabelMap
 
@@ -191,10 +190,7 @@ class _Registered(TaskProcessor):
         for number, example in enumerate(found, 1):
             if not all(hasattr(example, part) for part in InputExample.__annotations__):
                 raise UserError(f"{name}, example {number}: {example!r:.60} is not an InputExample")
-            texts = [example.text_a] if example.text_b is None else [example.text_a, example.text_b]
-            if wrong := [text for text in texts if not isinstance(text, str | bytes)]:  # None, or NaN of pandas
-                raise UserError(f"{name}, example {number}: {wrong[0]!r} is not a text")
-            texts = [*map(tokenization.convert_to_unicode, texts), None][:2]
+            texts = texts_of(example, f"{name}, example {number}")
             label = unused if part == "predict" else self._label(name, number, example.label)
             if problem := label_problem(label, labels):
                 raise UserError(f"{name}, example {number}: {problem}")
@@ -327,6 +323,15 @@ def _warn_of_doubles(path: str, examples: Mapping[int, InputExample]) -> None:
             return logging.warning(what, path, row, example.guid, before)
 
 
+def texts_of(example: InputExample, where: str) -> tuple[str, str | None]:
+    """The texts of an example, which may be bytes there; `where` names the example in a UserError for other objects."""
+    given = [example.text_a] if example.text_b is None else [example.text_a, example.text_b]
+    if wrong := [text for text in given if not isinstance(text, str | bytes)]:  # None, or NaN of pandas
+        raise UserError(f"{where}: {wrong[0]!r} is not a text")
+    text_a, text_b, *_ = *map(tokenization.convert_to_unicode, given), None
+    return text_a, text_b
+
+
 def labels_of(example: InputExample) -> tuple[str, ...]:
     """The labels of an example as a tuple, even if the example has a single label."""
     return example.label if isinstance(example.label, tuple) else (example.label,)
@@ -343,9 +348,13 @@ def label_problem(label: str | tuple[str, ...], labels: Sequence[str] | None) ->
     if labels is None:
         empty = "the label is empty (give --multi_label if a text may have no label, or several)"
         return None if label.strip() else empty
+    if labels and label in labels:
+        return None
+    if labels and str(label) in map(str, labels):
+        kinds = f"is of type {type(label).__name__}, the known labels are of type {type(labels[0]).__name__}"
+        return f"the label {label!r} {kinds}; give both in one type"
     if labels:
-        known = and_more([shortened(str(name), 40) for name in labels])
-        return None if label in labels else f"unknown label {label!r}; the known labels are {known}"
+        return f"unknown label {label!r}; the known labels are {and_more([shortened(str(it), 40) for it in labels])}"
     score = as_number(label)
     if score is None or score != score:
         return f"the score {label!r} is not a number"
@@ -364,137 +373,3 @@ def balanced_weights(examples: Sequence[InputExample], label_map: LabelMap) -> t
         return tuple(max(1, size - counts[label]) / max(1, counts[label]) for label in labels)
     # A class without examples does not affect the loss, regardless of its weight.
     return tuple(size / (len(labels) * max(1, counts[label])) for label in labels)
-
-
-@dataclasses.dataclass
-class InputFeatures:
-    """The input of the model for one example."""
-
-    # input_ids, input_mask, segment_ids: max_seq_length numbers each; as many as the text has tokens if it is not cut
-    input_ids: list[int]
-    input_mask: list[int]
-    segment_ids: list[int]
-    # the label's index, or the score of a regression; with several labels of an example, 1 or 0 for each label
-    label_id: int | float | list[int]
-    is_cut: bool = False  # whether the text had more tokens than fit
-
-
-def log_cut(cut: int, count: int, max_seq_length: int) -> None:
-    """Warns of texts that were cut."""
-    if cut:
-        logging.warning("%d of %d texts are longer than %d tokens, and were cut", cut, count, max_seq_length)
-
-
-def truncate_seq_pair(tokens_a: list[str], tokens_b: list[str], max_length: int) -> None:
-    """Truncates two lists of tokens in place to `max_length` tokens together, as the reference's function does.
-
-    Tokens are removed from the end of the longer list, or of the second list if both have the same length.
-    """
-    kept_a, kept_b = kept_lengths(len(tokens_a), len(tokens_b), max_length)
-    del tokens_a[kept_a:], tokens_b[kept_b:]
-
-
-_truncate_seq_pair = truncate_seq_pair  # its name in the reference
-
-
-def pack_texts(
-    text_a: str, text_b: str | None, max_seq_length: int | None, tokenizer: tokenization.FullTokenizer
-) -> tuple[list[str], list[int], list[int], list[int], bool]:
-    """Packs a text or a pair for the model: `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`; None cuts and pads nothing.
-
-    A second text that has no tokens, also after truncation, is ignored.
-
-    Returns the tokens, max_seq_length at most; the input ids, the input mask and the segment ids, each padded with 0;
-    and whether tokens were cut off.
-    """
-    tokens_a = tokenizer.tokenize(text_a)
-    tokens_b = tokenizer.tokenize(text_b) if text_b else []
-    length = len(tokens_a) + len(tokens_b) + (3 if tokens_b else 2)
-    max_seq_length = length if max_seq_length is None else max_seq_length
-    is_cut = length > max_seq_length
-    if tokens_b:
-        truncate_seq_pair(tokens_a, tokens_b, max_seq_length - 3)
-    else:
-        del tokens_a[max_seq_length - 2 :]
-    tokens, segment_ids = pack(tokens_a, tokens_b)
-    padding = [0] * (max_seq_length - len(tokens))
-    input_ids = tokenizer.convert_tokens_to_ids(tokens) + padding
-    return tokens, input_ids, [1] * len(tokens) + padding, segment_ids + padding, is_cut
-
-
-def convert_single_example(
-    ex_index: int,
-    example: InputExample,
-    label_list: Sequence[str],
-    max_seq_length: int | None,
-    tokenizer: tokenization.FullTokenizer,
-) -> InputFeatures:
-    """Makes the features of one example; see `pack_texts`. The index is not used; the reference has this argument.
-
-    `label_list`: the labels in order; empty if the label is a number. Raises UserError for another label.
-    """
-    _, *inputs, is_cut = pack_texts(example.text_a, example.text_b, max_seq_length, tokenizer)
-    if isinstance(example.label, tuple):
-        label_id = [int(name in example.label) for name in label_list]
-    else:
-        if label_list and example.label not in label_list:
-            raise UserError(f"example {example.guid}: {label_problem(example.label, label_list)}")
-        label_id = label_list.index(example.label) if label_list else float(example.label)
-    return InputFeatures(*inputs, label_id, is_cut)
-
-
-def convert_examples_to_features(
-    examples: Sequence[InputExample],
-    label_list: Sequence[str],
-    max_seq_length: int,
-    tokenizer: tokenization.FullTokenizer,
-) -> list[InputFeatures]:
-    """The features of all examples, in order."""
-    return list(iterate_features(examples, label_list, max_seq_length, tokenizer))
-
-
-def iterate_features(
-    examples: Sequence[InputExample],
-    label_list: Sequence[str],
-    max_seq_length: int | None,
-    tokenizer: tokenization.FullTokenizer,
-) -> Iterator[InputFeatures]:
-    """Yields the features of all examples, in order; `max_seq_length` is None for texts that are not cut."""
-    cut = 0
-    for index, example in enumerate(progress.track(examples, "Writing features", unit="examples")):
-        features = convert_single_example(index, example, label_list, max_seq_length, tokenizer)
-        cut += features.is_cut
-        yield features
-    log_cut(cut, len(examples), max_seq_length)
-
-
-def record_kind(label_list: Sequence[str], multi_label: bool = False) -> records.RecordKind:
-    """The kind of record for features that were made with this label list."""
-    if multi_label:
-        return records.MULTI_LABEL
-    return records.CLASSIFICATION if label_list else records.REGRESSION
-
-
-def as_record(features: InputFeatures) -> dict[str, Sequence[float]]:
-    """A row for `records.write_records`, also of a kind for whole texts."""
-    second = sum(features.segment_ids)
-    return {
-        "input_ids": features.input_ids,
-        "input_mask": features.input_mask,
-        "segment_ids": features.segment_ids,
-        "segment_lengths": [sum(features.input_mask) - second, *([second] if second else [])],
-        "label_ids": features.label_id if isinstance(features.label_id, list) else [features.label_id],
-        "is_real_example": [1],  # read by the reference, whose padding examples do not exist here
-    }
-
-
-def file_based_convert_examples_to_features(
-    examples: Sequence[InputExample],
-    label_list: Sequence[str],
-    max_seq_length: int,
-    tokenizer: tokenization.FullTokenizer,
-    output_file: str,
-) -> int:
-    """Writes the features of all examples to a TFRecord file, which is complete or absent; returns their number."""
-    rows = map(as_record, iterate_features(examples, label_list, max_seq_length, tokenizer))
-    return records.write_records(output_file, record_kind(label_list), rows)

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from refused import refuses
 
 import bert_tf2
-from bert_tf2 import modeling, tokenization
+from bert_tf2 import modeling, run_classifier, tokenization
 from bert_tf2.config import BertConfig
+from bert_tf2.data import records
+from bert_tf2.data.record_order import read_records
 from bert_tf2.finetuning import classification
 from bert_tf2.finetuning.classification import TASKS, InputExample, TsvLayout, get_processor
 from bert_tf2.weights.task_file import LabelMap, read_label_map
@@ -407,3 +409,41 @@ def test_scores_and_several_labels_in_records(tokenizer, tmp_path):
     several = [InputExample("g", "a", None, ("sad", "fun")), InputExample("h", "a", None, ())]
     features = classification.convert_examples_to_features(several, ["fun", "long", "sad"], 8, tokenizer)
     assert [classification.as_record(feature)["label_ids"] for feature in features] == [[1, 0, 1], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("labels", [np.array([0, 1]), np.array(["no", "yes"]), [0, 1], ("no", "yes")], ids=repr)
+def test_labels_are_an_array_of_pandas_or_numbers(labels, tokenizer, tmp_path):
+    """`table["label"].unique()`, and [0, 1], as in notebooks; the label is then of the same type."""
+    examples = [InputExample(None, "a", None, labels[number]) for number in (1, 0)]
+    features = classification.convert_examples_to_features(examples, labels, 8, tokenizer)
+    assert [feature.label_id for feature in features] == [1, 0]
+    classification.file_based_convert_examples_to_features(examples, labels, 8, tokenizer, str(tmp_path / "records"))
+    sizes = {"max_seq_length": 8, "vocab_size": 100, "type_vocab_size": 2, "num_labels": 2}
+    (batch,) = read_records([str(tmp_path / "records")], records.CLASSIFICATION, sizes, 2)
+    assert batch["label_ids"].numpy().tolist() == [1, 0]
+
+
+def test_a_label_of_another_type_and_a_text_that_is_none_are_named(tokenizer):
+    for label, labels, words in (
+        (1, ["0", "1"], "example g: label 1 int str"),
+        ("1", [0, 1], "example g: label '1' str int"),
+        (2, [0, 1], "example g: unknown label 2 0, 1"),
+    ):
+        example = InputExample("g", "a", None, label)
+        refuses(words, classification.convert_single_example, 0, example, labels, 8, tokenizer)
+    for texts in ((float("nan"), None), ("a", float("nan"))):
+        example = InputExample("g", *texts, "1")
+        refuses("example g: nan", classification.convert_single_example, 0, example, ["0", "1"], 8, tokenizer)
+
+
+def test_examples_that_fill_a_batch(tokenizer, tmp_path):
+    """Forks append them for TPUs; and make features by hand, in the reference's order."""
+    examples = [InputExample("g", "a", None, "1"), run_classifier.PaddingInputExample()]
+    features = run_classifier.convert_examples_to_features(examples, ["0", "1"], 4, tokenizer)
+    assert [feature.is_real_example for feature in features] == [True, False]
+    zeros = run_classifier.InputFeatures([0] * 4, [0] * 4, [0] * 4, 0, False)
+    assert features[1] == zeros and not zeros.is_real_example
+    path = str(tmp_path / "records")
+    run_classifier.file_based_convert_examples_to_features(examples, ["0", "1"], 4, tokenizer, path)
+    rows = map(tf.train.Example.FromString, tf.data.TFRecordDataset(path).as_numpy_iterator())
+    assert [row.features.feature["is_real_example"].int64_list.value[0] for row in rows] == [1, 0]
