@@ -192,7 +192,7 @@ def test_a_long_text_widens_its_own_batch_alone(tmp_path):
         return {**padded, "sizes": tf.fill([tf.shape(padded["input_ids"])[0]], tf.size(padded["input_ids"]))}
 
     sizes = {"vocab_size": 9, "type_vocab_size": 2, "num_labels": 2}
-    refuses("sizes num_labels, type_vocab_size", record_order.read_records, [], kind, {"vocab_size": 9}, 2)
+    refuses("num_labels, type_vocab_size", record_order.read_records, [str(tmp_path / "a")], kind, {"vocab_size": 9}, 2)
     how = {"pad_to_max_length": False, "like_lengths": True, "transform": transform}
     found = [*record_order.read_records([str(tmp_path / "a")], kind, sizes, 2, **how).as_numpy_iterator()]
     assert found[0]["input_ids"].shape == (2, 5000) and max(batch["sizes"].max() for batch in found) == 2 * 5000
