@@ -31,7 +31,6 @@ import os
 import statistics
 import tempfile
 import time
-import types
 from collections.abc import Callable
 
 import machine
@@ -93,6 +92,7 @@ def write_all(folder: str, weights: str | None) -> tuple[dict[str, str], int]:
     import tensorflow as tf
 
     from bert_tf2.exporting import folded_encoder, onnx_model, signatures
+    from bert_tf2.exporting.options import ExportOptions
 
     model, config = load_model(weights)
     places = {"float32": f"{folder}/float32", "bfloat16": f"{folder}/bfloat16"}
@@ -108,7 +108,7 @@ def write_all(folder: str, weights: str | None) -> tuple[dict[str, str], int]:
         else:
             places[name] = places["float32"] if "OpenVINO" in name else f"{folder}/{name.replace(' ', '_')}.onnx"
     if "ONNX" in places:
-        options = types.SimpleNamespace(task="features")
+        options = ExportOptions(task="features", init_checkpoint=folder, export_dir=folder, format="onnx")
         exact = onnx_model.build(signatures.Setting(options, config, None, model=model, has_pooler=True))
         for name, written in (("ONNX", exact.SerializeToString()), ("ONNX int8", onnx_model.quantize(exact))):
             with open(places[name], "wb") as stream:

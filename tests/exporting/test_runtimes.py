@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
 import pathlib
 import re
@@ -36,7 +37,8 @@ from bert_tf2.tokenization import FullTokenizer
 pytestmark = [pytest.mark.extra, pytest.mark.filterwarnings("ignore")]  # LiteRT's interpreter announces another package
 
 DEMO = pathlib.Path(demo.__file__).parent
-SERVING = pathlib.Path(__file__).parents[2] / "docs" / "serving.md"
+ROOT = pathlib.Path(__file__).parents[2]
+SERVING, BENCHMARKS = ROOT / "docs" / "serving.md", ROOT / "benchmarks"
 to_onnx = functools.partial(export, format="onnx")
 need = functools.partial(pytest.importorskip, reason="make runtimes")
 
@@ -202,6 +204,21 @@ def test_openvino_answers_as_tensorflow(of_ids, task):
         name: value if value.dtype.kind == "f" else value.astype(found[name].dtype) for name, value in wanted.items()
     }
     assert_outputs(found, wanted, atol=1e-4)
+
+
+def test_the_benchmark_times_models_that_compute_the_same(tmp_path, monkeypatch):
+    need("onnx")
+    need("onnxruntime")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    serving = importlib.import_module("serving")
+    monkeypatch.setattr(serving, "MINILM", CONFIG.to_dict())
+    places, vocab_size = serving.write_all(str(tmp_path), None)
+    timed = ("float32", "bfloat16", "ONNX", "ONNX int8")
+    sides = {name: serving.load(name, places[name], 1) for name in timed}
+    found = serving.largest_difference(sides, serving.make_batch([3, 5], vocab_size))
+    differences = dict(each.rsplit(" ", 1) for each in found.split(", "))
+    assert float(differences["ONNX"]) < 1e-4
+    assert set(differences) == {*timed[1:]} and max(map(float, differences.values())) < 0.2
 
 
 @pytest.mark.parametrize("beginning", ["import json", "import numpy, openvino"])
