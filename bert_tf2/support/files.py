@@ -1,8 +1,6 @@
 """Reading and writing files, which may be compressed.
 
-Python opens local paths; `tf.io.gfile` opens paths with a scheme (`gs://...`). TensorFlow is imported only for such a
-path, so that a script on local files can report a wrong flag or a missing file before TensorFlow loads. A remote file
-system that does not answer raises a UserError.
+Python opens local paths; `remote` opens paths with a scheme (`gs://...`).
 """
 
 from __future__ import annotations
@@ -25,29 +23,17 @@ from typing import Any, BinaryIO
 
 from absl import logging
 
-from bert_tf2.support import containers, errors, outputs
+from bert_tf2.support import containers, errors, outputs, remote
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.outputs import is_remote as is_remote
-from bert_tf2.support.process import load_tensorflow
-
-
-def _gfile(function: str, path: str, *others: str, **settings: Any) -> Any:
-    """Calls a function of `tf.io.gfile`."""
-    tf = load_tensorflow()
-    web = "cannot be reached: TensorFlow opens no such address; give a local path, or ORGANIZATION/NAME of the hub"
-    with (
-        errors.reading(path, tf.errors.OpError, OSError, ValueError, problem="cannot be reached: {}"),
-        errors.reading(path, tf.errors.UnimplementedError, problem=web),
-    ):
-        return getattr(tf.io.gfile, function)(path, *others, **settings)
 
 
 def exists(path: str) -> bool:
-    return _gfile("exists", path) if is_remote(path) else os.path.exists(path)
+    return remote.call("exists", path) if is_remote(path) else os.path.exists(path)
 
 
 def is_directory(path: str) -> bool:
-    return _gfile("isdir", path) if is_remote(path) else os.path.isdir(path)
+    return remote.call("isdir", path) if is_remote(path) else os.path.isdir(path)
 
 
 def folder_of(path: str) -> str:
@@ -71,26 +57,26 @@ def companion(folder: str, name: str) -> str | None:
 
 
 def size(path: str) -> int:
-    return _gfile("stat", path).length if is_remote(path) else os.path.getsize(path)
+    return remote.call("stat", path).length if is_remote(path) else os.path.getsize(path)
 
 
 def modified(path: str) -> float | None:
     """The time of the last change of a file, in seconds since 1970; None if a remote file system does not state it."""
-    return (_gfile("stat", path).mtime_nsec or 0) / 1e9 or None if is_remote(path) else os.stat(path).st_mtime
+    return (remote.call("stat", path).mtime_nsec or 0) / 1e9 or None if is_remote(path) else os.stat(path).st_mtime
 
 
 def list_directory(path: str) -> list[str]:
     """The names in a folder, sorted; an empty list if it does not exist."""
     if not is_directory(path):
         return []
-    return sorted(_gfile("listdir", path) if is_remote(path) else os.listdir(path))
+    return sorted(remote.call("listdir", path) if is_remote(path) else os.listdir(path))
 
 
 def make_directory(path: str) -> None:
     """Creates a folder and its parents unless it exists."""
     try:
         if is_remote(path):
-            _gfile("makedirs", path)
+            remote.call("makedirs", path)
         elif path:
             os.makedirs(path, exist_ok=True)
     except OSError as error:
@@ -107,13 +93,13 @@ def made_directory(path: str) -> Iterator[None]:
 
 
 def remove(path: str) -> None:
-    _gfile("remove", path) if is_remote(path) else os.remove(path)
+    remote.call("remove", path) if is_remote(path) else os.remove(path)
 
 
 def _discard(path: str) -> None:
     """Removes a file, or a folder with its content; it may not be there."""
     with contextlib.suppress(Exception):
-        _gfile("rmtree" if is_directory(path) else "remove", path) if is_remote(path) else outputs.discard(path)
+        remote.call("rmtree" if is_directory(path) else "remove", path) if is_remote(path) else outputs.discard(path)
 
 
 def _flush(paths: Iterable[str]) -> None:
@@ -132,10 +118,7 @@ def _flush(paths: Iterable[str]) -> None:
 def open_binary(path: str, mode: str = "rb"):
     try:
         if is_remote(path):
-            if "r" in mode and not exists(path):
-                raise UserError(f"{path}: no such file")
-            stream = _gfile("GFile", path, mode)
-            return stream if "r" in mode else _Written(stream, path)
+            return remote.open_file(path, mode)
         if mode == "rb":
             return io.BufferedReader(_Read(path), 1 << 16)
         with errors.writing(path):
@@ -158,30 +141,6 @@ class _Read(io.FileIO):
         except OSError as error:
             error.filename = self.name
             raise
-
-
-class _Written(io.BufferedIOBase):
-    """A remote file to write, whose errors are UserErrors, also in `close`, where an object store writes the file."""
-
-    def __init__(self, stream: Any, path: str):
-        self._stream, self._path = stream, path
-        self.write(b"")  # a GFile creates its file at the first write, and a file without records has no other write
-
-    def write(self, content) -> int:
-        data = bytes(content)  # unlike local files, a GFile does not accept views of arrays
-        with self._explained():
-            self._stream.write(data)
-        return len(content)
-
-    def close(self) -> None:
-        if not self.closed:
-            super().close()
-            with self._explained():
-                self._stream.close()
-
-    def _explained(self):
-        kinds = (load_tensorflow().errors.OpError, OSError)
-        return errors.reading(self._path, *kinds, problem="cannot be written: {}")
 
 
 def check_there(path: str) -> None:
@@ -243,11 +202,7 @@ def open_unpacked(path: str, *, of_text: bool = False) -> Iterator[BinaryIO]:
     `of_text`: whether archives of bzip2 and xz are read, too. TensorFlow's reader of records knows only gzip.
     """
     with open_binary(path) as packed:
-        if hasattr(packed, "peek"):  # a pipe cannot be rewound
-            begin = packed.peek(_LONGEST_BEGIN)
-        else:
-            begin = packed.read(_LONGEST_BEGIN)
-            packed.seek(0)
+        begin = packed.peek(_LONGEST_BEGIN)  # a pipe cannot be rewound
         program = next((name for name in _OPENERS if re.match(_ARCHIVES[name], begin)), "")
         if program not in (_OPENERS if of_text else ("gzip",)):
             yield packed
@@ -435,7 +390,7 @@ def match_files(names: str, *, skip_unmatched: bool = False) -> list[str]:
             matches = [name]
         else:
             # [^...] excludes characters in TensorFlow and shells; in Python it would be a set with "^".
-            matches = sorted(_gfile("glob", name) if is_remote(name) else glob.glob(name.replace("[^", "[!")))
+            matches = sorted(remote.call("glob", name) if is_remote(name) else glob.glob(name.replace("[^", "[!")))
         if not matches:
             what = "no file matches this pattern" if any(c in name for c in "*?[") else missing(name)
             problems.append(f"{name}: {what}")
@@ -472,7 +427,10 @@ def complete_or_absent(*paths: str, durable: bool = False) -> Iterator[list[str]
             if durable:
                 _flush(partial)
             for source, target in partial.items():  # atomic if the file system supports it
-                _gfile("rename", source, target, overwrite=True) if is_remote(source) else os.replace(source, target)
+                if is_remote(source):
+                    remote.call("rename", source, target, overwrite=True)
+                else:
+                    os.replace(source, target)
                 if durable:
                     _flush([os.path.dirname(target) or "."])
 

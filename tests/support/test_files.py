@@ -98,7 +98,7 @@ def test_a_path_with_a_scheme_goes_through_tensorflow(tmp_path):
         stream.write(memoryview(b"text"))
     assert (tmp_path / "deep" / "text").read_bytes() == b"text"
     refuses("no such file", files.read_text, f"{path}s")
-    assert message_of(files.size, f"{path}s").startswith(f"{path}s: cannot be reached: ")
+    assert message_of(files.size, f"{path}s") == f"{path}s: no such file"
     assert message_of(files.size, "nosuch://folder/x").startswith("nosuch://folder/x: cannot be reached")
 
 
@@ -114,6 +114,17 @@ def test_an_error_amid_reading_or_at_the_end_of_writing_names_the_file(read):
     stream = files.open_binary("file:///dev/full", "wb")  # a remote file is written when it is closed
     with pytest.raises(UserError, match=r"^file:///dev/full: .*No space left"), stream:
         stream.write(b"text")
+
+
+def test_a_remote_path_that_cannot_be_read_is_named(tmp_path):
+    path = f"file://{tmp_path}/text"
+    files.write_text(path, "one")
+    with files.open_binary(path) as stream:
+        os.remove(tmp_path / "text")
+        assert message_of(stream.seek, 0, os.SEEK_END) == f"{path}: no such file"
+    for read in (files.read_text, lambda path: [*files.read_lines(path)]):
+        assert message_of(read, f"file://{tmp_path}").startswith(f"file://{tmp_path}: cannot be read: ")
+    refuses("https://x/y TensorFlow opens no such address", files.read_text, "https://x/y")
 
 
 def test_what_is_in_the_way(tmp_path):
