@@ -47,14 +47,16 @@ def read_scalars(folder: str) -> dict[str, dict[int, float]]:
     """The curves in a folder's events, as TensorBoard shows them: name -> step -> value; empty if there are no curves.
 
     Points that a killed run wrote behind its last checkpoint are left out, because the continued run's events state
-    where it starts. If a step has several points, such as evaluations, the last point counts.
+    where it starts. If a step has several points, such as evaluations, the last point counts. Points are sorted by
+    their steps, because files of events that begin in the same second are read in the order of their names.
     """
     if not files.is_directory(folder):
         return {}
     events = EventAccumulator(folder, tensor_size_guidance={"scalars": 0}).Reload()  # 0: all points
     names = events.Tags()["tensors"]
+    points = {name: sorted(events.Tensors(name), key=lambda point: point.step) for name in names}
     return {
-        name: {each.step: float(tensor_util.make_ndarray(each.tensor_proto)) for each in events.Tensors(name)}
+        name: {each.step: float(tensor_util.make_ndarray(each.tensor_proto)) for each in points[name]}
         for name in names
         if events.SummaryMetadata(name).plugin_data.plugin_name == "scalars"
     }

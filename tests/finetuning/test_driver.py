@@ -13,11 +13,9 @@ import sys
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import toy_data
 from command_lines import ROOT
 from refused import refuses
-from tensorboard.backend.event_processing import event_accumulator
 
 import bert_tf2
 from bert_tf2 import heads
@@ -26,7 +24,7 @@ from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.finetuning.options import ClassifierOptions, SquadOptions
 from bert_tf2.inference.options import FeatureOptions
 from bert_tf2.support.resolution import resolve
-from bert_tf2.training import forward
+from bert_tf2.training import forward, plots
 from bert_tf2.weights import checkpoint, model_folder, sources
 from bert_tf2.weights.task_file import LabelMap
 
@@ -138,8 +136,7 @@ def test_the_best_weights_are_kept_and_used_and_patience_ends_the_training(setti
     how |= {"learning_rate": 1e-2, "warmup_proportion": 0.0, "keep_checkpoint_max": 50}
     results = classify(settings, do_train=True, do_eval=True, **how)
     out = tmp_path / "out"
-    events = event_accumulator.EventAccumulator(str(out / "eval")).Reload()
-    shown = {point.step: float(tf.make_ndarray(point.tensor_proto)) for point in events.Tensors("accuracy")}
+    shown = plots.read_scalars(str(out / "eval"))["accuracy"]
     best = max(shown, key=shown.get)  # the first of equal ones
     content = measure_in(out)
     del content["crc32c"]

@@ -59,6 +59,8 @@ def test_points_behind_a_kill_are_forgotten_and_the_later_of_two_evaluations_cou
         for step, value in ((5, 1.0), (10, 2.0), (5, 3.0)):  # an older checkpoint is evaluated anew
             tf.summary.scalar("accuracy", value, step=step)
     assert plots.read_scalars(f"{tmp_path}/new") == {"accuracy": {5: 3.0, 10: 2.0}}
+    write_scalars(f"{tmp_path}/new", 7, {"accuracy": 4.0})
+    assert [*plots.read_scalars(f"{tmp_path}/new")["accuracy"]] == [5, 7, 10]
 
 
 def test_files_of_tensorflow_1_are_read_and_a_folder_without_curves_is_named(tmp_path):
