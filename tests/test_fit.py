@@ -62,6 +62,23 @@ def test_sorted_rows_are_divided_with_a_warning(short, log_lines):
         log_lines.clear()
 
 
+def test_rows_of_one_label_and_labels_that_look_alike_are_warned_of(encoder, short, log_lines):
+    short.compile(1e-3, run_eagerly=True)
+    names = bert_tf2.tagger(encoder, ["O", "NAME"], max_seq_length=8)
+    names.compile(1e-3, run_eagerly=True)
+    for model, x, one, both in (
+        (short, LONG, ["yes"] * len(LONG), ["yes", "no"] * (len(LONG) // 2)),
+        (short, LONG, [[0, 1]] * len(LONG), [[0, 1], [1, 0]] * (len(LONG) // 2)),
+        (names, ["a film", "ann"], ["O O", "O"], ["O O", "NAME"]),
+    ):
+        for y, warns in ((one, True), (both, False)):
+            log_lines.clear()
+            model.fit(x, y, steps_per_epoch=1, **QUIET)
+            assert any("answers are equal" in line for line in log_lines) == warns
+    bert_tf2.classifier(encoder, labels=["good", "good ", "bad"])
+    assert any("'good '" in line and "differ only in case or blanks" in line for line in log_lines)
+
+
 def test_a_classifier_learns(trained):
     model, history, traced = trained
     assert history["loss"][-1] < history["loss"][0] / 2 and len(history["val_accuracy"]) == 2

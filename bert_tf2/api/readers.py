@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from bert_tf2.api import targets, text_rows
 from bert_tf2.api.text_parts import CutTexts
@@ -101,6 +102,14 @@ class Reader:
             name = "sample_weight" if y is None else "y"
             raise UserError(f"{name}: x has batches, so put {name} into each batch: (x, y, sample_weight)")
         return x
+
+    def learned(self, given: Any) -> Any:
+        """Returns the result of `read` for a training; warns if all rows, or all words, have the same answer."""
+        y = given.y if self.needs_y and isinstance(given, Rows) and given.y is not None else ()
+        answers = [tag for tags in y for tag in tags] if len(y) and isinstance(y[0], list) else y
+        if len(answers) > 1 and np.all(np.asarray(answers) == answers[0]):
+            logging.warning("y: all %d answers are equal, so the model learns only to give this answer", len(answers))
+        return given
 
     def divided(self, share: float, rows: Any) -> tuple[Rows, Rows]:
         """The rows for the training and for the validation."""

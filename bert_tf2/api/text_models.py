@@ -269,7 +269,7 @@ class TextModel(TextSteps):
         is_balanced = isinstance(class_weight, str) and class_weight == "balanced"
         known = {} if is_balanced else class_weight
         weights = None if class_weight is None else targets.weights_of(known, self._label_map)
-        given = self._read(x, y, sample_weight, batch_size, steps, "steps_per_epoch")
+        given = self._reader.learned(self._read(x, y, sample_weight, batch_size, steps, "steps_per_epoch"))
         if validation_split and validation_data is None:
             given, validation_data = self._reader.divided(validation_split, given)
         if validation_data is not None:

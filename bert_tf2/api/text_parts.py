@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from bert_tf2.finetuning.classification.features import log_cut
 from bert_tf2.finetuning.options import ClassifierOptions, checked_length
-from bert_tf2.finetuning.tables import warn_of_amounts
+from bert_tf2.finetuning.tables import warn_of_amounts, warn_of_similar
 from bert_tf2.inference.answering import KEPT, SQUAD
 from bert_tf2.layers import initial_weights_from
 from bert_tf2.long_texts import LEAST, POOLINGS, Windows
@@ -251,6 +251,7 @@ def find_labels(
         return found
     asked = LabelMap(task_file.TAGGING_TASK if tags else found.task if found else _TASK, names, regression, multi_label)
     asked.check_unique("labels")
+    warn_of_similar("labels", {name: number for number, name in enumerate(names, 1)})
     if not tags:
         warn_of_amounts("labels", names, sys.maxsize, "give regression=True")
     if has_names and not (found.regression and regression):

@@ -5,6 +5,7 @@ texts -> rows of ids -> `logits` of a row, in batches of like length -> probabil
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import re
@@ -28,6 +29,7 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import settings_of
 from bert_tf2.training import forward
 from bert_tf2.training.programs import filling_for
+from bert_tf2.weights import text_rules
 from bert_tf2.weights.task_file import LabelMap, numbered
 
 # The defaults of the settings of run_squad.py, run_ner.py and run_classifier.py that decide an answer.
@@ -167,7 +169,13 @@ class Answerer:
         return self._model
 
     def _logits(self, packed: Sequence[Row], batch_size: int, windows: Windows | None = None) -> Iterator[np.ndarray]:
-        """The logits of each row: [L], or [tokens, L] if each token has logits; for spans, L is start and end."""
+        """The logits of each row: [L], or [tokens, L] if each token has logits; for spans, L is start and end.
+
+        Warns if the vocabulary lacks many of the words.
+        """
+        ids = collections.Counter(id for row in packed for id in row.input_ids)
+        unknown, cls, sep = map(ids.get, self._tokenizer.convert_tokens_to_ids(["[UNK]", "[CLS]", "[SEP]"]), (0,) * 3)
+        text_rules.check_unknown("texts", unknown, ids.total() - cls - sep)
         longest = max((len(row.input_ids) for row in packed), default=1)
         filling = None if windows else filling_for(self._model.distribute_strategy, len(packed), batch_size, longest)
         fields = dataclasses.astuple(windows) if windows else None

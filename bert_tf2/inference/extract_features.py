@@ -92,16 +92,23 @@ def run(options: FeatureOptions) -> int:
 def _features(
     examples: Iterable[InputExample], options: FeatureOptions, tokenizer: tokenization.FullTokenizer
 ) -> Iterator[InputFeatures]:
-    """Yields the features; logs the first one, and warns at the end if the vocabulary lacks many of the words."""
-    unknown = count = 0
-    for number, feature in enumerate(_converted(examples, options.max_seq_length, tokenizer)):
+    """Yields the features; logs the first one."""
+    found = _converted(examples, options.max_seq_length, tokenizer)
+    for number, feature in enumerate(_counted(found, options.input_file)):
         if number == 0:
             tokens = " ".join(map(tokenization.printable_text, feature.tokens))
             logging.info("%s", console.table("The first line:", {"tokens": tokens}))
+        yield feature
+
+
+def _counted(features: Iterable[InputFeatures], name: str) -> Iterator[InputFeatures]:
+    """Yields the features of the texts `name`; warns at the end if the vocabulary lacks many of their words."""
+    unknown = count = 0
+    for feature in features:
         unknown += feature.tokens.count("[UNK]")
         count += sum(token not in ("[CLS]", "[SEP]") for token in feature.tokens)
         yield feature
-    text_rules.check_unknown(options.input_file, unknown, count)
+    text_rules.check_unknown(name, unknown, count)
 
 
 def _write(options: FeatureOptions, layers: Sequence[int], states: Iterable[tuple[InputFeatures, np.ndarray]]) -> int:
@@ -188,7 +195,7 @@ def embed(
     filling = filling_for(model.distribute_strategy, len(texts), batch_size, max_seq_length)
     examples = map(as_example, itertools.count(), texts)
     examples = (dataclasses.replace(one, text_a=prompt + one.text_a) for one in examples) if prompt else examples
-    features = _converted(examples, max_seq_length, tokenizer)
+    features = _counted(_converted(examples, max_seq_length, tokenizer), "texts")
     states = extract(model, features, layers, batch_size, of_cls=pooling == "cls", filling=filling)
     leaves_out = prompt and not pools_prompt and pooling in ("mean", "max")
     first = 1 + len(tokenizer.tokenize(prompt)) if leaves_out else 0
