@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -33,6 +34,11 @@ _PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 LARGEST_SIZE = 10**7
 """The most words, positions, or numbers in a hidden state. Larger numbers are typing errors and exhaust the memory."""
 _MOST_PARAMETERS = 10**11
+
+
+@functools.cache  # a run reads its file several times
+def _warn_of_defaults(name: str, shown: str) -> None:
+    logging.warning("%s leaves out some keys; taking the reference's defaults: %s", name, shown)
 
 
 def _is_number(value: object) -> bool:
@@ -121,10 +127,11 @@ class BertConfig:
         return self.hidden_size // self.num_attention_heads
 
     @classmethod
-    def from_dict(cls, json_object: Mapping[str, Any]) -> BertConfig:
+    def from_dict(cls, json_object: Mapping[str, Any], name: str = "The model configuration") -> BertConfig:
         """Creates a configuration from the content of a `bert_config.json`, which must have the sizes.
 
-        Keys that are missing get the reference's defaults, with a warning. Raises UserError for wrong content.
+        Keys that are missing get the reference's defaults, with one warning in a process for each `name` and defaults.
+        Raises UserError for wrong content.
         """
         missing = [name for name in _REQUIRED if name not in json_object]
         if missing:
@@ -136,8 +143,7 @@ class BertConfig:
         config = cls(**values, extra={name: value for name, value in json_object.items() if name not in known})
         config.check_heads()
         if absent := sorted(known - values.keys() - {*_WRITTEN_IF_OTHER}):
-            shown = ", ".join(f"{name} = {getattr(config, name)!r}" for name in absent)
-            logging.warning("The model configuration leaves out some keys; taking the reference's defaults: %s", shown)
+            _warn_of_defaults(name, ", ".join(f"{key} = {getattr(config, key)!r}" for key in absent))
         return config
 
     @classmethod
@@ -145,7 +151,8 @@ class BertConfig:
         """Reads a `bert_config.json`, or a `config.json` of Hugging Face's `transformers`."""
         values = files.read_json(os.fspath(json_file), flag="--bert_config_file")
         try:
-            return (cls.from_huggingface if any(mark in values for mark in _MARKS) else cls.from_dict)(values)
+            is_theirs = any(mark in values for mark in _MARKS)
+            return cls.from_huggingface(values) if is_theirs else cls.from_dict(values, os.fspath(json_file))
         except UserError as error:
             raise UserError(f"{json_file}: {error}") from error
 

@@ -47,15 +47,17 @@ def test_a_file_survives_a_round_trip(tmp_path, changes):
     assert {*decisive_differences(BertConfig.of(BASE), config)} == changed
 
 
-def test_defaults_and_keys_that_are_left_out(log_lines):
+def test_defaults_and_keys_that_are_left_out(tmp_path, log_lines):
     assert BertConfig(100).to_dict() == {**BASE, "vocab_size": 100, "type_vocab_size": 16}
     odd = BertConfig(vocab_size=99, hidden_size=37)  # 12 heads: the reference's own test makes this configuration
     assert json.loads(odd.to_json_string())["hidden_size"] == 37
     refuses("hidden_size 37 num_attention_heads 12", modeling.BertModel, odd)
     assert BertConfig.from_dict({**BASE, "position_embedding_type": "learned"}).to_dict() == BASE and not log_lines
-    config = BertConfig.from_dict({name: BASE[name] for name in BASE if name not in ("type_vocab_size", "hidden_act")})
-    assert (config.type_vocab_size, config.hidden_act) == (16, "gelu")
-    assert any("hidden_act = 'gelu'" in line and "type_vocab_size = 16" in line for line in log_lines)
+    lacking = {name: BASE[name] for name in BASE if name not in ("type_vocab_size", "hidden_act")}
+    for config in (read(tmp_path, lacking), read(tmp_path, lacking), BertConfig.from_dict(lacking)):
+        assert (config.type_vocab_size, config.hidden_act) == (16, "gelu")
+    of_file, of_dict = [line for line in log_lines if "hidden_act = 'gelu'" in line and "type_vocab_size = 16" in line]
+    assert of_file.startswith(f"{tmp_path}/bert_config.json ") and not of_dict.startswith(str(tmp_path))
 
 
 @pytest.mark.parametrize(
