@@ -56,9 +56,12 @@ def names(name: str) -> Callable[[str], Any]:
     """The `__getattr__` of a script of the reference, so that the script has the names of the package's module."""
 
     def get(attribute: str) -> Any:
-        if attribute.startswith("__"):
+        if attribute.startswith("__") and attribute != "__all__":
             raise AttributeError(attribute)
-        return getattr(getattr(bert_tf2, name), attribute)
+        module = getattr(bert_tf2, name)
+        if attribute == "__all__" and not hasattr(module, attribute):  # for `from extract_features import *`
+            return [each for each in vars(module) if each[0] != "_"]
+        return getattr(module, attribute)
 
     return get
 

@@ -90,8 +90,13 @@ def test_the_references_modules_are_imported_by_their_names(module, monkeypatch)
     entries = json.loads((REFERENCE / "names.json").read_text())[module]
     names = {entry["name"] for entry in entries if hasattr(ours, entry["name"])}
     assert names and all(getattr(beside, name) is getattr(ours, name) for name in names)
-    exec(f"from bert_tf2.{module} import *", all_names := {})
-    assert {name for name in names if name[0] != "_"} <= all_names.keys()
+    for place in (f"bert_tf2.{module}", module):
+        exec(f"from {place} import *", all_names := {})
+        assert {name for name in names if name[0] != "_"} <= all_names.keys()
     for place in (ours, beside) if module != "tokenization" else ():  # which has all names
+        assert not hasattr(place, "input_fn_builder")
         with pytest.raises(AttributeError, match=rf"input_fn_builder.*migrating.*section {module}"):
             _ = place.input_fn_builder
+        for name in (f"bert_tf2.{module}", module):
+            with pytest.raises(ImportError, match=rf"input_fn_builder.*migrating.*section {module}"):
+                exec(f"from {name} import input_fn_builder", {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.machinery
+import opcode
 import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -78,12 +79,21 @@ def unknown(module: str) -> Callable[[str], Any]:
 
     def get(name: str) -> Any:
         there = _OF_REFERENCE.get(module, module.rpartition(".")[2])
-        raise AttributeError(
+        # Python gives an AttributeError in `from module import name` a message of its own.
+        raise (ImportError if _is_imported_from() else AttributeError)(
             f"module {module!r} has no attribute {name!r}; if {there} of google-research/bert has it, docs/migrating.md"
             f" names the replacement: Your own code, section {there}"
         ) from None
 
     return get
+
+
+def _is_imported_from() -> bool:
+    """Whether the code that asks a module of this package for a name is `from module import name`."""
+    frame = sys._getframe(2)
+    while frame.f_back and frame.f_globals.get("__name__") in (__name__, "bert_tf2.commands"):
+        frame = frame.f_back
+    return frame.f_code.co_code[frame.f_lasti] == opcode.opmap["IMPORT_FROM"]
 
 
 def offer_to_keras(package: str, modules: Mapping[str, str]) -> None:
