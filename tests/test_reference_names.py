@@ -33,6 +33,7 @@ CONSTRUCTORS = {
     **{f"run_classifier.{name}Processor": "" for name in ("Data", "Xnli", "Mnli", "Mrpc", "Cola")},
     "run_squad.SquadExample": "qas_id question_text doc_tokens orig_answer_text start_position end_position"
     " is_impossible",
+    "run_squad.FeatureWriter": "filename is_training",
     "create_pretraining_data.TrainingInstance": "tokens segment_ids masked_lm_positions masked_lm_labels"
     " is_random_next",
     "extract_features.InputExample": "unique_id text_a text_b",

@@ -132,6 +132,8 @@ def _logits(
     example: SquadExample, features: Sequence[InputFeatures], result_of: Mapping[int, RawResult]
 ) -> list[np.ndarray]:
     """The logits [2, L] of each window, in float64, the precision in which the reference adds logits."""
+    if missing := [feature.unique_id for feature in features if feature.unique_id not in result_of]:
+        raise UserError(f"question {example.qas_id}: no result has the unique_id {missing[0]} of its window")
     found = [np.array(result_of[feature.unique_id][1:], np.float64) for feature in features]
     if not all(np.isfinite(values).all() for values in found):
         raise UserError(

@@ -8,6 +8,7 @@ run_squad.py.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -18,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from bert_tf2 import tokenization
-from bert_tf2.data import rows
+from bert_tf2.data import records, rows, tfrecords
+from bert_tf2.data.example import encode
 from bert_tf2.finetuning.squad.examples import WORD, SquadExample
 from bert_tf2.support.errors import UserError
 
@@ -124,7 +126,9 @@ def piece_spans(word: str, tokenizer: tokenization.FullTokenizer) -> list[tuple[
     An accent belongs to its letter. If a tokenizer with other rules made pieces that cannot be located, each piece has
     the range of the whole word.
     """
-    basic = tokenizer.basic_tokenizer
+    basic = getattr(tokenizer, "basic_tokenizer", None)
+    if basic is None:  # a tokenizer of the user's own, without the parts of FullTokenizer
+        return [(0, len(word))] * len(tokenizer.tokenize(word))
     # The origin of each letter: cleaning, lower case and accents change the number of letters of each character.
     letters = [len("".join(basic.tokenize(char))) for char in word]
     sources = [place for place, count in enumerate(letters) for _ in range(count)]
@@ -267,3 +271,20 @@ def as_record(feature: InputFeatures, is_training: bool) -> dict[str, list[int]]
         row["end_positions"] = [feature.end_position]
         row["is_impossible"] = [int(feature.is_impossible)]
     return row
+
+
+class FeatureWriter:
+    """Writes features to a TFRecord file one by one; the file appears under its name with `close`."""
+
+    def __init__(self, filename: str, is_training: bool):
+        self.filename, self.is_training, self.num_features = filename, is_training, 0
+        self._file = contextlib.ExitStack()
+        (self._append,) = self._file.enter_context(tfrecords.writing(filename))
+
+    def process_feature(self, feature: InputFeatures) -> None:
+        kind = records.SQUAD_TRAIN if self.is_training else records.SQUAD_PREDICT
+        self._append(encode(records.columns(kind, [as_record(feature, self.is_training)])))
+        self.num_features += 1
+
+    def close(self) -> None:
+        self._file.close()

@@ -146,6 +146,37 @@ def test_the_reference_s_names(tokenizer, tmp_path):
         assert written == [content for content in wanted[:3] if content is not None]
 
 
+@pytest.mark.parametrize("is_training", [True, False])
+def test_features_are_written_one_by_one(is_training, tokenizer, tmp_path):
+    """As in programs around the reference, which collect the features, too."""
+    example = squad.SquadExample("q", "who", FOX.split(), "fox", 1, 1)
+    path, collected = tmp_path / "by_one", []
+    writer = run_squad.FeatureWriter(filename=str(path), is_training=is_training)
+    run_squad.convert_examples_to_features([example], tokenizer, 8, 2, 2, is_training, writer.process_feature)
+    run_squad.convert_examples_to_features([example], tokenizer, 8, 2, 2, is_training, collected.append)
+    assert writer.num_features == len(collected) > 1 and not path.exists()
+    writer.close()
+    kind = records.SQUAD_TRAIN if is_training else records.SQUAD_PREDICT
+    rows = (run_squad.as_record(feature, is_training) for feature in collected)
+    records.write_records(str(tmp_path / "at_once"), kind, rows)
+    assert pathlib.Path(writer.filename).read_bytes() == (tmp_path / "at_once").read_bytes()
+
+
+def test_a_tokenizer_without_the_parts_of_the_reference_s(tokenizer, tmp_path):
+    """Forks for Chinese have their own class, with three methods."""
+    methods = {
+        name: getattr(tokenizer, name) for name in ("tokenize", "convert_tokens_to_ids", "convert_ids_to_tokens")
+    }
+    examples, features = features_of(types.SimpleNamespace(**methods), FOX)
+    logits = [[float(position == feature.doc_start + 1) for position in range(16)] for feature in features]
+    results = [run_squad.RawResult(feature.unique_id, row, row) for feature, row in zip(features, logits, strict=True)]
+    paths = [str(tmp_path / name) for name in ("answers", "nbest", "odds")]
+    run_squad.write_predictions(examples, features, results, 5, 4, True, *paths)
+    assert json.loads((tmp_path / "answers").read_text()) == {"q": "fox"}
+    words = "question q unique_id 1000000000"
+    refuses(words, run_squad.write_predictions, examples, features, results[1:], 5, 4, True, *paths)
+
+
 def test_the_reference_s_functions_for_spans(tokenizer):
     """By hand."""
     assert run_squad._get_best_indexes([1.0, 3.0, 3.0, 2.0], 3) == [1, 2, 3]
