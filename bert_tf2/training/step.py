@@ -44,6 +44,14 @@ class OfStep(NamedTuple):
     learning_rate: tf.Tensor  # float32 []
 
 
+class SoFar(NamedTuple):
+    """The result of the steps that one call has run so far."""
+
+    step: tf.Tensor  # int64 []: the number of the next step
+    sums: tf.Tensor  # float32 [measures]: the sums of the steps' measures
+    bad: tf.Tensor  # int64 []: the first step with a loss or gradient that is not finite, or -1
+
+
 class TrainingStep:
     """The steps of a training run: a batch of all replicas -> an update of the model's variables.
 
@@ -78,6 +86,14 @@ class TrainingStep:
             self._loss_scale = LossScale() if PRECISIONS[options.precision].scales_loss else None
         # name -> variable of the optimizer's state, for checkpoints
         self.state = {**self._optimizer.slots, **(self._loss_scale.state if self._loss_scale else {})}
+        of_scale = _OF_LOSS_SCALE if self._loss_scale else ()
+        of_rows = _OF_PACKED_ROWS if self.program.packs else ()
+        self._measures = (*_MEASURES, *of_scale, *of_rows, *model.loss_names)
+        self._run_replica = self._replica_step
+        if self.program.is_compiled and strategy.num_replicas_in_sync == 1:
+            self._run_replica = compiled.program(self._replica_step)
+        elif self.program.is_compiled or self._compiles_update:
+            self._run_replica = self._step_of_programs
 
     def compiled(self, *, jit_compile: bool = False):
         """Returns a step as a graph, on one device: (batch, step) -> measures; `jit_compile` needs fixed shapes."""
@@ -93,56 +109,47 @@ class TrainingStep:
         The function returns the sums of the steps' measures, and the first step with a measure that is not finite, -1
         if all are finite.
         """
-        strategy = self._strategy
-        is_compiled = self.program.is_compiled
-        replica_step = self._step_of_programs if is_compiled or self._compiles_update else self._replica_step
-        if is_compiled and strategy.num_replicas_in_sync == 1:
-            replica_step = compiled.program(self._replica_step)
-
-        of_scale = _OF_LOSS_SCALE if self._loss_scale else ()
-        of_rows = _OF_PACKED_ROWS if self.program.packs else ()
-        names = (*_MEASURES, *of_scale, *of_rows, *self._model.loss_names)
-
-        def measure(batch, step):
-            measured = replica_step(batch, self._of_step(step))
-            return tf.stack([measured[name] for name in names])
-
-        def one(batch, step, sums, bad):
-            """Returns the number of the next step, the sums with this step, and the first bad step so far."""
-            measured = strategy.run(measure, args=(batch, step))
-            # One sum for all measures, because each sum between workers waits for the network.
-            measured = strategy.reduce("SUM", measured, axis=None)
-            good = tf.reduce_all(tf.math.is_finite(measured[: len(_MEASURES)]))
-            return step + 1, sums + measured, tf.where(good | (bad >= 0), bad, step)
-
-        def start(first):
-            return first, tf.zeros([len(names)]), tf.constant(-1, tf.int64)
-
-        def named(sums):
-            return dict(zip(names, tf.unstack(sums), strict=True))
 
         # Without AutoGraph, which would take a second to convert a loop.
         @tf.function(reduce_retracing=True, autograph=False)
         def steps(iterator, first: tf.Tensor, count: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
             # A GPU adds to its own number of the step. The loop counts by itself, because the host needs this number:
             # a copy in either direction would wait until the GPU has computed the step before.
-            def body(done, *so_far):
-                return done + 1, *one(next(iterator), *so_far)
+            def body(done, so_far):
+                return done + 1, self._add_step(next(iterator), so_far)
 
-            _, _, sums, bad = tf.while_loop(lambda done, *_: done < count, body, (tf.constant(0), *start(first)))
-            return named(sums), bad
+            _, so_far = tf.while_loop(lambda done, _: done < count, body, (tf.constant(0), self._no_steps(first)))
+            return self._named(so_far)
 
-        one_of_fixed_shapes = tf.function(one, autograph=False)
+        add_step = tf.function(self._add_step, autograph=False)
 
         def steps_of_fixed_shapes(iterator, first: tf.Tensor, count: tf.Tensor):
             """The same with a graph for each number of rows; in a loop of a graph, the number would be unknown."""
-            so_far = start(first)
+            so_far = self._no_steps(first)
             for _ in range(int(count)):
-                so_far = one_of_fixed_shapes(next(iterator), *so_far)
-            _, sums, bad = so_far
-            return named(sums), bad
+                so_far = add_step(next(iterator), so_far)
+            return self._named(so_far)
 
         return steps_of_fixed_shapes if self._needs_fixed_shapes else steps
+
+    def _no_steps(self, first: tf.Tensor) -> SoFar:
+        return SoFar(first, tf.zeros([len(self._measures)]), tf.constant(-1, tf.int64))
+
+    def _add_step(self, batch: Batch, so_far: SoFar) -> SoFar:
+        """Runs a step of all replicas."""
+        step, sums, bad = so_far
+        measured = self._strategy.run(self._replica_measures, args=(batch, step))
+        # One sum for all measures, because each sum between workers waits for the network.
+        measured = self._strategy.reduce("SUM", measured, axis=None)
+        good = tf.reduce_all(tf.math.is_finite(measured[: len(_MEASURES)]))
+        return SoFar(step + 1, sums + measured, tf.where(good | (bad >= 0), bad, step))
+
+    def _replica_measures(self, batch: Batch, step: tf.Tensor) -> tf.Tensor:
+        measured = self._run_replica(batch, self._of_step(step))
+        return tf.stack([measured[name] for name in self._measures])
+
+    def _named(self, so_far: SoFar) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        return dict(zip(self._measures, tf.unstack(so_far.sums), strict=True)), so_far.bad
 
     @property
     def _needs_fixed_shapes(self) -> bool:
