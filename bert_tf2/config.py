@@ -209,6 +209,14 @@ class BertConfig:
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
 
 
+def _refuse_change(config: BertConfig, name: str, value: Any) -> None:
+    cure = f"dataclasses.replace(config, {name}={value!r:.60}) makes a changed one"
+    raise dataclasses.FrozenInstanceError(f"a BertConfig cannot be changed: {cure}")
+
+
+BertConfig.__setattr__ = _refuse_change  # because the message of dataclasses has no remedy
+
+
 def check_vocab_size(name: str, num_entries: int, vocab_size: int) -> None:
     """Raises UserError if the vocabulary `name` has more entries than the model has embeddings; it may have fewer."""
     if num_entries > vocab_size:

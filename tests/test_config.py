@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
 
 import pytest
@@ -101,3 +103,13 @@ def test_a_config_of_transformers_and_lengths_that_a_model_can_read(tmp_path):
     refuses("--max_seq_length=513", config.check_sequence_length, 513)
     single = BertConfig(**{**BASE, "type_vocab_size": 1})
     assert message_of(single.check_pairs, "data.txt, line 3").startswith("data.txt, line 3: ")
+
+
+def test_a_change_names_the_way_to_a_changed_one(tmp_path):
+    """Forks set dropout to 0 where they do not train."""
+    config = read(tmp_path, BASE)
+    with pytest.raises(AttributeError, match=r"dataclasses\.replace\(config, hidden_dropout_prob=0\.0\)"):
+        config.hidden_dropout_prob = 0.0
+    changed = dataclasses.replace(config, hidden_dropout_prob=0.0)
+    assert (config.hidden_dropout_prob, changed.hidden_dropout_prob) == (0.1, 0.0)
+    assert copy.deepcopy(changed) == changed and hash(changed) != hash(config)

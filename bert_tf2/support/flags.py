@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import difflib
 import inspect
+import os
 import shutil
 import sys
 import textwrap
@@ -21,6 +22,7 @@ from absl import app, flags, logging
 
 from bert_tf2 import __version__
 from bert_tf2.support import console, resolution, settings
+from bert_tf2.support.errors import UserError
 from bert_tf2.support.process import load_tensorflow as load_tensorflow  # for the scripts
 from bert_tf2.support.settings import Options, WrongSetting
 
@@ -35,11 +37,11 @@ def run(options_class: type[Options], main: Callable[[Any], None]) -> None:
 
     The exit status is 2 for a wrong command line, 0 after --help.
     """
-    define(options_class)
-    FLAGS.set_default("verbosity", logging.INFO)  # the reference logs its progress at this level
-    FLAGS["verbosity"].help = "Messages to log: -1 only warnings, 0 also progress, 1 everything."
-    console.set_up_log()
     with console.in_one_line():
+        define(options_class)
+        FLAGS.set_default("verbosity", logging.INFO)  # the reference logs its progress at this level
+        FLAGS["verbosity"].help = "Messages to log: -1 only warnings, 0 also progress, 1 everything."
+        console.set_up_log()
         app.run(main, flags_parser=lambda argv: _parse(options_class, argv))
 
 
@@ -71,10 +73,14 @@ class _SwitchWithChoices(flags.EnumParser):
 def define(options_class: type[Options]) -> None:
     """Defines a flag for every setting of a class; its bounds are checked when the options object is created.
 
-    The flags of a script that ran before in this process, for example in a notebook, are removed.
+    The flags of a script that ran before in this process, for example in a notebook, are removed. Raises UserError if
+    the user's own file defines one of the flags.
     """
     for flag in FLAGS.get_flags_for_module(__name__):
         delattr(FLAGS, flag.name)
+    if twice := [name for name in settings.settings_of(options_class) if name in FLAGS]:
+        owner = FLAGS.find_module_defining_flag(twice[0])
+        raise UserError(f"{owner} defines --{twice[0]}, which the script defines, too; remove it from {owner}")
     for name, (stated, kind, default) in settings.settings_of(options_class).items():
         default = stated.flag_default if default in (None, MISSING) else default
         if stated.is_switch:
@@ -160,6 +166,8 @@ def _options(cls: type[Options], argv: Sequence[str]) -> Options:
     elif len(rest) > 1:
         is_dash = rest[1].startswith(("\u2013", "\u2014"))  # the dashes of a word processor
         cure = "write two hyphens, --" if is_dash else "every setting is a flag, --name=value, also --switch=False"
+        if os.path.isfile(rest[1]):
+            cure = "if the shell expanded a pattern to several names, put the pattern in quotes"
         raise flags.Error(f"unexpected argument {rest[1]!r}: {cure}")
     return resolution.resolve(cls(**values))
 

@@ -8,6 +8,7 @@ import sys
 import absl.flags
 import pytest
 from command_lines import ROOT, SCRIPTS, described
+from refused import refuses
 from small_models import REFERENCE
 
 import bert_tf2
@@ -73,6 +74,7 @@ def test_flags_have_the_reference_s_names_types_and_defaults(script, refused):
         ("--train-batch-size=8", "did you mean --train_batch_size?"),
         ("--no_cuda", "there is no flag --no_cuda (--help"),
         ("\u2013do_train=true", "unexpected argument '\u2013do_train=true': write two hyphens"),
+        (sys.executable, "put the pattern in quotes"),  # --input_file records/*
         ("--learning_rate=1\r", "'--learning_rate=1\\r': ends with \\r"),
         ("--do_train=yes", "--do_train=yes"),
         ("--noxla=false", "--noxla=false"),
@@ -110,6 +112,18 @@ def test_a_switch_with_a_third_value_has_the_forms_of_a_switch(word, value):
     flags.define(find(COMMANDS["run_pretraining"].options))
     absl.flags.FLAGS(["run_pretraining.py", word])
     assert absl.flags.FLAGS.xla == value
+
+
+def test_a_flag_of_a_script_in_a_file_of_one_s_own():
+    """A fork keeps the definitions of the reference."""
+    options = find(COMMANDS["run_classifier"].options)
+    flags.define(find(COMMANDS["build_vocab"].options))  # which has no such flag
+    absl.flags.DEFINE_string("data_dir", None, "The input data dir.", module_name="fork.py")
+    try:
+        refuses("fork.py --data_dir remove", flags.define, options)
+    finally:
+        delattr(flags.FLAGS, "data_dir")
+    flags.define(options)
 
 
 def test_files_that_are_sought_beside_the_weights(quick_lines, refused, tmp_path):
