@@ -10,6 +10,7 @@ import inspect
 import json
 import pathlib
 import re
+import sys
 
 import pytest
 from small_models import REFERENCE
@@ -79,6 +80,23 @@ def test_every_name_of_the_reference_is_here_or_in_the_guide(module):
     named = {name for code in re.findall(r"`([^`]+)`", first_cells) for name in re.findall(r"[\w.]+", code)}
     lacking = [(entry["name"], name) for entry in entries[module] for name in missing(module, entry)]
     assert [name for entry, name in lacking if not {name, entry} & named] == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_checkout_may_be_the_folder_bert_of_a_project(module, monkeypatch, tmp_path):
+    """As the reference's, which has an __init__.py: `from bert import modeling` beside its folder."""
+    (tmp_path / "bert").symlink_to(ROOT)
+    monkeypatch.syspath_prepend(tmp_path)
+    exec(f"from bert import {module} as found", content := {})
+    ours = getattr(bert_tf2, module)
+    entries = json.loads((REFERENCE / "names.json").read_text())[module]
+    assert all(
+        getattr(content["found"], it["name"]) is getattr(ours, it["name"])
+        for it in entries
+        if hasattr(ours, it["name"])
+    )
+    for name in [name for name in sys.modules if name.partition(".")[0] == "bert"]:
+        del sys.modules[name]
 
 
 @pytest.mark.parametrize("module", MODULES)
