@@ -131,7 +131,8 @@ def _parse(cls: type[Options], argv: Sequence[str]) -> Options:
 # Flags of well-known forks and of other scripts -> the flags in their place, where a script has them.
 _REPLACED = {
     "data_dir": ("train_file", "eval_file", "predict_file", "input_file"),
-    **dict.fromkeys(("task_name", "use_gpu"), ()),
+    **dict.fromkeys(("task_name", "use_gpu", "num_gpus", "num_gpu_cores"), ()),
+    **dict.fromkeys(("do_serve", "save_for_serving"), ("do_export",)),
     "model_dir": ("output_dir",),
     **dict.fromkeys(("bert_model", "model_name_or_path", "bert_hub_module_handle"), ("init_checkpoint",)),
     **dict.fromkeys(("fp16", "use_fp16", "amp"), ("precision",)),

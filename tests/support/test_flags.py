@@ -69,6 +69,8 @@ def test_flags_have_the_reference_s_names_types_and_defaults(script, refused):
         ("--lerning_rate=1", "no flag --lerning_rate; did you mean --learning_rate?"),
         ("--do_lower=False", "did you mean --do_lower_case?"),
         ("--use_fp16", "did you mean --precision?"),  # of a fork
+        ("--do_serve", "did you mean --do_export?"),
+        ("--num_gpu_cores=2", "no flag --num_gpu_cores (--help"),
         ("--bert_model=x", "did you mean --init_checkpoint?"),
         ("--batch_size=8", "did you mean --eval_batch_size or --train_batch_size?"),
         ("--train-batch-size=8", "did you mean --train_batch_size?"),
