@@ -16,7 +16,7 @@ from command_lines import ROOT
 
 import bert_tf2
 from bert_tf2 import commands
-from bert_tf2.data import record_order
+from bert_tf2.data import batching
 from bert_tf2.fast.encoder import Plan, accelerate, accelerated
 from bert_tf2.weights import tensor_files
 
@@ -105,7 +105,7 @@ def test_accelerations_change_no_answer(bert, batch, wanted, words):
     short = [text[: 50 + 20 * number] for number, text in enumerate(TEXTS)]
     ((x, *_),) = words.dataset(short, batch_size=len(short))
     with accelerated(bert.model):
-        packed = record_order.packed(x)
+        packed = batching.packed(x)
         assert packed["packed_tokens"].shape[0] < len(short)
         np.testing.assert_allclose(bert.model(packed), bert.model(x), atol=1e-4)
 

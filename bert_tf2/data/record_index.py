@@ -46,7 +46,7 @@ class RecordIndex:
     counts: np.ndarray  # int64 [R], the number of records in the run
     sizes: np.ndarray  # int64 [R], the bytes of the run's records, uncompressed
     checksums: tuple[int, ...]  # the checksum of each file's content
-    packed: tuple[bool, ...]  # whether each file is compressed by gzip
+    are_archives: tuple[bool, ...]  # whether each file is compressed by gzip
 
     @property
     def total(self) -> int:
@@ -147,7 +147,7 @@ def runs_of(path: str) -> Runs:
     """Reads a file and returns its runs."""
     begins: list[int] = []  # byte offsets of the records RUN * 0, RUN * 1, ...
     count, size, form, checksum = 0, 0, 0, 0
-    packed = files.is_archive(path)
+    is_archive = files.is_archive(path)
     for block in tfrecords.read_blocks(path):
         form = form if count else records.form_of(block)
         ends = size + np.cumsum(block.lengths + tfrecords.FRAME)
@@ -155,9 +155,9 @@ def runs_of(path: str) -> Runs:
         checksum = google_crc32c.extend(checksum, block.checksums())
         begins += starts[-count % RUN :: RUN].tolist()
         count, size = count + len(block), int(ends[-1])
-    if packed:
+    if is_archive:
         begins = begins[:1]
-    return [count, form, checksum, int(packed), *np.diff([*begins, size]).tolist()]
+    return [count, form, checksum, int(is_archive), *np.diff([*begins, size]).tolist()]
 
 
 def _key(path: str) -> str:
@@ -191,8 +191,8 @@ def _assemble(paths: Sequence[str], known: Mapping[str, Runs]) -> RecordIndex:
         counts = np.full_like(places, RUN)
         counts[-1:] += total - counts.sum()
         table.append(np.stack([np.full_like(places, number), np.cumsum(sizes) - sizes, places * RUN, counts, sizes]))
-    checksums, packed = zip(*((known[path][2], bool(known[path][3])) for path in paths), strict=True)
-    return RecordIndex(tuple(paths), *np.concatenate(table, axis=1), checksums, packed)
+    checksums, are_archives = zip(*((known[path][2], bool(known[path][3])) for path in paths), strict=True)
+    return RecordIndex(tuple(paths), *np.concatenate(table, axis=1), checksums, are_archives)
 
 
 def _load(place: str) -> dict[str, tuple[_State, Runs]]:

@@ -70,7 +70,7 @@ PRETRAINING = RecordKind(
 )
 
 PACKED = ("packed_tokens", "packed_firsts")
-"""Features that record_order.packed adds to a batch, by which models compute several examples in a row."""
+"""Features that batching.packed adds to a batch, by which models compute several examples in a row."""
 
 MOST_SEGMENTS = 2  # the type_vocab_size of released models
 _UNMASKED = {

@@ -88,7 +88,7 @@ class FastEncoder:
     ) -> modeling.BertOutput:
         """See BertModel.call, and `heads._Model.encode` for `reads`, the positions that the last block computes.
 
-        `packing`: the features that data.record_order.packed adds, by which several examples share a row.
+        `packing`: the features that data.batching.packed adds, by which several examples share a row.
         """
         Contract().check("2", dropout_seed=dropout_seed)
         input_ids, mask, types = self._bert.check_inputs(input_ids, input_mask, token_type_ids)

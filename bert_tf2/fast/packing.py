@@ -5,7 +5,7 @@
                  1 1 0 0 0
 
 XLA compiles for fixed shapes, and in `unpadding` the number of tokens differs from batch to batch. Here, rows always
-have F positions, and R takes few values (`data.record_order.packed`, which also chooses the places). A token attends
+have F positions, and R takes few values (`data.batching.packed`, which also chooses the places). A token attends
 only to tokens of its own example, so each example has the same states as in a row of its own, and heads read them at
 the places of the example. A batch still has B examples: its losses and gradients are the same within rounding.
 
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from bert_tf2 import modeling
-from bert_tf2.data.record_order import lengths_of
+from bert_tf2.data.batching import lengths_of
 from bert_tf2.fast.unpadding import PaddedLayout, Queries
 from bert_tf2.layers import MASKED_SCORE
 from bert_tf2.shapes import get_shape_list
@@ -57,7 +57,7 @@ class Packed:
     """
 
     def __init__(self, input_mask: tf.Tensor, tokens: tf.Tensor, firsts: tf.Tensor):
-        """Lays out a batch with an input_mask, int [B, F]; the others are the features of record_order.packed."""
+        """Lays out a batch with an input_mask, int [B, F]; the others are the features of batching.packed."""
         self._shape = get_shape_list(input_mask)
         width = self._shape[1]
         self._is_taken = tf.reshape(tokens, [-1]) >= 0  # [T]

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from bert_tf2 import modeling
-from bert_tf2.data.record_order import lengths_of
+from bert_tf2.data.batching import lengths_of
 from bert_tf2.layers import MASKED_SCORE
 from bert_tf2.shapes import get_shape_list
 
@@ -139,7 +139,7 @@ class UnpaddedLayout(NamedTuple):
 class Unpadded:
     """The places of a batch's tokens: end to end for most of the model, in groups of rows for attention.
 
-    A row is computed as far as `record_order.lengths_of` states, or up to a position in `reads` behind. If there is any
+    A row is computed as far as `batching.lengths_of` states, or up to a position in `reads` behind. If there is any
     padding, token T - 1 is a filler.
 
     Attributes:

@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2.data import record_index, record_order, records
+from bert_tf2.data import batching, record_index, record_order, records
 from bert_tf2.finetuning.options import FineTuneOptions
 from bert_tf2.layers import MASKED_SCORE
 from bert_tf2.long_texts import Windows
@@ -222,7 +222,7 @@ class FineTuningTask(driver.Task):
         how |= {"index": index, "first": trainer.examples, "share": trainer.share}
         batches = self._records.read("train", options.train_batch_size, program, **how)
         if program.packs:
-            batches = record_order.with_packed_rows(batches, options.gradient_accumulation_steps)
+            batches = batching.with_packed_rows(batches, options.gradient_accumulation_steps)
         return TrainingData(batches, index, lambda: self._records.find_fault("train"))
 
     def measure(self, step: int) -> tuple[str, float]:
@@ -333,7 +333,7 @@ class PartRecords:
         what = "Evaluating" if evaluating else "Predicting"
         batches = progress.track(batches, what, count, "records", size=lambda batch: len(batch["input_ids"]))
         if are_divided:
-            batches = record_order.put_back(batches, batch_size, MASKED_SCORE)
+            batches = batching.put_back(batches, batch_size, MASKED_SCORE)
         return task.answers(part, batches)
 
     def find_fault(self, part: str) -> UserError | None:

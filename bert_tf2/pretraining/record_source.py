@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from absl import logging
 
 from bert_tf2.config import BertConfig
-from bert_tf2.data import example, record_index, record_order, records, tfrecords
+from bert_tf2.data import batching, example, record_index, record_order, records, tfrecords
 from bert_tf2.pretraining import dynamic_masking, manifest
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support import outputs
@@ -85,7 +85,7 @@ class RecordSource:
         order = {"shuffle_seed": options.random_seed, "index": index, "first": first, "share": share}
         data = self._read(options.train_batch_size, dynamic_masking.TRAINING, **order)
         parts = options.gradient_accumulation_steps
-        return record_order.with_packed_rows(data, parts) if options.pack_rows else data
+        return batching.with_packed_rows(data, parts) if options.pack_rows else data
 
     def index(self, team: Team = ALONE) -> record_index.RecordIndex:
         """The places of the records. The first of several workers reads the files and keeps the index for all."""

@@ -6,7 +6,7 @@
     on_batches:  a graph -> a function of batches; if XLA compiles the graph, of batches of few sizes
 
 The rows of `in_order` come one by one, perhaps from someone who types them, so no row is read before its window needs
-it. `data.record_order` makes batches of like length of data sets, inside the pipeline.
+it. `data.batching` makes batches of like length of data sets, inside the pipeline.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2.data.record_order import with_packed_rows
+from bert_tf2.data.batching import with_packed_rows
 from bert_tf2.data.records import PACKED
 from bert_tf2.fast import compiled
 from bert_tf2.fast.encoder import accelerated

@@ -315,7 +315,7 @@ class Program(NamedTuple):
     """How a training or an evaluation computes its batches; `programs.program_for` decides it."""
 
     is_compiled: bool = False  # whether XLA compiles the step, again for each size of batches
-    packs: bool = False  # whether examples share rows, see record_order.packed
+    packs: bool = False  # whether examples share rows, see batching.packed
     is_padded: bool = True  # whether all batches have the width of the longest possible row
     width_multiple: int = 1  # the widths of other batches are multiples of this number
 

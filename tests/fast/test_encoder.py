@@ -13,7 +13,7 @@ from small_models import LENGTH, MAKERS, batch_for, randomize, small_config
 
 from bert_tf2 import modeling
 from bert_tf2.data import records
-from bert_tf2.data.record_order import packed
+from bert_tf2.data.batching import packed
 from bert_tf2.fast import blocks, compiled
 from bert_tf2.fast.encoder import FastEncoder, Plan, accelerate, accelerated
 from bert_tf2.training.options import PRECISIONS

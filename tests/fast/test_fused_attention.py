@@ -15,7 +15,7 @@ from unmasked_data import LENGTH, PREDICTIONS, make
 
 from bert_tf2 import heads, modeling
 from bert_tf2.commands import call
-from bert_tf2.data.record_order import packed
+from bert_tf2.data.batching import packed
 from bert_tf2.data.records import PACKED
 from bert_tf2.fast import fused_attention
 from bert_tf2.fast.encoder import FastEncoder, Plan

@@ -11,7 +11,7 @@ from small_trainings import ONE, make_trainer, saved
 from substitute_kernels import attend_on_cpu
 
 from bert_tf2.commands import call
-from bert_tf2.data import record_index, record_order, records
+from bert_tf2.data import batching, record_index, record_order, records
 from bert_tf2.fast.encoder import Plan
 from bert_tf2.finetuning.options import SquadOptions
 
@@ -48,7 +48,7 @@ def train(folder, strategy=ONE, pack_rows=True, plan=Plan(), at_padding=False, *
         drop_remainder=True, index=record_index.read_index([path]), share=trainer.share,
     )  # fmt: skip
     parts = settings.get("gradient_accumulation_steps", 1)
-    trainer.train(record_order.with_packed_rows(batches, parts) if pack_rows else batches)
+    trainer.train(batching.with_packed_rows(batches, parts) if pack_rows else batches)
     return moments(folder)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf2 import heads
-from bert_tf2.data import record_order, records
+from bert_tf2.data import batching, records
 from bert_tf2.finetuning import classification, distillation
 from bert_tf2.finetuning.classification import results as outcome
 from bert_tf2.finetuning.classification.examples import balanced_weights, labels_of
@@ -97,7 +97,7 @@ class ClassifierTask(FineTuningTask):
 
     @property
     def transform(self) -> Callable | None:
-        return record_order.padded_texts if self.windows else None
+        return batching.padded_texts if self.windows else None
 
     def export_settings(self) -> dict[str, Any]:
         pooling = self.options.pooling if self.windows else None
