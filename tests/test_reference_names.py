@@ -82,6 +82,17 @@ def test_every_name_of_the_reference_is_here_or_in_the_guide(module):
     assert [name for entry, name in lacking if not {name, entry} & named] == []
 
 
+@pytest.mark.parametrize("module", SCRIPTS)
+def test_a_script_has_the_modules_that_it_imports(module, monkeypatch):
+    """Programs have `run_classifier.modeling.BertConfig` and `from run_squad import tokenization`."""
+    monkeypatch.syspath_prepend(ROOT)
+    imported = {"create_pretraining_data": ["tokenization"], "run_pretraining": ["modeling", "optimization"]}
+    for name in imported.get(module, ["modeling", "tokenization"]):
+        for place in (f"bert_tf2.{module}", module):
+            exec(f"from {place} import {name}", content := {})
+            assert content[name] is getattr(bert_tf2, name) is getattr(importlib.import_module(place), name)
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_a_checkout_may_be_the_folder_bert_of_a_project(module, monkeypatch, tmp_path):
     """As the reference's, which has an __init__.py: `from bert import modeling` beside its folder."""

@@ -78,7 +78,10 @@ def unknown(module: str) -> Callable[[str], Any]:
     """The `__getattr__` of a module that replaces a module of google-research/bert, whose names it may lack."""
 
     def get(name: str) -> Any:
-        there = _OF_REFERENCE.get(module, module.rpartition(".")[2])
+        package, _, own = module.partition(".")
+        if module in _OF_REFERENCE and name in ("modeling", "optimization", "tokenization"):  # `run_squad.modeling`
+            return importlib.import_module(f"{package}.{name}")
+        there = _OF_REFERENCE.get(module, own)
         # Python gives an AttributeError in `from module import name` a message of its own.
         raise (ImportError if _is_imported_from() else AttributeError)(
             f"module {module!r} has no attribute {name!r}; if {there} of google-research/bert has it, docs/migrating.md"
