@@ -6,7 +6,6 @@ puts them into messages.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Mapping
@@ -23,41 +22,22 @@ class NotAnExample(ValueError):
 # Writing
 
 
-@dataclasses.dataclass(frozen=True)
-class Ragged:
-    """Rows of numbers, possibly of different lengths."""
-
-    values: np.ndarray  # [B, L] of any integer type, or float32; each row padded with zeros
-    lengths: np.ndarray  # int [B], the number of values of each row, from 1 to L
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    @property
-    def used(self) -> np.ndarray:
-        """True for each of `values` that is not padding, bool [B, L]."""
-        return np.arange(self.values.shape[1]) < self.lengths[:, None]
-
-    def tolist(self) -> list[list[int]]:
-        """The rows without padding."""
-        return [row[:length] for row, length in zip(self.values.tolist(), self.lengths.tolist(), strict=True)]
-
-
-def encode(columns: Mapping[str, np.ndarray | Ragged]) -> list[bytes]:
+def encode(columns: Mapping[str, np.ndarray]) -> list[bytes]:
     """Serializes B rows, each to the bytes of `Example.SerializeToString(deterministic=True)`.
 
-    `columns`: feature name -> array [B, L] of integers or of float32, or Ragged. L >= 1 may differ between features.
+    `columns`: feature name -> array [B, L] of integers or of float32. L >= 1 may differ between features. Integers
+    that an array of `numpy.ma` hides, such as padding, are left out.
     """
     message = _example("bytes")()
     slots, contents = [], []
     for name in sorted(columns, key=str.encode):  # by the bytes of the name, as protobuf sorts
-        values, used = columns[name], None  # `used` is false for padding
+        values, used = columns[name], None
         feature = message.features.feature.add(key=name).value
-        if isinstance(values, Ragged):
-            values, used = values.values, values.used
+        if np.ma.isMaskedArray(values):
+            values, used = values.data, ~np.ma.getmaskarray(values)
         if np.issubdtype(values.dtype, np.integer):
             slots.append(feature.int64_list)
-            contents.append(encode_varints(values, used))
+            contents.append(_encode_varints(values, used))
         elif values.dtype == np.float32 and used is None:
             slots.append(feature.float_list)
             sizes = np.full(len(values), values.shape[1] * values.itemsize)
@@ -72,7 +52,7 @@ def encode(columns: Mapping[str, np.ndarray | Ragged]) -> list[bytes]:
     return rows
 
 
-def encode_varints(values: np.ndarray, used: np.ndarray | None = None) -> list[bytes]:
+def _encode_varints(values: np.ndarray, used: np.ndarray | None = None) -> list[bytes]:
     """Encodes integers [B, L] as protobuf's varints; returns for each row its varints, one after the other.
 
     A byte has 7 bits of the number, the lowest first, and a bit that is 1 if another byte follows. A negative number is

@@ -19,7 +19,6 @@ from absl import logging
 
 from bert_tf2 import tokenization
 from bert_tf2.data import example, tfrecords
-from bert_tf2.data.example import Ragged
 from bert_tf2.pretraining import corpus
 from bert_tf2.pretraining.corpus import Corpus
 from bert_tf2.pretraining.examples import SAME, Example, ExampleMaker, shuffle
@@ -148,15 +147,14 @@ def _features(
     }
 
 
-def _of_records(features: dict[str, np.ndarray], options: PretrainingDataOptions) -> dict[str, np.ndarray | Ragged]:
+def _of_records(features: dict[str, np.ndarray], options: PretrainingDataOptions) -> dict[str, np.ndarray]:
     """The features that records have: as in `records.PRETRAINING` or UNMASKED, or without next sentences."""
     labels = {"next_sentence_labels": features.pop("next_sentence_labels")}
     if options.dynamic_masking:
         tokens, second = (features[name].sum(axis=1, dtype=np.int64) for name in ("input_mask", "segment_ids"))
-        lengths = np.stack([tokens - second, second], axis=1)
-        features = {
-            "input_ids": Ragged(features["input_ids"], tokens),
-            "segment_lengths": Ragged(lengths, 1 + (second > 0)),
+        features = {  # numpy.ma hides the padding
+            "input_ids": np.ma.array(features["input_ids"], mask=features["input_mask"] == 0),
+            "segment_lengths": np.ma.masked_equal(np.stack([tokens - second, second], axis=1), 0),
         }
     return features | (labels if options.objective == "mlm_nsp" else {})
 
@@ -207,7 +205,7 @@ def log_first(tokens: Iterable[str], total: int) -> None:
     logging.info("The first of %d examples: %s", total, " ".join(map(tokenization.printable_text, tokens)))
 
 
-def write(batches: Iterable[Mapping[str, np.ndarray | Ragged]], total: int, output_files: Sequence[str]) -> None:
+def write(batches: Iterable[Mapping[str, np.ndarray]], total: int, output_files: Sequence[str]) -> None:
     """Writes examples to files in turn."""
     done = 0
     with tfrecords.writing(*output_files) as outs, progress.Progress("Writing", total, "examples") as shown:

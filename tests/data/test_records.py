@@ -13,7 +13,6 @@ from refused import message_of, refuses
 from unmasked_data import write as write_rows
 
 from bert_tf2.data import example, record_order, records, tfrecords
-from bert_tf2.data.example import Ragged
 from bert_tf2.support.errors import UserError
 
 SIZES = {"max_seq_length": 6, "max_predictions_per_seq": 2, "vocab_size": 30, "type_vocab_size": 2, "num_labels": 3}
@@ -294,18 +293,17 @@ def test_rows(seed):
             values = rng.normal(size=(count, length)).astype(np.float32)
         elif kind == "ragged":
             lengths = rng.integers(1, length + 1, count)
-            values = Ragged(values * (np.arange(length) < lengths[:, None]), lengths)
+            values = np.ma.array(values, mask=np.arange(length) >= lengths[:, None])
         elif not values.any() or (0 < values.max() < 128 and values.min() >= 0):
             values = values.astype(np.uint8)
         columns[str(name)] = values
-    rows = (
-        dict(zip(columns, row, strict=True)) for row in zip(*map(lambda v: v.tolist(), columns.values()), strict=True)
-    )
     encoded = example.encode(columns)
+    columns |= {name: [[n for n in row if n is not None] for row in columns[name].tolist()] for name in columns}
+    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
     assert encoded == [message(**row).SerializeToString(deterministic=True) for row in rows]
     for name, values in example.parse(encoded[0]).items():
-        assert values.tolist() == columns[name].tolist()[0]
-        assert values.dtype == (np.float32 if getattr(columns[name], "dtype", None) == np.float32 else np.int64)
+        assert values.tolist() == columns[name][0]
+        assert values.dtype == (np.float32 if isinstance(columns[name][0][0], float) else np.int64)
 
 
 def test_no_fraction_becomes_a_whole_number():
