@@ -25,6 +25,7 @@ import numpy as np
 
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.file_kinds import HEAD_BYTES, mismatch
 
 _HEADER = 12
 _FOOTER = 4
@@ -165,8 +166,8 @@ def _walk(data: bytes, known: dict[bytes, int]) -> tuple[list[int], list[int], i
 def _damaged(path: str, number: int, problem: str) -> UserError:
     if number == 1:
         with files.open_unpacked(path) as stream:
-            head = stream.read(files.HEAD_BYTES)
-        if other := files.mismatch(head, path, "TFRecord", of_text=_FROM_TEXT):
+            head = stream.read(HEAD_BYTES)
+        if other := mismatch(head, path, "TFRecord", of_text=_FROM_TEXT):
             return UserError(f"{path}: {other}")
         problem += " (is this a TFRecord file?)"
     return UserError(f"{path}, record {number}: {problem}")

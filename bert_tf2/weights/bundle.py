@@ -23,6 +23,7 @@ from absl import logging
 
 from bert_tf2.support import files, output_lock
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.file_kinds import HEAD_BYTES, mismatch
 from bert_tf2.weights import bundle_index, names
 from bert_tf2.weights.base import Place, Weights, bytes_of
 from bert_tf2.weights.bundle_index import DamagedTable, Entry
@@ -81,7 +82,7 @@ class Checkpoint(Weights):
         path = self.path + ".index"
         with self._explained(), files.open_binary(path) as stream:  # only once, because reading may be a round trip
             index = stream.read()
-        if problem := files.mismatch(index[: files.HEAD_BYTES], path, "the index of a checkpoint"):
+        if problem := mismatch(index[:HEAD_BYTES], path, "the index of a checkpoint"):
             raise UserError(f"{path}: {problem}")
         with self._explained():
             table = bundle_index.read_table(index)
