@@ -30,29 +30,34 @@ export function controls(...given) {
 }
 
 // A table that scrolls within its frame if it is wide. `head` is a row of texts or elements, `rows` are such rows. The
-// first cell of a row is its heading. `numeric`: the columns of numbers; `tall`: whether the table scrolls vertically.
-export function table({ label, head, rows, numeric = [], tall = false }) {
-  const align = (index) => (numeric.includes(index) ? "number" : null);
+// first cell of a row is its heading. `numeric`: the columns of numbers; `bars`: the columns of bars, which screen
+// readers skip; `marked`: the index of the row that is marked; `tall`: whether the table scrolls vertically; `kind`: a
+// class of the table.
+export function table({ label, head, rows, numeric = [], bars = [], marked = null, tall = false, kind = null }) {
+  const look = (index) => ({
+    class: numeric.includes(index) ? "number" : bars.includes(index) ? "bar-cell" : null,
+    "aria-hidden": bars.includes(index) ? "true" : null,
+  });
   return element(
     "div",
     { class: tall ? "table-frame tall" : "table-frame", tabindex: "0", role: "region", "aria-label": label },
     element(
       "table",
-      { class: "facts" },
+      { class: kind ? `facts ${kind}` : "facts" },
       element(
         "thead",
         {},
-        element("tr", {}, ...head.map((text, index) => element("th", { scope: "col", class: align(index) }, text))),
+        element("tr", {}, ...head.map((text, index) => element("th", { scope: "col", ...look(index) }, text))),
       ),
       element(
         "tbody",
         {},
-        ...rows.map((row) =>
+        ...rows.map((row, at) =>
           element(
             "tr",
-            {},
+            { class: at === marked ? "mark" : null },
             ...row.map((cell, index) =>
-              element(index ? "td" : "th", { scope: index ? null : "row", class: align(index) }, cell),
+              element(index ? "td" : "th", { scope: index ? null : "row", ...look(index) }, cell),
             ),
           ),
         ),

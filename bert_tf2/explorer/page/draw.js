@@ -356,6 +356,13 @@ export function stack(name, ...children) {
   return group;
 }
 
+// A bar; `width` is a length of CSS.
+export function bar(width, kind = "bar") {
+  const drawn = element("span", { class: kind });
+  drawn.style.width = width;
+  return drawn;
+}
+
 // A table with a bar in each row: items of {label, value, note, mark}. Values are shares of `most`.
 export function bars({ items, label, most = null, format = number }) {
   const end = most ?? largest(items.map((item) => item.value));
@@ -363,14 +370,13 @@ export function bars({ items, label, most = null, format = number }) {
     "tbody",
     {},
     ...items.map((item) => {
-      const bar = element("span", { class: item.value < 0 ? "bar negative" : "bar" });
-      bar.style.width = `${end ? (100 * Math.abs(item.value)) / end : 0}%`;
+      const drawn = bar(`${end ? (100 * Math.abs(item.value)) / end : 0}%`, item.value < 0 ? "bar negative" : "bar");
       return element(
         "tr",
         { class: item.mark ? "mark" : null },
         element("th", { scope: "row" }, item.label),
         element("td", { class: "number" }, format(item.value)),
-        element("td", { class: "bar-cell", "aria-hidden": "true" }, bar),
+        element("td", { class: "bar-cell", "aria-hidden": "true" }, drawn),
         element("td", { class: "note" }, item.note ?? ""),
       );
     }),

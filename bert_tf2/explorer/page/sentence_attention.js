@@ -300,11 +300,10 @@ export class Attention {
       product += value * k[index];
     });
     const at = from * scores.shape[1] + to;
-    const rowSum = this.row(masked, from).reduce(
-      (sum, value) => sum + Math.exp(value - highest(this.row(masked, from))),
-      0,
-    );
-    const top = Math.exp(masked.values[at] - highest(this.row(masked, from)));
+    const row = this.row(masked, from);
+    const most = Math.max(...row);
+    const rowSum = row.reduce((sum, value) => sum + Math.exp(value - most), 0);
+    const top = Math.exp(masked.values[at] - most);
     const step = (text, value, key_) =>
       element("li", {}, text, element("b", {}, value), " ", this.codeLink(key_, text));
     this.reason.replaceChildren(
@@ -363,8 +362,4 @@ export class Attention {
       }),
     );
   }
-}
-
-function highest(values) {
-  return values.reduce((most, value) => Math.max(most, value), -Infinity);
 }

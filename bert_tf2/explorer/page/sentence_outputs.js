@@ -24,7 +24,7 @@ export class Outputs {
     this.element.replaceChildren(
       ...outputs.map((output) =>
         section(
-          `${output.title}`,
+          output.title,
           {
             id: "outputs",
             text:

@@ -1,7 +1,7 @@
 // From a state to words: the masked-LM head for each [MASK].
 
 import { table } from "./controls.js";
-import { bars, element, notice, number, percent, section, stack, strip } from "./draw.js";
+import { bar, bars, element, notice, number, percent, section, stack, strip } from "./draw.js";
 import { roving } from "./roving.js";
 import { shown, variable } from "./sentence_tokens.js";
 
@@ -111,7 +111,6 @@ export class Words {
     const { hidden_size: d, hidden_act: activation } = this.model.config;
     const head = "cls/predictions/transform";
     const chosen = element("div", { class: "word-detail" });
-    const table = this.table(answer, look, token, (word) => this.detail(chosen, answer, word));
     this.detail(chosen, answer, answer.words[0]);
     return element(
       "div",
@@ -145,7 +144,7 @@ export class Words {
           ],
         }),
       ),
-      table,
+      this.best(answer, look, token, (word) => this.detail(chosen, answer, word)),
       chosen,
       this.layers(answer),
     );
@@ -153,11 +152,6 @@ export class Words {
 
   // The best words after each layer, from the first guess to the answer, and how probable the answer is there.
   layers({ layers, answer_by_layer: shares }) {
-    const bar = (share) => {
-      const drawn = element("span", { class: "bar" });
-      drawn.style.width = `${10 * share}rem`;
-      return drawn;
-    };
     return element(
       "div",
       {},
@@ -176,72 +170,41 @@ export class Words {
           index ? `layer ${index - 1}` : "the embeddings",
           words.map((word) => `${word.token} ${percent(word.probability)}`).join(" \u00b7 "),
           percent(shares[index]),
-          bar(shares[index]),
+          bar(`${10 * shares[index]}rem`),
         ]),
       }),
     );
   }
 
-  table(answer, look, token, choose) {
-    const head = ["word", "dot product", "+ bias", "= logit", "softmax", "", "cosine"];
+  best(answer, look, token, choose) {
     const own = look.read.tokens[token] === "[MASK]" ? null : look.read.input_ids[token];
-    const rows = answer.words.map((word) => {
-      const button = element("button", { type: "button", class: "as-text word" }, word.token);
-      button.addEventListener("click", () => choose(word));
-      const bar = element("span", { class: "bar" });
-      bar.style.width = `${100 * word.probability}%`;
-      const cells = [
-        button,
+    const button = (word) => {
+      const made = element("button", { type: "button", class: "as-text word" }, word.token);
+      made.addEventListener("click", () => choose(word));
+      return made;
+    };
+    const words = table({
+      label: "The most probable words",
+      kind: "best-words",
+      head: ["word", "dot product", "+ bias", "= logit", "softmax", "", "cosine"],
+      numeric: [1, 2, 3, 4, 6],
+      bars: [5],
+      marked: answer.words.findIndex((word) => word.token_id === own),
+      rows: answer.words.map((word) => [
+        button(word),
         number(word.product),
         number(word.bias),
         number(word.logit),
         percent(word.probability),
-        bar,
+        bar(`${100 * word.probability}%`),
         number(word.cosine, 2),
-      ];
-      return element(
-        "tr",
-        { class: word.token_id === own ? "mark" : null },
-        ...cells.map((cell, index) =>
-          element(
-            index ? "td" : "th",
-            {
-              scope: index ? null : "row",
-              class: index === 5 ? "bar-cell" : index ? "number" : null,
-              "aria-hidden": index === 5 ? "true" : null,
-            },
-            cell,
-          ),
-        ),
-      );
+      ]),
     });
+    roving(words.querySelector("tbody"), ".word", 1);
     return element(
       "div",
       {},
-      element(
-        "div",
-        { class: "table-frame", tabindex: "0", role: "region", "aria-label": "The most probable words" },
-        element(
-          "table",
-          { class: "facts best-words" },
-          element(
-            "thead",
-            {},
-            element(
-              "tr",
-              {},
-              ...head.map((text, index) =>
-                element(
-                  "th",
-                  { scope: "col", class: index && text ? "number" : null, "aria-hidden": text ? null : "true" },
-                  text,
-                ),
-              ),
-            ),
-          ),
-          roving(element("tbody", {}, ...rows), ".word", 1),
-        ),
-      ),
+      words,
       element(
         "p",
         { class: "explain" },
