@@ -140,7 +140,7 @@ def cosines(table: np.ndarray) -> dict[str, Any]:
     """The cosines of all pairs of positions of a table [X, D]; shows every second, third, ... of more than 256."""
     shown = np.arange(0, len(table), -(-len(table) // 256))
     rows = table[shown] / np.maximum(np.linalg.norm(table[shown], axis=1, keepdims=True), 1e-12)
-    return {"shown": shown.tolist(), "cosines": pack(rows @ rows.T)}
+    return {"shown": shown.tolist(), "cosines": encode(rows @ rows.T)}
 
 
 def statistics(values: np.ndarray) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def read_number(arguments: dict[str, Any], name: str, high: int, default: int | 
     return value
 
 
-def pack(values: Any) -> dict[str, Any]:
+def encode(values: Any) -> dict[str, Any]:
     """An array of any shape as a JSON object: exact, and in a third of the space of decimals; see page/app.js."""
     array = np.asarray(values)
     return {"shape": [*array.shape], "float32": base64.b64encode(array.astype("<f4").tobytes()).decode()}

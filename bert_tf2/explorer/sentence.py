@@ -17,7 +17,7 @@ import tensorflow as tf
 from bert_tf2 import heads, tokenization
 from bert_tf2.api.bert import Bert
 from bert_tf2.explorer import trace
-from bert_tf2.explorer.model import Explorer, Handler, pack, read_number, read_text
+from bert_tf2.explorer.model import Explorer, Handler, encode, read_number, read_text
 from bert_tf2.inference import blanks
 from bert_tf2.support.errors import UserError
 
@@ -92,8 +92,8 @@ class _View:
         sentence, token = self._read(arguments, "token")
         steps = trace.embedding_steps(self._bert.encoder, self._trace(sentence))._asdict()
         return {
-            "vectors": {name: pack(rows[token]) for name, rows in steps.items()},
-            "norms": {name: pack(np.linalg.norm(rows, axis=-1)) for name, rows in steps.items()},
+            "vectors": {name: encode(rows[token]) for name, rows in steps.items()},
+            "norms": {name: encode(np.linalg.norm(rows, axis=-1)) for name, rows in steps.items()},
         }
 
     def attention(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -102,12 +102,12 @@ class _View:
         steps = self._block(sentence, layer)
         parts = ("query", "key", "value", "scores", "probabilities", "context")
         return {
-            **{name: pack(getattr(steps, name)[head]) for name in parts},
-            "mask_scores": pack(tf.reshape(self._trace(sentence).mask_scores, [-1])),
+            **{name: encode(getattr(steps, name)[head]) for name in parts},
+            "mask_scores": encode(tf.reshape(self._trace(sentence).mask_scores, [-1])),
             "heads": [summary._asdict() for summary in trace.summarize_heads(steps.probabilities, sentence)],
             # The token at which each head looks most, for each token: [N, F].
             "most": steps.probabilities.argmax(axis=-1).tolist(),
-            "most_weights": pack(steps.probabilities.max(axis=-1)),
+            "most_weights": encode(steps.probabilities.max(axis=-1)),
         }
 
     def maps(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -120,14 +120,14 @@ class _View:
         for layer in range(self._bert.config.num_hidden_layers):
             weights = self._block(sentence, layer).probabilities
             maps.append(np.maximum.reduceat(np.maximum.reduceat(weights, starts, axis=1), starts, axis=2))
-        return {"maps": pack(maps)}
+        return {"maps": encode(maps)}
 
     def block(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The steps of one layer for one token, as vectors [D] or [I]."""
         sentence, layer, token = self._read(arguments, "layer", "token")
         steps = self._block(sentence, layer)
-        vectors = {name: pack(values[token]) for name, values in steps._asdict().items() if values.ndim == 2}
-        return {**vectors, "context": pack(steps.context[:, token].reshape(-1))}  # the heads side by side, [D]
+        vectors = {name: encode(values[token]) for name, values in steps._asdict().items() if values.ndim == 2}
+        return {**vectors, "context": encode(steps.context[:, token].reshape(-1))}  # the heads side by side, [D]
 
     def words(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The steps of a token's state through the masked-LM head, and the best words after it and after each layer."""
@@ -139,8 +139,8 @@ class _View:
         own = sentence.input_ids[token] if sentence.tokens[token] != blanks.MASK else None
         words = trace.best_words(model, steps, min(TOP_K, self._bert.config.vocab_size), also=own)
         return {
-            **{step: pack(getattr(steps, step)) for step in ("state", "dense", "transformed", "norm")},
-            "words": [{**word, "token": self._name(word["token_id"]), "row": pack(word["row"])} for word in words],
+            **{step: encode(getattr(steps, step)) for step in ("state", "dense", "transformed", "norm")},
+            "words": [{**word, "token": self._name(word["token_id"]), "row": encode(word["row"])} for word in words],
             "layers": [[{"token": self._name(id_), "probability": share} for id_, share in best] for best in of_layers],
             "answer_by_layer": shares,
         }
@@ -176,8 +176,8 @@ class _View:
         return {
             "tokens": other.tokens,
             "pairs": pairs,
-            "states": pack(states),
-            "heads": pack(moved),
+            "states": encode(states),
+            "heads": encode(moved),
             "words": [
                 self._words_of_both(ours, theirs, pair) for pair in masks if "masked_lm" in self._bert.model.heads
             ],
@@ -189,7 +189,7 @@ class _View:
         """The weights [M, M] of a `layer` and a `head` between the compared places, for both sentences of `pair`."""
         sentence, other, layer, head = self._both(arguments, "layer", "head")
         ours, theirs = self._weights_of_both(sentence, other, layer)
-        return {"weights": pack(ours[head]), "other_weights": pack(theirs[head])}
+        return {"weights": encode(ours[head]), "other_weights": encode(theirs[head])}
 
     def _both(self, arguments: dict[str, Any], *numbers: str) -> list[Any]:
         other = read_text(arguments, "other_text")
@@ -242,7 +242,7 @@ def _outputs(bert: Bert, found: trace.Trace) -> list[dict[str, Any]]:
         values = tf.nn.softmax(logits, axis=1)
     else:
         return []
-    return [{"title": title, "of": of, "labels": labels, "values": pack(values[0])}]
+    return [{"title": title, "of": of, "labels": labels, "values": encode(values[0])}]
 
 
 def align(tokens: Sequence[str], others: Sequence[str]) -> list[tuple[int, int]]:

@@ -154,7 +154,7 @@ def create_instances_from_document(
             return len(all_documents)
 
     maker = ExampleMaker(text, "[MASK]", vocab_words, options, rng)
-    made = [*maker.make_document(Documents(), document_index)]  # a document may be copied until the last is made
+    made = [*maker.make_document(Documents(), document_index)]  # copies documents
     return _instances(made, text, numbers)
 
 

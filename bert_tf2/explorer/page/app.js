@@ -29,7 +29,7 @@ export async function api(path, given = {}) {
   if (answers) {
     const found = answers[answerKey(path, given)];
     if (!found) throw new Error("This page has one sentence only. To show other sentences, run explore.py.");
-    return unpacked(found);
+    return decoded(found);
   }
   const response = await fetch(path, {
     method: "POST",
@@ -40,17 +40,17 @@ export async function api(path, given = {}) {
   });
   const answer = await response.json();
   if (!response.ok) throw new Error(answer.error);
-  return unpacked(answer);
+  return decoded(answer);
 }
 
-function unpacked(value) {
-  if (Array.isArray(value)) return value.map(unpacked);
+function decoded(value) {
+  if (Array.isArray(value)) return value.map(decoded);
   if (value === null || typeof value !== "object") return value;
   if (typeof value.float32 === "string") {
     const bytes = Uint8Array.from(atob(value.float32), (character) => character.charCodeAt(0));
     return { shape: value.shape, values: new Float32Array(bytes.buffer) };
   }
-  return Object.fromEntries(Object.entries(value).map(([name, inner]) => [name, unpacked(inner)]));
+  return Object.fromEntries(Object.entries(value).map(([name, inner]) => [name, decoded(inner)]));
 }
 
 // The panel with code
