@@ -52,7 +52,7 @@ def encode(columns: Mapping[str, np.ndarray]) -> list[bytes]:
     return rows
 
 
-def _encode_varints(values: np.ndarray, used: np.ndarray | None = None) -> list[bytes]:
+def _encode_varints(values: np.ndarray, used: np.ndarray | None) -> list[bytes]:
     """Encodes integers [B, L] as protobuf's varints; returns for each row its varints, one after the other.
 
     A byte has 7 bits of the number, the lowest first, and a bit that is 1 if another byte follows. A negative number is

@@ -194,7 +194,7 @@ def guesses(model: MaskedLMModel, states: tf.Tensor, count: int) -> tuple[list[l
     return rows, tf.gather(probabilities, ids[-1, 0], axis=1).numpy().tolist()
 
 
-def best_words(model: MaskedLMModel, steps: WordSteps, top_k: int, also: int | None = None) -> list[dict]:
+def best_words(model: MaskedLMModel, steps: WordSteps, top_k: int, also: int | None) -> list[dict]:
     """The most probable words, the best first; then the word with the id `also` if it is not among them.
 
     Each word has its entries of WordSteps, its `row` of the table, float32 [D], and the `cosine` of the row and the

@@ -196,8 +196,8 @@ class Corpus:
         self.bounds = array("q", [0])  # sentence i is `tokens[bounds[i]:bounds[i + 1]]`
         self.documents: list[tuple[int, int]] = []  # (first, last + 1) sentence of each document
 
-    def add_sentence(self, ids: bytes, kinds: bytes = b"") -> None:
-        """Adds a sentence of ids, int32. As in the reference, empty sentences are ignored."""
+    def add_sentence(self, ids: bytes, kinds: bytes) -> None:
+        """Adds a sentence: ids, int32, and their kinds or b"". As in the reference, empty sentences are ignored."""
         if ids:
             self.tokens.frombytes(ids)
             self.kinds += kinds

@@ -15,7 +15,7 @@ from bert_tf2.support import outputs
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.training.forward import explained
-from bert_tf2.training.workers import ALONE, Team
+from bert_tf2.training.workers import Team
 
 _FIRST_BYTES = 1 << 16
 
@@ -79,7 +79,7 @@ class RecordSource:
         order = {**order, "repeat": repeat, "drop_remainder": repeat, "transform": transform}
         return record_order.read_records(self.paths, self._kind, self._sizes, batch_size, **order)
 
-    def for_training(self, index: record_index.RecordIndex, first: int, share: record_order.Share | None = None):
+    def for_training(self, index: record_index.RecordIndex, first: int, share: record_order.Share | None):
         """The records in the order of the seed, without the `first` examples; with a `share`, only its parts."""
         options = self._options
         order = {"shuffle_seed": options.random_seed, "index": index, "first": first, "share": share}
@@ -87,7 +87,7 @@ class RecordSource:
         parts = options.gradient_accumulation_steps
         return batching.with_packed_rows(data, parts) if options.pack_rows else data
 
-    def index(self, team: Team = ALONE) -> record_index.RecordIndex:
+    def index(self, team: Team) -> record_index.RecordIndex:
         """The places of the records. The first of several workers reads the files and keeps the index for all."""
         records.check_first_records(self.paths, self._kind, self._sizes, must_have_some=True)
         if not team.is_chief:
@@ -102,7 +102,7 @@ class RecordSource:
             team.wait()
         return index
 
-    def for_evaluation(self, *, once: bool = False):
+    def for_evaluation(self, *, once: bool):
         """The records in order (endless as in the reference, or `once`), and the number of batches that count."""
         options = self._options
         batches_there = -(-self._check_framing() // options.eval_batch_size)
