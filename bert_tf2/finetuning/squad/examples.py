@@ -160,15 +160,17 @@ def _add_answer(
         raise UserError(f"{where}: training needs exactly 1 answer to each question, here are {len(answers)}{hint}")
     text = field(answers[0], "text", str, where)
     start = field(answers[0], "answer_start", int, where)
-    if start < 0 or start + len(text) > len(context):
+    if not -len(context) <= start <= len(context) - len(text):
         raise UserError(
             f"{where}: the answer is outside of its context: characters {start} to {start + len(text)} of"
             f" {len(context)}; correct its answer_start"
         )
     example.orig_answer_text = text
+    # A negative place counts from the end, as in the reference: some files have -1 for an unknown place.
+    first, last = (place % max(1, len(context)) for place in (start, start + len(text) - 1))
     # The words that contain the ends of the answer or precede them; -1 for an end in blanks before the first word.
-    example.start_position = bisect.bisect_right(starts, start) - 1
-    example.end_position = bisect.bisect_right(starts, start + len(text) - 1) - 1
+    example.start_position = bisect.bisect_right(starts, first) - 1
+    example.end_position = bisect.bisect_right(starts, last) - 1
     words = " ".join(example.doc_tokens[example.start_position : example.end_position + 1])
     wanted = " ".join(tokenization.whitespace_tokenize(text))
     return bool(wanted) and wanted in words

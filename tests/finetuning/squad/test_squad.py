@@ -195,10 +195,11 @@ def test_the_reference_s_functions_for_spans(tokenizer):
 
 def test_answers_that_are_not_in_the_words_are_counted_once(tmp_path, log_lines):
     wrong = [(f"q{i}", [("dog", 4)], {}) for i in range(50)]
-    dataset = dataset_of(*wrong, ("blank", [(" ", 3)], {}), ("empty", [("", 0)], {}), (7, [("fox", 4)], {}))
-    assert [example.qas_id for example in read(tmp_path, dataset)] == ["7"]
+    wrong += [("blank", [(" ", 3)], {}), ("empty", [("", 0)], {}), ("unknown", [("fox", -1)], {})]
+    dataset = dataset_of(*wrong, (7, [("fox", 4)], {}), ("from the end", [("1895.", -5)], {}))
+    assert [example.qas_id for example in read(tmp_path, dataset)] == ["7", "from the end"]
     (message,) = log_lines
-    assert "52 of 53 answers" in message and "question q0" in message
+    assert "53 of 55 answers" in message and "question q0" in message
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -218,7 +219,7 @@ def test_questions_without_text_are_counted_once(training, tmp_path, log_lines):
         (dataset_of(("Q1", [], {"question": 3})), False, "Q1 'question' text"),
         (dataset_of(("Q1", [], {})), True, "Q1 0 --version_2_with_negative"),
         (dataset_of(("Q1", [("fox", 4)] * 3, {})), True, "Q1 3 dev"),
-        (dataset_of(("Q1", [("fox", -1)], {})), True, "Q1 outside"),
+        (dataset_of(("Q1", [("fox", -26)], {})), True, "Q1 outside"),
         (dataset_of(("Q1", [("1895.", 21)], {})), True, "Q1 21 to 26 of 25"),
         (dataset_of(("Q1", [("dog", 4)], {})), True, "1 of 1 Q1 answer_start"),
         (dataset_of(("Q1", [("fox", 4)], {})), "version 2", "Q1 'is_impossible' missing"),
