@@ -30,7 +30,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "build_vocab": Command("pretraining.build_vocab:BuildVocabOptions", "pretraining.build_vocab", tensorflow=False),
+    "build_vocab": Command("pretraining.options:BuildVocabOptions", "pretraining.build_vocab", tensorflow=False),
     "create_pretraining_data": Command(
         "pretraining.options:CreatePretrainingDataOptions", "pretraining.create_pretraining_data", tensorflow=False
     ),

@@ -17,10 +17,9 @@ from absl import logging
 
 from bert_tf2 import tokenization
 from bert_tf2.pretraining import corpus
-from bert_tf2.pretraining.options import CorpusOptions
+from bert_tf2.pretraining.options import BuildVocabOptions
 from bert_tf2.support import console, files
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import of_data, of_vocabulary, options
 
 # The search for the threshold ends when at most this fraction of the pieces exceeds the room; the rarest pieces are
 # then dropped.
@@ -28,29 +27,6 @@ _SLACK = 0.05
 _ROUNDS = 3  # each round splits all words with the entries of the round before
 _MOST_WORDS = 1_000_000  # only the most frequent words, because all their ends are in memory
 _LONGEST_PIECE = 50  # characters; longer words are ignored
-
-
-@options
-class BuildVocabOptions(CorpusOptions):
-    """Learns a WordPiece vocabulary from plain text, for pretraining on a language or a subject of one's own.
-
-    Example:
-      python build_vocab.py --input_file='corpus/*.txt' --vocab_file=vocab.txt --vocab_size=8000
-
-    Give the same --do_lower_case to every later command that uses the vocabulary, and write the number of entries into
-    the "vocab_size" of bert_config.json.
-    """
-
-    input_file: str = of_data(
-        "Text files, also compressed by gzip, bzip2 or xz: names and globs, separated by commas.", reads=True
-    )
-    vocab_file: str = of_data("Vocabulary to write, one entry per line.", writes_file=True)
-    vocab_size: int = of_vocabulary("Maximum number of entries.", 30522, low=1)
-    do_lower_case: bool = of_vocabulary(
-        "Whether to lower-case and strip accents; must match the model's setting.", True
-    )
-    num_unused: int = of_vocabulary("Number of [unusedN] entries to reserve.", 99, low=0, high=1_000_000)
-    min_count: int = of_vocabulary("Minimum number of occurrences of a piece.", 2, low=1)
 
 
 def run(options: BuildVocabOptions) -> list[str]:
@@ -65,7 +41,11 @@ def run(options: BuildVocabOptions) -> list[str]:
 
 
 def build_vocab(
-    texts: Iterable[str], vocab_size: int = 30522, do_lower_case: bool = True, num_unused: int = 99, min_count: int = 2
+    texts: Iterable[str],
+    vocab_size: int = BuildVocabOptions.vocab_size,
+    do_lower_case: bool = BuildVocabOptions.do_lower_case,
+    num_unused: int = BuildVocabOptions.num_unused,
+    min_count: int = BuildVocabOptions.min_count,
 ) -> list[str]:
     """Learns a vocabulary; the same texts and arguments give the same entries in every run.
 

@@ -1,4 +1,4 @@
-"""The settings of the scripts that make examples for pretraining, and train on them."""
+"""The settings of the scripts that learn vocabularies, make examples for pretraining, and train on them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from bert_tf2.support.settings import (
     of_model,
     of_to_do,
     of_training,
+    of_vocabulary,
     options,
 )
 from bert_tf2.training.options import CaseOptions, EvaluationOptions, TrainingOptions, sequence_length
@@ -44,6 +45,29 @@ class CorpusOptions(Options):
         super().check()
         if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z]+)*", self.language):  # would silently be split like English
             raise WrongSetting(f"--language={self.language}: an ISO 639 code is needed, such as en, de, ja, uk or zh")
+
+
+@options
+class BuildVocabOptions(CorpusOptions):
+    """Learns a WordPiece vocabulary from plain text, for pretraining on a language or a subject of one's own.
+
+    Example:
+      python build_vocab.py --input_file='corpus/*.txt' --vocab_file=vocab.txt --vocab_size=8000
+
+    Give the same --do_lower_case to every later command that uses the vocabulary, and write the number of entries into
+    the "vocab_size" of bert_config.json.
+    """
+
+    input_file: str = of_data(
+        "Text files, also compressed by gzip, bzip2 or xz: names and globs, separated by commas.", reads=True
+    )
+    vocab_file: str = of_data("Vocabulary to write, one entry per line.", writes_file=True)
+    vocab_size: int = of_vocabulary("Maximum number of entries.", 30522, low=1)
+    do_lower_case: bool = of_vocabulary(
+        "Whether to lower-case and strip accents; must match the model's setting.", True
+    )
+    num_unused: int = of_vocabulary("Number of [unusedN] entries to reserve.", 99, low=0, high=1_000_000)
+    min_count: int = of_vocabulary("Minimum number of occurrences of a piece.", 2, low=1)
 
 
 @options
