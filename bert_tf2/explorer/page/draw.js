@@ -3,7 +3,7 @@
 // All colors are variables of style.css, which has a set for light and a set for dark. All values that the pointer can
 // reach can also be reached with the keyboard, and are given in words.
 
-import { roving } from "./roving.js";
+import { roving, singleStop } from "./roving.js";
 import { saveButton } from "./svg_file.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -333,16 +333,8 @@ export function strip({ values, label, domain = null, name = label, wrap = 128 }
 export function stack(name, ...children) {
   const strips = element("div", { class: "stack" }, ...children);
   const group = picture(name, strips);
-  const items = () => [...group.querySelectorAll(".strip-cells, .code-link, .save")];
-  const settle = (stop) =>
-    items().forEach((item) => {
-      item.tabIndex = item === stop ? 0 : -1;
-    });
+  const items = singleStop(group, ".strip-cells, .code-link, .save");
   const move = (from, by) => items()[items().indexOf(from) + by]?.focus({ focusVisible: true });
-  settle(items()[0]);
-  group.addEventListener("focusin", ({ target }) => {
-    if (items().includes(target)) settle(target);
-  });
   group.addEventListener("beyond", (event) => {
     move(event.target, event.detail);
     event.preventDefault();
