@@ -79,6 +79,25 @@ def test_rows_of_one_label_and_labels_that_look_alike_are_warned_of(encoder, sho
     assert any("'good '" in line and "differ only in case or blanks" in line for line in log_lines)
 
 
+def test_empty_texts_and_a_loss_that_is_not_finite_are_warned_of(encoder, log_lines):
+    model = bert_tf2.classifier(encoder, **NAMED, max_seq_length=8)
+    for rate, texts, words in ((1e-9, LONG, ""), (1e-9, ["", " ", *LONG[2:]], "2 of 12"), (1e9, LONG, "learning rate")):
+        model.compile(rate, run_eagerly=True)
+        log_lines.clear()
+        model.fit(texts, FEW, batch_size=2, **QUIET)
+        found = [line for line in log_lines if "empty" in line or "loss" in line]
+        assert len(found) == bool(words) and all(words in line for line in found)
+
+
+def test_names_that_keras_or_a_file_does_not_know(encoder, short):
+    for name, words in (("loss", "loss"), ("metrics", "metrics"), ("weighted_metrics", "metrics")):
+        refuses(f"{words} 'acuracy'", short.compile, **{name: "acuracy"})
+    short.compile(loss="sparse_categorical_crossentropy", metrics=["acc", "ce"])
+    for make, label in ((bert_tf2.classifier, "a\tb"), (bert_tf2.tagger, "B PER")):
+        refuses(f"labels {label!r} file", make, encoder, labels=["O", label])
+    assert bert_tf2.classifier(encoder, labels=["very good", "bad"]).labels[0] == "very good"
+
+
 def test_a_classifier_learns(trained):
     model, history, traced = trained
     assert history["loss"][-1] < history["loss"][0] / 2 and len(history["val_accuracy"]) == 2

@@ -184,6 +184,14 @@ class TextReader(Reader):
         y = None if y is None else self._targets.array(y)
         return Rows(given, y, targets.weights_of_rows(sample_weight)).counted()
 
+    def learned(self, given: Any) -> Any:
+        if isinstance(given, Rows) and not has_ids(given.x):
+            columns = given.x if isinstance(given.x, tuple) else (given.x,)
+            empty = np.all([tf.strings.length(tf.strings.strip(column)).numpy() == 0 for column in columns], axis=0)
+            if empty.any():
+                logging.warning("x: %d of %d texts are empty; leave these rows out", empty.sum(), len(empty))
+        return super().learned(given)
+
     def divided(self, share: float, rows: Any) -> tuple[Rows, Rows]:
         parts = super().divided(share, rows)
         targets.warn_of_sorted(*(part.y for part in parts), self._label_map.labels)

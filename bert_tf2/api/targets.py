@@ -317,13 +317,25 @@ def name_of(loss: Any) -> str:
     return str(getattr(loss, "name", None) or getattr(loss, "__name__", None) or loss)
 
 
-def check_optimizer(optimizer: Any) -> None:
-    """Raises UserError if Keras takes the argument for no optimizer."""
-    try:
-        keras.optimizers.get(optimizer)
-    except ValueError as error:
-        known = 'a learning rate, "adam", or an optimizer, for a schedule bert_tf2.AdamWeightDecay(schedule)'
-        raise UserError(f"optimizer={optimizer!r:.60}: is not an optimizer of Keras; give {known}") from error
+def check_known(optimizer: Any, loss: Any, metrics: Any) -> None:
+    """Raises UserError for an optimizer (None for a rate), or a name of a loss or metric, that Keras does not know."""
+    adam = 'a learning rate, "adam", or an optimizer, for a schedule bert_tf2.AdamWeightDecay(schedule)'
+    by_loss = ("accuracy", "acc", "crossentropy", "ce")  # Keras chooses the metric that fits the loss
+    for name, given, get, cure in (
+        ("optimizer", [] if optimizer is None else [optimizer], keras.optimizers.get, adam),
+        ("loss", _names_in(loss), keras.losses.get, "a name in keras.losses"),
+        ("metrics", {*_names_in(metrics)} - {*by_loss}, keras.metrics.get, "a name in keras.metrics"),
+    ):
+        for value in given:
+            try:
+                get(value)
+            except ValueError as error:
+                kind = "a metric" if name == "metrics" else f"a{'n' * (name == 'optimizer')} {name}"
+                raise UserError(f"{name}={value!r:.60}: is not {kind} of Keras; give {cure}") from error
+
+
+def _names_in(given: Any) -> list[str]:
+    return [value for value in keras.tree.flatten(given) if isinstance(value, str)]
 
 
 def vector_metrics(metrics: Any) -> list[str]:

@@ -143,8 +143,7 @@ class TextModel(TextSteps):
             optimizer = np.asarray(optimizer).item()
         if is_rate := isinstance(optimizer, numbers.Real | bool):
             check_type("optimizer", optimizer, float, low=0)
-        else:
-            targets.check_optimizer(optimizer)
+        targets.check_known(None if is_rate else optimizer, loss, [metrics, kwargs.get("weighted_metrics")])
         self._rate = float(optimizer) if is_rate else None
         self._is_planned = is_rate  # whether the rate decreases to 0 at the end of `fit`
         if self._rate is not None:
@@ -289,9 +288,9 @@ class TextModel(TextSteps):
         data = data if weights is None else data.map(functools.partial(targets.weigh, weights))
         runs = self.compiled_if_long((steps or count or -1) * (epochs - first_epoch), data, validation_data)
         taught = self._taught(teacher, temperature, alpha)
-        callbacks = cut.logged_between_epochs(callbacks)
         with text_rows.in_one_line(), taught, runs as (data, kwargs["validation_data"]), self._traced_once(data):
-            history = super().fit(data, epochs=epochs, verbose=verbose, callbacks=callbacks, shuffle=False, **kwargs)
+            how = {"epochs": epochs, "verbose": verbose, "callbacks": cut.logged_between_epochs(callbacks)}
+            history = text_rows.finite(super().fit(data, shuffle=False, **how, **kwargs))
         cut.log()
         found = {"cut_texts": cut.of_epochs(len(history.history.get("loss", ())))}
         if validation_data is not None:

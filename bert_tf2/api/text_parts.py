@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import numbers
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -251,6 +252,9 @@ def find_labels(
         return found
     asked = LabelMap(task_file.TAGGING_TASK if tags else found.task if found else _TASK, names, regression, multi_label)
     asked.check_unique("labels")
+    if wrong := [name for name in names if re.search("[ \t\r\n]" if tags else "[\t\r\n]", name)]:
+        what = "a blank or a line end, which ends a tag" if tags else "a TAB or a line end, which ends a cell"
+        raise UserError(f"labels: {wrong[0]!r} has {what} in a file; give another name")
     warn_of_similar("labels", {name: number for number, name in enumerate(names, 1)})
     if not tags:
         warn_of_amounts("labels", names, sys.maxsize, "give regression=True")

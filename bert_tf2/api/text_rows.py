@@ -77,6 +77,15 @@ class Rows(NamedTuple):
         return self
 
 
+def finite(history: keras.callbacks.History) -> keras.callbacks.History:
+    """Returns the result of a training; warns if a loss is not finite, because the weights are not, either."""
+    losses = history.history.get("loss", ())
+    if wrong := [epoch for epoch, loss in enumerate(losses, 1) if not np.isfinite(loss)]:
+        what = "loss: is %s in epoch %d, so the weights are useless; make the model anew, with a lower learning rate"
+        logging.warning(what, losses[wrong[0] - 1], wrong[0])
+    return history
+
+
 def check_counts(texts: Any, **others: Any) -> int:
     """Returns the number of texts; raises UserError for an argument with another number of rows, by its name."""
     others = {name: given for name, given in others.items() if given is not None}

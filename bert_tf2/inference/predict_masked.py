@@ -137,6 +137,8 @@ def _open(options: MaskedLMOptions) -> tuple[str, Iterator[str]]:
         raw = (os.fsencode(text) + b"\n" for text in options.sentence)  # the bytes of the command line, UTF-8 or not
         return "--sentence", files.decode_lines(raw, "--sentence")
     if options.input_file in (None, "-"):
+        if not hasattr(sys.stdin, "buffer"):  # None if it is closed
+            raise UserError(f"{_STANDARD_INPUT}: cannot be read; give --input_file or --sentence")
         return _STANDARD_INPUT, files.decode_lines(sys.stdin.buffer, _STANDARD_INPUT)
     stream = files.open_binary(options.input_file)  # reports a wrong name before the model is loaded; may be a pipe
     return options.input_file, files.decode_lines(stream, options.input_file)

@@ -26,6 +26,7 @@ _PAGE = rb"(\xef\xbb\xbf)?\s*<(!DOCTYPE html|html|head|\?xml)\b"
 # The beginning of a file, as a regular expression -> the kind, and the remedy with {path} in place of the name.
 _KINDS = {
     rb"\xff\xfe|\xfe\xff": ("text in UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8 {path} > {path}.utf8"),
+    rb"([\t -~]\0){8}": ("text in UTF-16", "convert it first: iconv -f UTF-16LE -t UTF-8 {path} > {path}.utf8"),
     **{
         begin: (f"a {program} archive", f"unpack it first: {program} -dc < {{path}} > {{path}}.unpacked")
         for program, begin in ARCHIVES.items()

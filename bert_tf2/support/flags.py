@@ -11,6 +11,7 @@ import contextlib
 import difflib
 import inspect
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -121,6 +122,7 @@ def _parse(cls: type[Options], argv: Sequence[str]) -> Options:
             problem += f"; did you mean {near}?"
     except (flags.Error, WrongSetting, ValueError) as error:
         problem = " ".join(str(error).removeprefix("ERROR:: ").split())  # absl's, of a --flagfile
+        problem = re.sub(r"\('Non-boolean .*\)", "true or false is needed", problem)  # absl shows a tuple
     else:
         if getattr(options, "verbose_logging", False):
             logging.set_verbosity(max(logging.DEBUG, logging.get_verbosity()))

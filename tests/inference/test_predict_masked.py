@@ -85,6 +85,11 @@ def direct(model, tokens: str) -> np.ndarray:
     return np.exp(log_probs.numpy())
 
 
+def test_standard_input_may_be_closed(call, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    refuses("standard input --input_file --sentence", call)
+
+
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_answers_are_those_of_the_model_whatever_the_batch(model, bert, batch_size):
     answers, winners = bert.fill_mask([*TEXTS], top_k=len(VOCAB), batch_size=batch_size), set()

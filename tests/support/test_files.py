@@ -155,6 +155,7 @@ TEXT = "".join(f"word{number} another\n" for number in range(50))
 KINDS = {  # how one begins, and the cure that the message names
     "gzip": (gzip.compress(TEXT.encode()), "gzip -dc < {path} > {path}.unpacked"),
     "UTF-16": (TEXT.encode("utf-16"), "iconv -f UTF-16 -t UTF-8 {path} > {path}.utf8"),
+    "UTF-16LE": (TEXT.encode("utf-16-le"), "iconv -f UTF-16LE -t UTF-8 {path} > {path}.utf8"),  # without a mark
     "Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "git lfs pull"),
     "HTML": (b"<!DOCTYPE html><html>sign in</html>", "HTML"),
     "text": (TEXT.encode() + "ö".encode()[:1], "is text"),  # whose last character is cut off

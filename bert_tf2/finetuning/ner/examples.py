@@ -92,7 +92,7 @@ def read_conll(
             if len(columns) != width:
                 raise UserError(
                     f"{input_file}, line {line}: {num_columns(len(columns))}, but line {first + 1} has {width}; give"
-                    " every word the same columns, between blanks or tabs, and put a blank line between sentences"
+                    " every word the same columns, all between tabs or all between blanks; blank lines end sentences"
                 )
             if not columns[word]:
                 raise UserError(f"{input_file}, line {line}: no word in column {word + 1}")

@@ -149,6 +149,10 @@ def _add_answer(
     example: SquadExample, question: dict, context: str, starts: list[int], version_2: bool, where: str
 ) -> bool:
     """Sets the answer of an example; returns whether it is found in the words of the context, which are at `starts`."""
+    if version_2 and "is_impossible" not in question:
+        raise UserError(
+            f"{where}: its key 'is_impossible' is missing, as in SQuAD 1.1; leave out --version_2_with_negative"
+        )
     if version_2 and field(question, "is_impossible", (bool, int), where):
         example.orig_answer_text, example.start_position, example.end_position = "", -1, -1
         example.is_impossible = True

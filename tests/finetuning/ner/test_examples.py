@@ -81,7 +81,7 @@ def test_columns_blanks_and_comments(tmp_path, text, columns, wanted):
     [
         ("\n-DOCSTART- O\n# only comments\n", {}, "no word"),
         ("a O\nb x O\n", {}, "line 2: 3 columns line 1 has 2 tabs"),
-        ("a\tx\tO\nb c O\n", {}, "line 2: 1 column line 1 has 3"),
+        ("a\tx\tO\nb c O\n", {}, "line 2: 1 column line 1 has 3 all between tabs or blanks"),
         ("a\tO\n\tO\n", {}, "line 2: no word column 1"),
         ("#text PER\na O\n", {}, "line 1: 'PER' column 2"),
         ("a O\nb B-PER\nc PER\n", {}, "line 3: 'PER' column 2 NOUN"),
