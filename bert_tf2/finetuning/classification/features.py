@@ -59,17 +59,17 @@ def pack_texts(
     A second text that has no tokens, also after truncation, is ignored.
 
     Returns the tokens, max_seq_length at most; the input ids, the input mask and the segment ids, each padded with 0;
-    and whether tokens were cut off.
+    and whether tokens were cut off. Raises UserError if the delimiters alone are too many.
     """
     tokens_a = tokenizer.tokenize(text_a)
     tokens_b = tokenizer.tokenize(text_b) if text_b else []
-    length = len(tokens_a) + len(tokens_b) + (3 if tokens_b else 2)
+    delimiters = 3 if tokens_b else 2
+    length = len(tokens_a) + len(tokens_b) + delimiters
     max_seq_length = length if max_seq_length is None else max_seq_length
+    if max_seq_length < delimiters:
+        raise UserError(f"max_seq_length={max_seq_length}: must be at least {delimiters}, for [CLS] and each [SEP]")
     is_cut = length > max_seq_length
-    if tokens_b:
-        truncate_seq_pair(tokens_a, tokens_b, max_seq_length - 3)
-    else:
-        del tokens_a[max_seq_length - 2 :]
+    truncate_seq_pair(tokens_a, tokens_b, max_seq_length - delimiters)
     tokens, segment_ids = pack(tokens_a, tokens_b)
     padding = [0] * (max_seq_length - len(tokens))
     input_ids = tokenizer.convert_tokens_to_ids(tokens) + padding

@@ -383,12 +383,16 @@ def test_two_lists_are_truncated_in_place_under_the_reference_s_name(module):
 WORDS = st.lists(st.sampled_from([*"abcdefgh", "\u200b"]), max_size=9)  # the last one has no token
 
 
-@given(WORDS, st.none() | WORDS, st.integers(4, 20))
+@given(WORDS, st.none() | WORDS, st.integers(0, 20))
 def test_features_are_those_of_removing_one_token_after_another(tokenizer, words_a, words_b, length):
-    """From the longer text, or the second. A second text of which nothing is left is ignored."""
+    """From the longer text, or the second. A second text of which nothing is left is ignored; delimiters must fit."""
     example = InputExample("g", " ".join(words_a), None if words_b is None else " ".join(words_b), "y")
     a, b = ([word for word in words or () if word.isalpha()] for words in (words_a, words_b))
     room = length - (3 if b else 2)
+    if room < 0:
+        words = f"max_seq_length={length}: at least {length - room}"
+        refuses(words, classification.convert_single_example, 9, example, ["x", "y"], length, tokenizer)
+        return
     while len(a) + len(b) > room:
         (a if len(a) > len(b) else b).pop()
     tokens = [["[CLS]", *a, "[SEP]"], [*b, "[SEP]"] if b else []]
