@@ -93,6 +93,7 @@ def make_instances(
     input_files: Iterable[str], tokenizer: Tokenizer, options: PretrainingDataOptions, rng: random.Random
 ) -> list[TrainingInstance]:
     """Makes all examples of text files, shuffled."""
+    input_files = [input_files] if isinstance(input_files, str) else input_files  # a list of its letters otherwise
     numbers = _numbers()
     text = corpus.read_with(input_files, options, lambda sentence: _ids(tokenizer.tokenize(sentence), numbers))
     corpus.set_kinds(text, numbers)
@@ -180,6 +181,7 @@ def write_instance_to_example_files(
     Raises:
       ValueError: an instance is longer than `max_seq_length` or `max_predictions_per_seq`.
     """
+    output_files = [output_files] if isinstance(output_files, str) else output_files
     instances = [*instances]
     if instances:
         features.log_first(instances[0].tokens, len(instances))

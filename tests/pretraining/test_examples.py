@@ -107,6 +107,7 @@ def test_the_reference_s_functions_take_its_arguments(tokenizer, corpus):
     wanted = pretraining.make_instances([corpus], tokenizer, options, random.Random(3))
     found = pretraining.create_training_instances([corpus], tokenizer, 32, 2, 0.3, 0.2, 5, random.Random(3), True)
     assert len(found) > 10 and found == wanted
+    assert pretraining.make_instances(corpus, tokenizer, options, random.Random(3)) == wanted  # a name alone
     documents = [[tokenizer.tokenize(line) for line in part.splitlines()] for part in CORPUS.split("\n\n")]
     rng, found = random.Random(3), []
     rng.shuffle(documents)
@@ -137,6 +138,8 @@ def test_instances_of_one_s_own_are_written(tokenizer, tmp_path):
         is_random_next=True,
     )  # fmt: skip
     path = str(tmp_path / "out")
+    pretraining.write_instance_to_example_files([own, own], tokenizer, 4, 2, path)  # a name alone
+    assert len(rows_of(path)) == 2
     pretraining.write_instance_to_example_files(iter([own]), tokenizer, 4, 2, [path])
     (row,) = rows_of(path)
     assert row["input_ids"] == [*tokenizer.convert_tokens_to_ids(own.tokens), 0] and row["next_sentence_labels"] == [1]
