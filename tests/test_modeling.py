@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import reference_math
 import tensorflow as tf
+from refused import refuses
 from small_models import LENGTH, randomize, small_batch, small_config
 
 from bert_tf2 import heads, modeling, shapes
@@ -124,3 +125,13 @@ def test_the_comparison_of_shapes():
         assert str(caught.value) == f"x: shape {shape}, wanted {wanted}"
     with pytest.raises(shapes.ShapeError, match=r"labels: shape \[4, 2\], wanted \[B\]"):
         shapes.Contract().check("B", "B1", labels=tf.zeros([4, 2]))
+
+
+def test_a_graph_of_tensorflow_1_is_refused():
+    """Where eager execution is off, as after tf.disable_v2_behavior(), variables have no values."""
+    model, ids = small_model(), tf.ones([1, 4], tf.int32)
+    with tf.Graph().as_default():
+        refuses("tf.disable_v2_behavior() tf.Graph()", modeling.BertModel, small_config())
+        refuses("tf.disable_v2_behavior()", model, tf.compat.v1.placeholder(tf.int32, [None, 4]))
+    traced = tf.function(lambda batch: model(batch).get_pooled_output())(ids)
+    np.testing.assert_allclose(traced, model(ids).get_pooled_output(), rtol=1e-5)

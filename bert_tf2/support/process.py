@@ -183,9 +183,18 @@ def _first_process() -> int:
 
 
 def check_process() -> None:
-    """Raises UserError in a fork of the first process that calls this. A fork would wait for TensorFlow's threads."""
+    """Raises UserError where TensorFlow does not work: in a fork of the first process that calls this, and in a graph.
+
+    A fork would wait for TensorFlow's threads. A graph of TensorFlow 1 would have variables without values.
+    """
     if _first_process() != os.getpid():
         raise UserError(
             "this process is a fork of a process that has used TensorFlow, so TensorFlow does not work here; start it"
             ' with multiprocessing.get_context("spawn"), or use TensorFlow only after the fork'
+        )
+    tf = sys.modules.get("tensorflow")
+    if tf and not (tf.executing_eagerly() or tf.compat.v1.executing_eagerly_outside_functions()):
+        raise UserError(
+            "TensorFlow builds a graph here, as TensorFlow 1 does; leave out tf.disable_v2_behavior(),"
+            " tf.disable_eager_execution() or tf.Graph() (docs/migrating.md, Your own code)"
         )
