@@ -90,6 +90,8 @@ def convert_single_example(
     """
     if isinstance(example, PaddingInputExample):
         return InputFeatures(*([0] * max_seq_length for _ in range(3)), 0, is_real_example=False)
+    if isinstance(label_list, set | frozenset):  # the order of its texts is another in each process
+        raise UserError("label_list: a set has no order, which the numbers of the labels need; give a list")
     where, labels = f"example {example.guid}", [*label_list]  # which may be an array
     _, *inputs, is_cut = pack_texts(*texts_of(example, where), max_seq_length, tokenizer)
     if isinstance(example.label, tuple):

@@ -435,6 +435,8 @@ def test_a_label_of_another_type_and_a_text_that_is_none_are_named(tokenizer):
     ):
         example = InputExample("g", "a", None, label)
         refuses(words, classification.convert_single_example, 0, example, labels, 8, tokenizer)
+    example = InputExample("g", "a", None, "0")
+    refuses("label_list set list", classification.convert_single_example, 0, example, {"0", "1"}, 8, tokenizer)
     for texts in ((float("nan"), None), ("a", float("nan"))):
         example = InputExample("g", *texts, "1")
         refuses("example g: nan", classification.convert_single_example, 0, example, ["0", "1"], 8, tokenizer)
