@@ -56,7 +56,7 @@ class TrainingInstance:
         """The reference's text: a line for each attribute, and an empty line."""
         names = ("tokens", "segment_ids", "is_random_next", "masked_lm_positions", "masked_lm_labels")
         values = (getattr(self, name) for name in names)
-        shown = (" ".join(map(str, value)) if isinstance(value, list) else value for value in values)
+        shown = (value if value is self.is_random_next else " ".join(map(str, value)) for value in values)
         return "".join(f"{name}: {value}\n" for name, value in zip(names, shown, strict=True)) + "\n"
 
 

@@ -116,7 +116,7 @@ def test_the_reference_s_functions_take_its_arguments(tokenizer, corpus):
         found += pretraining.create_instances_from_document(documents, number, *given)
     rng.shuffle(found)
     assert found == wanted
-    lines = str(pretraining.TrainingInstance(["[CLS]", "a"], [0, 0], [1], ["b"], False)).split("\n")
+    lines = str(pretraining.TrainingInstance(["[CLS]", "a"], (0, 0), [1], ["b"], False)).split("\n")
     assert lines[:2] == ["tokens: [CLS] a", "segment_ids: 0 0"] and lines[5:] == ["", ""]
     assert lines[2:5] == ["is_random_next: False", "masked_lm_positions: 1", "masked_lm_labels: b"]
 
