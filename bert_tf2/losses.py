@@ -13,6 +13,7 @@ import tensorflow as tf
 from bert_tf2 import shapes
 from bert_tf2.config import BertConfig
 from bert_tf2.layers import Dense, LayerNorm, OutputLayer, class_scores
+from bert_tf2.support.errors import UserError
 
 # Added to the sum of the weights, so that the loss of a batch without predictions is 0 instead of 0 / 0 (reference:
 # get_masked_lm_output).
@@ -116,6 +117,7 @@ def get_masked_lm_output(
     Raises:
       shapes.ShapeError: an argument has another shape.
     """
+    _check_head(head, "MaskedLMHead")
     contract = head.contract()
     contract.check("BFD", input_tensor=input_tensor)
     contract.check("VD", output_weights=output_weights)
@@ -169,12 +171,18 @@ def get_next_sentence_output(
     Raises:
       shapes.ShapeError: an argument has another shape.
     """
+    _check_head(head, "OutputLayer")
     contract = shapes.Contract(D=head.output_weights.shape[1])
     contract.check("BD", input_tensor=input_tensor)
     contract.check("B", "B1", labels=labels)
     logits = head(input_tensor)
     per_example_loss = classification_loss(logits, labels)
     return tf.reduce_mean(per_example_loss), per_example_loss, tf.nn.log_softmax(logits)
+
+
+def _check_head(head: keras.layers.Layer, kind: str) -> None:
+    if isinstance(head, BertConfig):  # the first argument of the reference's functions, which create variables
+        raise UserError(f"the first argument is a BertConfig; give a {kind}, which has the variables")
 
 
 def classification_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:

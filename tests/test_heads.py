@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import reference_math as math
 import tensorflow as tf
+from refused import refuses
 from small_models import GOLDEN, LABELS, LENGTH, MAKERS, batch_for, needs_golden, randomize, small_config, values_of
 
 from bert_tf2 import heads, losses, shapes
@@ -204,7 +205,7 @@ def test_features_of_another_shape_or_missing(kind):
     model({each: batch[each] for each in ("input_ids", "masked_lm_positions")})  # no more is needed
 
 
-def test_the_reference_s_functions_take_no_other_shapes():
+def test_the_reference_s_functions_take_no_other_shapes_and_no_config():
     model, batch = small_model("pretraining"), batch_for("pretraining")
     output, table = model.encode(batch), model.get_output_table()
     states, pooled, labels = output.sequence_output, output.pooled_output, batch["next_sentence_labels"]
@@ -217,3 +218,5 @@ def test_the_reference_s_functions_take_no_other_shapes():
     ):
         with pytest.raises(shapes.ShapeError, match=r"shape .*wanted"):
             call(*arguments)
+        if call is not heads.gather_indexes:  # the first argument in the reference is a BertConfig
+            refuses(f"BertConfig {type(arguments[0]).__name__}", call, model.config, *arguments[1:])

@@ -108,7 +108,8 @@ def _of_another_kind(path: str) -> str:
     """Returns a phrase about a folder or file of weights that cannot be read, with the remedy; "" for other paths."""
     if not files.is_directory(path):
         name = os.path.basename(path) if files.exists(path) else ""
-        return next((f"holds {what}" for kind, what in _OTHERS.items() if re.fullmatch(kind, name)), "")
+        others = {**_OTHERS, "checkpoint": "the name of a training's newest checkpoint; give the name of its folder"}
+        return next((f"holds {what}" for kind, what in others.items() if re.fullmatch(kind, name)), "")
     present = [name.strip("/") for name in files.list_directory(path)]
     found = (f"holds {name}, {what}" for kind, what in _OTHERS.items() for name in present if re.fullmatch(kind, name))
     return next(found, "")

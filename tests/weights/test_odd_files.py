@@ -124,6 +124,9 @@ def test_a_folder_of_other_weights(tmp_path, name, words):
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).touch()
     refuses(f"{tmp_path}: {name.split('/')[0]} {words}", sources.open_weights, str(tmp_path))
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "checkpoint").touch()
+    refuses("checkpoint folder", sources.open_weights, f"{tmp_path}/beside/checkpoint")
     if "h5" in name:  # the file itself
         refuses(f"{tmp_path}/{name}: {words}", sources.open_weights, f"{tmp_path}/{name}")
 
