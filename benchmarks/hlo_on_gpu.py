@@ -102,7 +102,7 @@ def _write(
     """
     import tensorflow as tf
 
-    from bert_tf2.data.record_order import packed
+    from bert_tf2.data.batching import packed
 
     work = {"config": config, **{name: getattr(flags, name) for name in _WORK}}
     batch = {name: tf.constant(values) for name, values in one_batch(work).items()}

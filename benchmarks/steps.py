@@ -167,7 +167,7 @@ def in_turn(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
     """
     import tensorflow as tf
 
-    from bert_tf2.data.record_order import packed
+    from bert_tf2.data.batching import packed
     from bert_tf2.data.records import PACKED
 
     rows, ways = len(batches[0]["input_mask"]), ("padded", *([] if options.xla == "true" else ["groups"]), "packed")

@@ -59,7 +59,7 @@ def _tables(path: pathlib.Path) -> None:
 
 def _questions(path: pathlib.Path) -> None:
     for how in ((True, False), (True, True), (False, False)):
-        _each([lambda how=how: [str(example).encode() for example in squad.read_squad_examples(str(path), *how)]])
+        _each([lambda how=how: [ascii(str(example)) for example in squad.read_squad_examples(str(path), *how)]])
 
 
 def _config(path: pathlib.Path) -> None:

@@ -23,7 +23,6 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from bert_tf2.data import batching
-from bert_tf2.data.batching import packed as packed  # the benchmarks import it from here
 from bert_tf2.data.record_index import RUN, RecordIndex, read_index
 from bert_tf2.data.records import RecordKind, Sizes, check_first_records
 from bert_tf2.data.rows import INPUTS
