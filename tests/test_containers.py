@@ -335,7 +335,7 @@ WRONG = {
         ("dataset", alone(data(TEXTS, LABELS).unbatch()), "dataset.batch(32)"),
         *(("compile", {"optimizer": wrong}, "optimizer=") for wrong in (-1.0, keras.optimizers.Adam)),
         ("compile", {"loss": "sparse_categorical_crossentropy", "metrics": [keras.metrics.F1Score()]}, "categorical"),
-        ("save", {"filepath": "films.h5"}, "films.h5"),
+        *(("save", {"filepath": wrong}, f"{wrong}: its name must end in .keras") for wrong in ("films.h5", "films")),
     ],
     "topics": [
         *(("dataset", {"y": [[0, 1, 0], [wrong, 0, 0], [0, 0, 0]]}, "y: row 2") for wrong in (2, 0.5, NAN)),
@@ -363,7 +363,7 @@ WRONG = {
         ("predict", {"x": ["where"]}, "(question, paragraph)"),
         ("dataset", {"y": ["Paris"] * 3}, "question 1"),
         ("dataset", {"y": [None] * 3}, "y: question 1"),
-        ("dataset", {"y": [("rome", 99)] * 3}, "answer_start"),
+        ("dataset", {"y": [("rome", 99)] * 3}, "question 1 has 'rome' at 99, after the end"),
         ("dataset", {"y": [""] * 3}, "may_be_missing"),
         ("dataset", {"x": [("where ?", "")] * 3}, "empty (rows 1"),
         ("fit", {"class_weight": {0: 1}}, "sample_weight"),

@@ -81,12 +81,24 @@ def test_rows_of_one_label_and_labels_that_look_alike_are_warned_of(encoder, sho
 
 def test_empty_texts_and_a_loss_that_is_not_finite_are_warned_of(encoder, log_lines):
     model = bert_tf2.classifier(encoder, **NAMED, max_seq_length=8)
-    for rate, texts, words in ((1e-9, LONG, ""), (1e-9, ["", " ", *LONG[2:]], "2 of 12"), (1e9, LONG, "learning rate")):
+    for rate, texts, words in (
+        (1e-9, LONG, ""),
+        (1e-9, ["", " ", *LONG[2:]], "2 of 12"),
+        (1e-9, ["\u0434\u043e\u043c"] * 12, "100% of its"),
+        (1e9, LONG, "learning rate"),
+    ):
         model.compile(rate, run_eagerly=True)
         log_lines.clear()
         model.fit(texts, FEW, batch_size=2, **QUIET)
-        found = [line for line in log_lines if "empty" in line or "loss" in line]
+        found = [line for line in log_lines if "empty" in line or "loss" in line or "[UNK]" in line]
         assert len(found) == bool(words) and all(words in line for line in found)
+
+
+def test_masked_words_of_another_language_are_warned_of(words, log_lines):
+    for text, warns in (("a good film", False), ("\u0434\u043e\u043c \u0434\u043e\u043c", True)):
+        log_lines.clear()
+        words.dataset([text])
+        assert any("[UNK]" in line for line in log_lines) == warns
 
 
 def test_names_that_keras_or_a_file_does_not_know(encoder, short):

@@ -35,7 +35,7 @@ from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support.containers import TWO_COLUMNS
 from bert_tf2.support.errors import UserError, and_more, naming_arguments
 from bert_tf2.support.settings import check_type
-from bert_tf2.weights import names
+from bert_tf2.weights import names, text_rules
 
 _TEXTS_AT_ONCE = 256  # are tokenized together before the training
 
@@ -87,6 +87,7 @@ class _MaskedReader(Reader):
         data = tf.data.Dataset.from_tensor_slices(columns(rows.x)[0]).batch(_TEXTS_AT_ONCE)
         found = [*data.map(self.tokenize.in_rows, tf.data.AUTOTUNE)]
         ids = tf.concat(found, axis=0) if found else tf.RaggedTensor.from_row_lengths(tf.zeros([0], tf.int32), [])
+        text_rules.check_unknown_ids("x", ids.flat_values.numpy(), self.tokenize.tokenizer)
         return tf.range(ids.nrows(tf.int64)), ids
 
     def of_rows(self, rows: Rows, batch_size: int, shuffle: bool) -> Batches:

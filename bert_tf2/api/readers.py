@@ -27,7 +27,10 @@ from bert_tf2.exporting.tokenize_layer import Tokenize, columns
 from bert_tf2.shapes import Contract
 from bert_tf2.support import containers
 from bert_tf2.support.errors import UserError
+from bert_tf2.weights import text_rules
 from bert_tf2.weights.task_file import LabelMap
+
+_SAMPLE = 256  # texts whose words are looked for in the vocabulary before a training
 
 
 class Reader:
@@ -190,6 +193,9 @@ class TextReader(Reader):
             empty = np.all([tf.strings.length(tf.strings.strip(column)).numpy() == 0 for column in columns], axis=0)
             if empty.any():
                 logging.warning("x: %d of %d texts are empty; leave these rows out", empty.sum(), len(empty))
+            first, _ = self.tokenize.with_cut([column[:_SAMPLE] for column in columns])
+            ids = tf.boolean_mask(first["input_ids"], first["input_mask"] > 0).numpy()
+            text_rules.check_unknown_ids("x, the first texts", ids, self.tokenize.tokenizer)
         return super().learned(given)
 
     def divided(self, share: float, rows: Any) -> tuple[Rows, Rows]:

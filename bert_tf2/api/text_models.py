@@ -350,10 +350,10 @@ class TextModel(TextSteps):
     def save(self, filepath: str | os.PathLike[str], *args, **kwargs) -> None:
         """As in Keras, into a file NAME.keras; its folder may be new.
 
-        Raises UserError for the older .h5, which cannot hold the model, or if the file cannot be written.
+        Raises UserError for another ending (the older .h5 cannot hold the model), or if the file cannot be written.
         """
-        if (path := path_of("filepath", filepath)).endswith((".h5", ".hdf5")):
-            raise UserError(f"{path}: Keras' older format cannot hold this model; name it .keras")
+        if not (path := path_of("filepath", filepath)).endswith(".keras"):
+            raise UserError(f"{path}: its name must end in .keras; save_folder writes a folder, export a SavedModel")
         with files.made_directory(os.path.dirname(path)), writing(path):
             super().save(path, *args, **kwargs)
 

@@ -325,12 +325,14 @@ class _SpanReader(_WindowReader):
     def windows(self, x: Any, y: list[tuple[str, int | None]], weights: np.ndarray) -> tuple:
         """Features, int32 [windows, F] each; the first and last token of the answer, int32 [windows, 2]; weights."""
         found, version_2 = [], self._settings["version_2_with_negative"]
-        for number, (question, context, (text, start)) in enumerate(zip(*x, y, strict=True)):
+        for number, (question, context, (text, start)) in enumerate(zip(*x, y, strict=True), 1):
             start = context.find(text) if start is None else start
+            if text and start + len(text) > len(context):
+                raise UserError(f"y: question {number} has {text!r:.60} at {start}, after the end of its paragraph")
             if text and start < 0:
-                raise UserError(f"y: the paragraph of question {number + 1} does not have the words {text!r:.60}")
+                raise UserError(f"y: the paragraph of question {number} does not have the words {text!r:.60}")
             if not text and not version_2:
-                raise UserError(f'y: question {number + 1} has the answer ""; give answerer(..., may_be_missing=True)')
+                raise UserError(f'y: question {number} has the answer ""; give answerer(..., may_be_missing=True)')
             answer = {"is_impossible": not text, "answers": [{"text": text, "answer_start": start}]}
             found.append({"context": context, "qas": [{"id": number, "question": question, **answer}]})
         examples = squad.examples_of({"data": [{"paragraphs": found}]}, "the questions", True, version_2)

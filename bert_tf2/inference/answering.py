@@ -5,7 +5,6 @@ texts -> rows of ids -> `logits` of a row, in batches of like length -> probabil
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import itertools
 import re
@@ -173,9 +172,7 @@ class Answerer:
 
         Warns if the vocabulary lacks many of the words.
         """
-        ids = collections.Counter(id for row in packed for id in row.input_ids)
-        unknown, cls, sep = map(ids.get, self._tokenizer.convert_tokens_to_ids(["[UNK]", "[CLS]", "[SEP]"]), (0,) * 3)
-        text_rules.check_unknown("texts", unknown, ids.total() - cls - sep)
+        text_rules.check_unknown_ids("texts", [id for row in packed for id in row.input_ids], self._tokenizer)
         longest = max((len(row.input_ids) for row in packed), default=1)
         filling = None if windows else filling_for(self._model.distribute_strategy, len(packed), batch_size, longest)
         fields = dataclasses.astuple(windows) if windows else None

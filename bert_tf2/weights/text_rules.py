@@ -266,6 +266,13 @@ def check_unknown(name: str, unknown: int, tokens: int) -> None:
         )  # fmt: skip
 
 
+def check_unknown_ids(name: str, ids: Sequence[int], tokenizer: tokenization.FullTokenizer) -> None:
+    """`check_unknown` for the ids of rows without padding, in a list or an array."""
+    count = ids.count if isinstance(ids, list) else lambda one: int((ids == one).sum())
+    unknown, cls, sep = map(count, tokenizer.convert_tokens_to_ids(["[UNK]", "[CLS]", "[SEP]"]))
+    check_unknown(name, unknown, len(ids) - cls - sep)
+
+
 def check_never_split(tokens: Iterable[str], name: str) -> None:
     """Raises UserError, which begins with `name`, if a token cannot be kept whole."""
     for token in tokens:
