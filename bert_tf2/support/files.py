@@ -18,7 +18,7 @@ import os
 import re
 import shlex
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 from absl import logging
@@ -121,9 +121,9 @@ def open_binary(path: str, mode: str = "rb"):
         if is_remote(path):
             return remote.open_file(path, mode)
         if mode == "rb":
-            return io.BufferedReader(_Read(path), 1 << 16)
+            return io.BufferedReader(_Local(path), 1 << 16)
         with errors.writing(path):
-            return open(path, mode, 1 << 16)
+            return io.BufferedWriter(_Local(path, mode), 1 << 16)
     except FileNotFoundError as error:
         path = errors.final_name(path)
         raise UserError(f"{path}: {missing(path)}") from error
@@ -131,14 +131,20 @@ def open_binary(path: str, mode: str = "rb"):
         raise UserError(errors.explain(error)) from error
 
 
-class _Read(io.FileIO):
-    """A file to read, whose name is in errors of reading, too, and not only in errors of opening."""
+class _Local(io.FileIO):
+    """A local file, whose name is in errors of reading and writing, too, and not only in errors of opening."""
 
     read, readall = io.RawIOBase.read, io.RawIOBase.readall  # both call readinto
 
     def readinto(self, buffer) -> int | None:
+        return self._ask(super().readinto, buffer)
+
+    def write(self, content) -> int | None:
+        return self._ask(super().write, content)
+
+    def _ask(self, method: Callable, given: Any) -> int | None:
         try:
-            return super().readinto(buffer)
+            return method(given)
         except OSError as error:
             error.filename = self.name
             raise

@@ -127,6 +127,17 @@ def test_a_remote_path_that_cannot_be_read_is_named(tmp_path):
     refuses("https://x/y TensorFlow opens no such address", files.read_text, "https://x/y")
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_of_several_files_the_one_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "second").symlink_to("/dev/full")
+    first, second = (f"{tmp_path}/{name}" for name in ("first", "second"))
+    opened = (files.open_binary(path, "wb") for path in (first, second))
+    with pytest.raises(UserError, match=rf"^{second}: .*No space left"), errors.writing(first, second):
+        for stream in opened:
+            with stream:
+                stream.write(b"text")
+
+
 def test_what_is_in_the_way(tmp_path):
     write(tmp_path / "vocab.txt", b"")
     write(tmp_path / ".hidden", b"")
