@@ -146,7 +146,7 @@ def main() -> None:
 
 
 def _no_script(name: str) -> str:
-    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    near = difflib.get_close_matches(str(name), COMMANDS, n=1)
     return f"there is no script {name!r}; " + (f"did you mean {near[0]}?" if near else "bert_tf2 --help lists them")
 
 

@@ -155,7 +155,8 @@ def test_a_table_with_its_labels_is_no_table_of_pairs(films, log_lines):
 def test_labels_as_vectors(films, names, scores, topics, ids):
     one_hot, is_good = np.eye(2)[[1, 0, 1]], np.array([True, False, True])
     table = pandas.DataFrame(one_hot[:, ::-1], columns=["good", "bad"])
-    for y in (one_hot, table, [1, 0, 1], is_good, data(ids, one_hot), data(ids, is_good)):
+    few = pytest.importorskip("scipy.sparse").csr_matrix(one_hot)
+    for y in (one_hot, table, few, [1, 0, 1], is_good, data(ids, one_hot), data(ids, is_good)):
         found = films.dataset(y) if isinstance(y, tf.data.Dataset) else films.dataset(ids, y)
         assert parts_of(found)[0].tolist() == [1, 0, 1]
     tags = [text.split() for text in TAGS]
@@ -305,6 +306,10 @@ WRONG = {
         ("fit", alone(endless(TEXTS, LABELS)), "steps_per_epoch"),
         ("fit", {**alone(iter([])), "steps_per_epoch": 1}, "generator"),
         ("fit", {**alone(iter([("a", "good")])), "steps_per_epoch": 1}, "give batches"),
+        ("fit", {**alone(iter([(TEXTS, LABELS, None, 0)])), "steps_per_epoch": 1}, "4 parts"),
+        ("fit", alone(data(tf.ragged.constant([["a"], ["b", "c"], ["d"]]), LABELS)), "ragged"),
+        ("fit", {"y": pandas.DataFrame({"bad": [1, 0, 1], "fine": [0, 1, 0]})}, "column: 'fine'"),
+        ("fit", {"y": pandas.DataFrame({"c": [1, 0, 1], "d": [0, 1, 0]})}, "column: 'c'"),
         ("fit", {"y": None}, "y: is missing"),
         ("fit", {"x": [], "y": []}, "x: has no texts"),
         *(

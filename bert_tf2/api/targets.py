@@ -235,7 +235,7 @@ class Targets:
         if any(isinstance(value, str | list | tuple) for row in found for value in row):
             return None
         matrix = _finite(found, "y")
-        if names and {*names} & {*self.labels}:
+        if names and names != [*map(str, range(count))]:
             check_labels({*names} - {*self.labels}, self.labels, "y: the column")
             return matrix[:, [names.index(label) for label in self.labels]]
         return matrix

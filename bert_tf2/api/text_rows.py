@@ -238,6 +238,8 @@ def read_batches(
         parts = containers.parts_of(batch)
         if len(parts) > 1 and isinstance(parts[0], str):
             raise UserError("x: is a single text; give batches, as in Keras: (list of texts, list of labels)")
+        if len(parts) > 3:
+            raise UserError(f"x: a batch has {len(parts)} parts; give (x, y) or (x, y, sample_weight)")
         return arrays(*parts)
 
     count = given.num_batches if is_indexed else None
@@ -284,6 +286,8 @@ def read_batches(
 
 def texts_in_graph(x: Any) -> tuple[tf.Tensor, ...]:
     """The columns of texts in a batch of a dataset, strings [B] each."""
+    if isinstance(x, tf.RaggedTensor):
+        raise UserError("x: the dataset has ragged rows; make a text of each, as tf.strings.reduce_join does")
     if isinstance(x, Mapping):
         wrong = [name for name, column in x.items() if getattr(column, "dtype", None) != tf.string]
         if wrong or len(x) > 2:

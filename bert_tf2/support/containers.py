@@ -114,7 +114,7 @@ def values(column: Any, name: str) -> list:
     """The Python values of the rows of a column of any library. Raises UserError if `column` is not a column."""
     if isinstance(column, set | frozenset):
         raise UserError(f"{name}: a set has no order, so its rows have no places; give a list")
-    found = column
+    found = column = column.toarray() if hasattr(column, "toarray") else column  # a sparse matrix of scipy
     if not isinstance(column, list | tuple | str | bytes | Mapping):
         reader = next((getattr(column, each) for each in _READERS if callable(getattr(column, each, None))), None)
         if reader is None and hasattr(column, "numpy"):
@@ -128,7 +128,8 @@ def values(column: Any, name: str) -> list:
             raise TypeError
         return [*found]
     except TypeError as error:
-        raise UserError(f"{name}={column!r:.60}: must be a text, or several") from error
+        shown = " ".join(repr(column).split())
+        raise UserError(f"{name}={shown:.60}: must be a text, or several") from error
 
 
 def table(given: Any) -> list[tuple[str, Any]] | None:
