@@ -148,7 +148,7 @@ def _spans(
 ) -> np.ndarray:
     """The possible answers in window number `index` of a question as an array of _SPAN; logits: [2, L]."""
     # The best positions of the whole input, sorted, without the positions outside of the paragraph.
-    best = (np.array(_get_best_indexes(row, n_best_size)) for row in logits)
+    best = (np.array(_get_best_indexes(row, n_best_size), np.int64) for row in logits)
     last = feature.doc_start + len(feature.word_indexes) - 1
     starts, ends = (row[(row >= feature.doc_start) & (row <= last)] for row in best)
     starts = starts[feature.max_context[starts - feature.doc_start]]

@@ -138,6 +138,7 @@ def test_the_reference_s_names(tokenizer, tmp_path):
     assert squad.convert_examples_to_features(examples, tokenizer, 16, 4, 2, False, called.append) is None
     assert list(map(str, called)) == list(map(str, features))
     results = [squad.RawResult(feature.unique_id, *(np.arange(32.0).reshape(2, 16) % 7))]
+    assert squad.compute_predictions(examples, features, results, 0, 4, True).predictions == {"q": "empty"}
     for version_2 in (False, True):
         paths = [str(tmp_path / f"{name}{version_2}") for name in ("answers", "nbest", "odds")]
         squad.write_predictions(examples, features, results, 5, 4, True, *paths, version_2_with_negative=version_2)
