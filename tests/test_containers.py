@@ -216,6 +216,20 @@ def test_batches_of_generators_and_pydatasets(films, names, reader, ids):
     assert "has ended" in message_of(films.fit, iter([(ids, LABELS)]), epochs=2, **QUIET)
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_the_order_of_a_pydataset(films, shuffle):
+    class Noted(Batches):
+        def __getitem__(self, number):
+            read.append(number)
+            return super().__getitem__(number)
+
+    read, batches = [], Noted([*TEXTS] * 8, [*LABELS] * 8)
+    films.compile(1e-9, run_eagerly=True)
+    films.fit(batches, epochs=2, shuffle=shuffle, **QUIET)
+    for epoch in (read[-24:-12], read[-12:]):
+        assert sorted(epoch) == [*range(12)] and (epoch != sorted(epoch)) == shuffle
+
+
 def test_labels_may_be_their_indexes(encoder):
     assert bert_tf2.classifier(encoder, labels=[0, 1], max_seq_length=16).labels == ["0", "1"]
     stars = bert_tf2.classifier(encoder, labels=["1", "2", "3"], max_seq_length=16)

@@ -140,6 +140,8 @@ def test_a_text_that_cannot_be_encoded(bert):
         ("paris " * 30 + "[MASK]", 32, "33 32"),
     ):
         refuses(f"text 2 {words}", bert.fill_mask, ["[MASK]", text], max_seq_length=longest)
+    assert len(bert.fill_mask("the paris [MASK] of " * 4, max_seq_length=18).masks) == 4  # with [CLS] and [SEP]
+    refuses("batch_size", bert.fill_mask, "[MASK]", batch_size=0)
 
 
 def test_scores_are_the_probabilities_of_each_token_given_the_others(model, bert, call, capsys, tmp_path):
