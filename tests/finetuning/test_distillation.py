@@ -10,7 +10,7 @@ from refused import refuses
 from small_models import LABELS, MAKERS, batch_for, randomize, tiny_config
 
 import bert_tf2
-from bert_tf2 import heads
+from bert_tf2 import exporting, heads
 from bert_tf2.commands import call
 from bert_tf2.fast.encoder import Plan
 from bert_tf2.finetuning.distillation import Teacher
@@ -98,7 +98,10 @@ def test_script_and_fit_train_the_same_student_which_continues_exactly(folder, m
     for path in (folder / "whole").glob("model.ckpt-6*"):
         path.rename(folder / path.name)
     (folder / "whole" / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-3"\n')
-    classify(folder, "whole", save_checkpoints_steps=3)
+    classify(folder, "whole", save_checkpoints_steps=3, do_export=True)
+    exported = exporting.load(folder / "whole" / "export" / "1")
+    found = [answer["probabilities"] for answer in exported(TEXTS)]
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
     again, before = checkpoint.Checkpoint(str(folder / "whole")), checkpoint.Checkpoint(str(folder / "model.ckpt-6"))
     assert again.path.endswith("-6") and again.shapes == before.shapes
     assert all((again.get(name) == before.get(name)).all() for name in again.shapes)
