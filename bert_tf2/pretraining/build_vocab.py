@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import itertools
 import math
+import os
 from collections.abc import Container, Iterable, Mapping
 
 from absl import logging
@@ -20,6 +21,7 @@ from bert_tf2.pretraining import corpus
 from bert_tf2.pretraining.options import BuildVocabOptions
 from bert_tf2.support import console, files
 from bert_tf2.support.errors import UserError
+from bert_tf2.weights import sources
 
 # The search for the threshold ends when at most this fraction of the pieces exceeds the room; the rarest pieces are
 # then dropped.
@@ -30,13 +32,19 @@ _LONGEST_PIECE = 50  # characters; longer words are ignored
 
 
 def run(options: BuildVocabOptions) -> list[str]:
-    """Learns a vocabulary from files and writes it; returns its entries."""
+    """Learns a vocabulary from files and writes it; returns its entries.
+
+    Raises UserError if it would replace the vocabulary of weights: other scripts read the file of this flag.
+    """
+    path = options.vocab_file
+    if files.exists(path) and any(map(sources.WEIGHTS.fullmatch, files.list_directory(os.path.dirname(path) or "."))):
+        raise UserError(f"{path}: is the vocabulary of the weights beside it; --vocab_file names the file to write")
     texts = corpus.sentences(files.match_files(options.input_file), options)
     entries = build_vocab(
         texts, options.vocab_size, options.do_lower_case, num_unused=options.num_unused, min_count=options.min_count
     )
-    files.write_text(options.vocab_file, "".join(f"{entry}\n" for entry in entries))
-    console.summary([f"{options.vocab_file} ({len(entries):,} entries)"])
+    files.write_text(path, "".join(f"{entry}\n" for entry in entries))
+    console.summary([f"{path} ({len(entries):,} entries)"])
     return entries
 
 

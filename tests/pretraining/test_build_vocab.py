@@ -116,3 +116,18 @@ def test_every_run_writes_the_same_file(tmp_path):
     subprocess.run(command, env=environment(PYTHONHASHSEED="2"), capture_output=True, check=True)
     found = (tmp_path / "vocab.txt").read_text("utf-8").split("\n")
     assert found == [*build_vocab.build_vocab(TEXTS, 150), ""]
+
+
+def test_the_vocabulary_of_weights_is_not_replaced(tmp_path):
+    (tmp_path / "text").write_text("\n".join(TEXTS))
+    vocab = tmp_path / "vocab.txt"
+    given = {"input_file": str(tmp_path / "text"), "vocab_file": str(vocab)}
+    commands.call("build_vocab", **given)
+    learned = vocab.read_text()
+    vocab.write_text("[PAD]\n")
+    commands.call("build_vocab", **given)
+    assert vocab.read_text() == learned
+    vocab.write_text("[PAD]\n")
+    (tmp_path / "bert_model.ckpt.index").touch()
+    refuses(f"{vocab} weights --vocab_file", commands.call, "build_vocab", **given)
+    assert vocab.read_text() == "[PAD]\n"
