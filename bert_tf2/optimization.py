@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from bert_tf2 import placement
@@ -38,7 +39,9 @@ def learning_rate_at(step: tf.Tensor, init_lr: float, num_train_steps: int, num_
     decayed = init_lr * (1.0 - share)
     if not num_warmup_steps:
         return decayed
-    return tf.where(done < num_warmup_steps, init_lr * (done * (1.0 / num_warmup_steps)), decayed)
+    # TensorFlow 1 also multiplies the two constants first.
+    rise = np.float32(init_lr) * np.float32(1.0 / num_warmup_steps)
+    return tf.where(done < num_warmup_steps, done * rise, decayed)
 
 
 def square_norm(*gradients: Gradient) -> tf.Tensor:
