@@ -89,6 +89,7 @@ class TrainingStep:
         of_scale = _OF_LOSS_SCALE if self._loss_scale else ()
         of_rows = _OF_PACKED_ROWS if self.program.packs else ()
         self._measures = (*_MEASURES, *of_scale, *of_rows, *model.loss_names)
+        # XLA compiles the whole step of a single device, and otherwise its two parts; see _step_of_programs.
         self._run_replica = self._replica_step
         if self.program.is_compiled and strategy.num_replicas_in_sync == 1:
             self._run_replica = compiled.program(self._replica_step)
