@@ -321,16 +321,15 @@ def check_known(optimizer: Any, loss: Any, metrics: Any) -> None:
     """Raises UserError for an optimizer (None for a rate), or a name of a loss or metric, that Keras does not know."""
     adam = 'a learning rate, "adam", or an optimizer, for a schedule bert_tf2.AdamWeightDecay(schedule)'
     by_loss = ("accuracy", "acc", "crossentropy", "ce")  # Keras chooses the metric that fits the loss
-    for name, given, get, cure in (
-        ("optimizer", [] if optimizer is None else [optimizer], keras.optimizers.get, adam),
-        ("loss", _names_in(loss), keras.losses.get, "a name in keras.losses"),
-        ("metrics", {*_names_in(metrics)} - {*by_loss}, keras.metrics.get, "a name in keras.metrics"),
+    for name, kind, given, get, cure in (
+        ("optimizer", "an optimizer", [] if optimizer is None else [optimizer], keras.optimizers.get, adam),
+        ("loss", "a loss", _names_in(loss), keras.losses.get, "a name in keras.losses"),
+        ("metrics", "a metric", {*_names_in(metrics)} - {*by_loss}, keras.metrics.get, "a name in keras.metrics"),
     ):
         for value in given:
             try:
                 get(value)
             except ValueError as error:
-                kind = "a metric" if name == "metrics" else f"a{'n' * (name == 'optimizer')} {name}"
                 raise UserError(f"{name}={value!r:.60}: is not {kind} of Keras; give {cure}") from error
 
 

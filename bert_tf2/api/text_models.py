@@ -290,7 +290,7 @@ class TextModel(TextSteps):
         taught = self._taught(teacher, temperature, alpha)
         with text_rows.in_one_line(), taught, runs as (data, kwargs["validation_data"]), self._traced_once(data):
             how = {"epochs": epochs, "verbose": verbose, "callbacks": cut.logged_between_epochs(callbacks)}
-            history = text_rows.finite(super().fit(data, shuffle=False, **how, **kwargs))
+            history = text_rows.checked_history(super().fit(data, shuffle=False, **how, **kwargs))
         cut.log()
         found = {"cut_texts": cut.of_epochs(len(history.history.get("loss", ())))}
         if validation_data is not None:

@@ -77,7 +77,7 @@ class Rows(NamedTuple):
         return self
 
 
-def finite(history: keras.callbacks.History) -> keras.callbacks.History:
+def checked_history(history: keras.callbacks.History) -> keras.callbacks.History:
     """Returns the result of a training; warns if a loss is not finite, because the weights are not, either."""
     losses = history.history.get("loss", ())
     if wrong := [epoch for epoch, loss in enumerate(losses, 1) if not np.isfinite(loss)]:
