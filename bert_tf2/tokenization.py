@@ -54,6 +54,10 @@ _CHINESE = re.compile(
 )
 
 
+class NotTextError(UserError, ValueError):
+    """An object is not a text, such as NaN of pandas; also a ValueError, which the reference raises."""
+
+
 class NotInVocabularyError(UserError, KeyError):
     """A token or an id is not in the vocabulary; also a KeyError, which the reference raises."""
 
@@ -381,12 +385,12 @@ def convert_ids_to_tokens(inv_vocab: Mapping[int, str], ids: Iterable[int]) -> l
 
 
 def convert_to_unicode(text: str | bytes) -> str:
-    """Converts text to str. Invalid UTF-8 in bytes is left out. Raises ValueError for anything but str and bytes."""
+    """Converts text to str. Invalid UTF-8 in bytes is left out. Raises NotTextError for anything but str and bytes."""
     if isinstance(text, str):
         return text
     if isinstance(text, bytes):
         return text.decode("utf-8", "ignore")
-    raise ValueError(f"text must be str or bytes, not {type(text).__name__}")
+    raise NotTextError(f"{text!r:.60} is not a text; give str, and leave out rows without a text")
 
 
 # In Python 3 both functions are the same; the reference has two functions because of Python 2.

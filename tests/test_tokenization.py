@@ -198,8 +198,9 @@ def test_unknown_tokens_and_ids():
 def test_text_conversions():
     for convert in (tokenization.convert_to_unicode, tokenization.printable_text):
         assert convert("é") == convert("é".encode()) == convert(b"\xff\xc3\xa9\xc3") == "é"
-        with pytest.raises(ValueError, match="int"):
+        with pytest.raises(ValueError, match="5"):  # as in the reference
             convert(5)
+        refuses("5 text", convert, 5)
     assert tokenization.whitespace_tokenize(" a\u2028b \x1cc\n") == ["a", "b", "c"]
     assert tokenization.whitespace_tokenize(" \n") == []
 

@@ -23,7 +23,7 @@ from bert_tf2.finetuning.classification.features import _truncate_seq_pair as _t
 from bert_tf2.finetuning.classification.features import log_cut, pack_texts
 from bert_tf2.finetuning.options import checked_length
 from bert_tf2.inference.options import FeatureOptions, check_layers
-from bert_tf2.support import console, files, lazy, progress
+from bert_tf2.support import console, errors, files, lazy, progress
 from bert_tf2.support.containers import Text
 from bert_tf2.support.decimals import json_lists
 from bert_tf2.support.errors import UserError
@@ -161,7 +161,8 @@ def _converted(
     count = cut = 0
     for example in examples:
         count += 1
-        *parts, is_cut = pack_texts(example.text_a, example.text_b, seq_length, tokenizer)
+        with errors.reading(f"example {example.unique_id}", tokenization.NotTextError):
+            *parts, is_cut = pack_texts(example.text_a, example.text_b, seq_length, tokenizer)
         cut += is_cut
         yield InputFeatures(example.unique_id, *parts)
     log_cut(cut, count, seq_length)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy_data
+from refused import refuses
 
 import bert_tf2
 from bert_tf2 import modeling
@@ -100,3 +101,5 @@ def test_features_are_padded_as_the_reference_s_and_pairs_share_the_length(folde
     assert found[0].input_type_ids == [0, 0, 0, 0, 0, 1, 1, 1]
     assert found[1].input_ids == [*tokenizer.convert_tokens_to_ids(found[1].tokens), 0, 0, 0, 0, 0]
     assert (found[1].input_mask, found[1].input_type_ids) == ([1, 1, 1, 0, 0, 0, 0, 0], [0] * 8)
+    bad = extract_features.InputExample(5, "good", float("nan"))  # of a table of pandas
+    refuses("example 5: nan text", extract_features.convert_examples_to_features, [short, bad], 8, tokenizer)

@@ -28,7 +28,7 @@ from bert_tf2.finetuning.classification.tasks import (
     usual_measures,
 )
 from bert_tf2.finetuning.tables import TsvLayout, as_number, read_rows, shortened, warn_of_amounts, warn_of_similar
-from bert_tf2.support import files
+from bert_tf2.support import errors, files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights.task_file import LABEL_MAP_FILE, LabelMap
 
@@ -326,9 +326,8 @@ def _warn_of_doubles(path: str, examples: Mapping[int, InputExample]) -> None:
 def texts_of(example: InputExample, where: str) -> tuple[str, str | None]:
     """The texts of an example, which may be bytes there; `where` names the example in a UserError for other objects."""
     given = [example.text_a] if example.text_b is None else [example.text_a, example.text_b]
-    if wrong := [text for text in given if not isinstance(text, str | bytes)]:  # None, or NaN of pandas
-        raise UserError(f"{where}: {wrong[0]!r} is not a text")
-    text_a, text_b, *_ = *map(tokenization.convert_to_unicode, given), None
+    with errors.reading(where, tokenization.NotTextError):
+        text_a, text_b, *_ = *map(tokenization.convert_to_unicode, given), None
     return text_a, text_b
 
 

@@ -22,6 +22,7 @@ from bert_tf2 import tokenization
 from bert_tf2.data import records, rows, tfrecords
 from bert_tf2.data.example import encode
 from bert_tf2.finetuning.squad.examples import WORD, SquadExample
+from bert_tf2.support import errors
 from bert_tf2.support.errors import UserError
 
 FIRST_UNIQUE_ID = 1000000000
@@ -184,7 +185,8 @@ def _convert_examples(
     for example_index, example in enumerate(examples):
         if example.doc_tokens is not words:  # the questions of a paragraph follow each other
             words, document = example.doc_tokens, _Document(example, tokenizer)
-        query = tokenizer.tokenize(example.question_text)[:max_query_length]
+        with errors.reading(f"question {example.qas_id}", tokenization.NotTextError):
+            query = tokenizer.tokenize(example.question_text)[:max_query_length]
         head = ["[CLS]", *query, "[SEP]"]
         head_ids = tokenizer.convert_tokens_to_ids(head)
         answer = _answer_pieces(example, document, tokenizer) if is_training else None

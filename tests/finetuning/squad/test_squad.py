@@ -358,4 +358,5 @@ def test_questions_without_answers_or_predictions_are_refused(tokenizer, tmp_pat
     refuses("null odds Q1", squad.evaluate_predictions, answered, {"Q1": "x"}, {}, **version_2)
     refuses("no question", squad.evaluate_predictions, {"data": []}, {})
     refuses("bad.json: object", squad.evaluate_predictions, answered, str(tmp_path / "bad.json"))
+    refuses("question q: nan text", features_of, tokenizer, FOX, float("nan"))
     refuses("question q: diverged", answers_of, *features_of(tokenizer, FOX), {4: float("nan")}, {4: 1})
