@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import json
 import sys
 
@@ -243,7 +244,9 @@ def test_few_texts_need_no_pipeline(short):
     short.compile(1e-9)
     short.tokenize.with_cut = lambda texts: traced.append(texts) or convert(texts)
     try:
-        for call in (short.predict_on_batch, lambda texts: short.predict(texts, **QUIET)):
+        of_two = {"batch_size": 2, **QUIET}
+        short.evaluate(LONG, FEW, **of_two)
+        for call in (short.predict_on_batch, short.predict, functools.partial(short.predict, **of_two)):
             short.test_on_batch(LONG[:2], FEW[:2])  # has labels, so another graph
             for texts in (LONG[:2], LONG[:3], LONG[2:6], LONG[5:]):
                 np.testing.assert_allclose(call(texts), short(texts), rtol=1e-5)

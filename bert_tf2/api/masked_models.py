@@ -138,6 +138,9 @@ class _MaskedReader(Reader):
     def at_once(self, data: tf.data.Dataset, trains: bool = False) -> tuple:
         return next(iter(self.pipeline(data, trains=trains)))
 
+    def answered(self, given: Any, batches: Batches) -> tf.data.Dataset:
+        return self.pipeline(batches.data)
+
     def _masked(self, masker: Masker, step: tf.Tensor, batch: tuple[tf.Tensor, tf.RaggedTensor]) -> tuple:
         """A batch with masks: the input of the model, the ids of the masked words, and their weights."""
         numbers, ids = batch

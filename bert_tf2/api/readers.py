@@ -11,7 +11,7 @@ Each kind of model has a reader of its own, beside the model; the reader of clas
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -165,6 +165,26 @@ class Reader:
         with text_rows.in_one_line():
             batch = next(iter(data))
             return self._graph(batch if isinstance(batch, tuple) else (batch,))
+
+    def answered(self, given: Any, batches: Batches) -> tf.data.Dataset:
+        """The same as `pipeline` for batches of `given` without a training.
+
+        A pipeline takes longer to begin than a small model takes for many rows, so rows in memory have a generator.
+        """
+        data, parts = batches.data, batches.data.element_spec
+        if data.cardinality() == 1:  # a server gives few texts at once
+            return tf.data.Dataset.from_tensors(self.at_once(data))
+        if not isinstance(given, Rows):
+            return self.pipeline(data)
+        found = self._graph.get_concrete_function(parts if isinstance(parts, tuple) else (parts,)).structured_outputs
+        spec = tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), found)
+
+        def elements() -> Iterator[tuple]:
+            for batch in data:
+                yield self._graph(batch if isinstance(batch, tuple) else (batch,))
+
+        made = tf.data.Dataset.from_generator(elements, output_signature=spec).prefetch(tf.data.AUTOTUNE)
+        return made.apply(tf.data.experimental.assert_cardinality(data.cardinality()))
 
 
 class TextReader(Reader):

@@ -322,7 +322,7 @@ class TextModel(TextSteps):
         """As in Keras, with texts; see the class."""
         if not kwargs.get("_use_cached_eval_dataset"):  # Keras gives this argument when `fit` evaluates
             given = self._read(x, y, sample_weight, batch_size, steps)
-            x = self._reader.pipeline(self._batches(given, batch_size, most=steps).data)
+            x = self._reader.answered(given, self._batches(given, batch_size, most=steps))
             with self.compiled_if_long(steps or int(x.cardinality()), x) as (x,), text_rows.in_one_line():
                 return super().evaluate(x, None, None, verbose, None, steps, *args, **kwargs)
         with text_rows.in_one_line():
@@ -336,9 +336,7 @@ class TextModel(TextSteps):
         batches = self._reader.batches(given, 32 if batch_size is None else batch_size, most=steps)
         if text_rows.is_empty(batches):  # Keras fails without batches
             return np.zeros([0, self.model.num_outputs], np.float32)
-        data = batches.data
-        is_single = data.cardinality() == 1  # a server gives few texts at once
-        data = tf.data.Dataset.from_tensors(self._reader.at_once(data)) if is_single else self._reader.pipeline(data)
+        data = self._reader.answered(given, batches)
         with self.compiled_if_long(steps or int(data.cardinality()), data) as (data,), text_rows.in_one_line():
             return super().predict(data, None, verbose, steps, *args, **kwargs)
 
