@@ -149,6 +149,17 @@ def test_saved_it_goes_on(trained, tmp_path):
     refuses("served", model.export, tmp_path / "served")
 
 
+def test_weights_of_another_model(short, topics, tmp_path):
+    """Files that Keras wrote and read, and others; the message has one line."""
+    for name, model in (("same", short), ("topics", topics)):
+        model.save_weights(tmp_path / f"{name}.weights.h5")
+    (tmp_path / "text.weights.h5").write_text("no weights")
+    short.load_weights(tmp_path / "same.weights.h5")
+    for name in ("topics", "text", "none"):
+        refuses(f"{name}.weights.h5", short.load_weights, tmp_path / f"{name}.weights.h5")
+    refuses(f"{tmp_path}: folder", short.load_weights, tmp_path)
+
+
 @pytest.mark.compiled
 @pytest.mark.slow
 def test_keras_around_it(encoder, tmp_path):

@@ -33,7 +33,7 @@ from bert_tf2.exporting import run as exporting
 from bert_tf2.exporting.tokenize_layer import Tokenize, columns
 from bert_tf2.fast.encoder import accelerate
 from bert_tf2.support import files
-from bert_tf2.support.errors import UserError, naming_arguments, writing
+from bert_tf2.support.errors import UserError, naming_arguments, reading, writing
 from bert_tf2.support.settings import check_type
 from bert_tf2.training.devices import plan_for
 from bert_tf2.training.keras_optimizer import AdamWeightDecay, WarmupAndDecay
@@ -354,6 +354,13 @@ class TextModel(TextSteps):
             raise UserError(f"{path}: its name must end in .keras; save_folder writes a folder, export a SavedModel")
         with files.made_directory(os.path.dirname(path)), writing(path):
             super().save(path, *args, **kwargs)
+
+    def load_weights(self, filepath: str | os.PathLike[str], *args, **kwargs) -> None:
+        """As in Keras. Raises UserError if the file is damaged, or has the variables of another model."""
+        files.check_there(path := path_of("filepath", filepath))
+        problem = "is no file of this model's weights ({}); give weights of a folder to the call that makes the model"
+        with reading(path, OSError, KeyError, ValueError, problem=problem):
+            super().load_weights(path, *args, **kwargs)
 
     def save_folder(self, output_dir: str | os.PathLike[str]) -> None:
         """Writes the files that the script of the task writes; the script, export_saved_model.py and `load` read them.
