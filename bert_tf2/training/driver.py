@@ -209,6 +209,8 @@ def _train(task: Task, team: Team) -> int:
     Raises UserError for a wrong batch size before records are read or written.
     """
     options, model = task.options, task.model
+    if not options.learning_rate:
+        logging.warning("--learning_rate=0: the training changes no weight; give a rate above 0")
     of_run = {**settings.shared(options, LoopOptions), **task.schedule(), "deciding": settings.deciding(options)}
     program = task.program(of_run["num_train_steps"], trains=True)
     trainer = Trainer(model, task.strategy, LoopOptions(**of_run, program=program), team)

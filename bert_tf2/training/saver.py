@@ -164,8 +164,13 @@ class Saver:
             raise UserError(f"{error}{way_back}") from error
 
     def _write(self, step: int, beside: TrainingState) -> None:
-        beside.write(self._folder.prefix(step))
-        self._folder.save(self._copies, step)
+        beside.write(prefix := self._folder.prefix(step))
+        try:
+            self._folder.save(self._copies, step)
+        except Exception:
+            if not files.exists(f"{prefix}.index"):  # for example because the disk is full
+                files.remove(_path_beside(prefix))
+            raise
 
 
 def best_folder(output_dir: str) -> str:

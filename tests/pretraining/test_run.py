@@ -104,6 +104,7 @@ def test_patience_ends_a_training_and_the_log_has_its_epochs(folder, pretrain, t
     pretrain(eval_steps=2, patience=2, learning_rate=0.0, num_train_steps=20)
     assert int(saved(tmp_path / "run")["global_step"]) == 6
     assert any("No better masked_lm_log_likelihood in 2 evaluations" in line for line in log_lines)
+    assert any("learning_rate=0" in line for line in log_lines)
     (line,) = [line for line in log_lines if "epochs of" in line]
     size, steps, epochs, total = re.search(
         r"of (\d+) examples: (\d+) .* ([\d.]+) epochs of (\d+) examples", line

@@ -131,13 +131,14 @@ def test_a_full_or_read_only_disk(script, change, bad_files, tmp_path, monkeypat
     assert not [line for line in log_lines if "Initialized" in line]  # before the work
 
 
-def test_a_checkpoint_that_cannot_be_named(tmp_path):
-    """The disk has room for the checkpoint, and not for the file that names the newest."""
-    with disk(tmp_path / "disk", "12k") as where:
+@pytest.mark.parametrize(("size", "named", "left"), [("12k", "checkpoint", 3), ("8k", "model.ckpt-0.index", 0)])
+def test_a_checkpoint_that_cannot_be_written_or_named(tmp_path, size, named, left):
+    """The disk has room for the checkpoint and its settings, not for the file that names the newest; or for neither."""
+    with disk(tmp_path / "disk", size) as where:
         saver = Saver(str(where), 1)
         saver.save({"a": tf.Variable(1.0)}, 0, TrainingState())
-        assert "checkpoint: cannot be written: No space left" in message_of(saver.wait)
-        assert sorted(os.listdir(where))[-1] == "model.ckpt-0.training.json"
+        assert f"/{named}: cannot be written: No space left" in message_of(saver.wait)
+        assert len(os.listdir(where)) == left  # the settings are not there alone
 
 
 def test_other_exceptions_of_the_same(tmp_path):
