@@ -57,7 +57,8 @@ class DrawnExamples:
         pack = struct.Struct(f"=qqiiiB{4 * most}s{4 * most}s").pack  # pads the masks with zeros
         is_beside = output_file and not (files.is_remote(output_file) or outputs.is_device(output_file))
         folder = (os.path.dirname(output_file) or ".") if is_beside else None
-        with errors.writing(folder or tempfile.gettempdir()), contextlib.ExitStack() as after_an_error:
+        targets = [output_file, folder] if is_beside else [tempfile.gettempdir()]
+        with errors.writing(*targets), contextlib.ExitStack() as after_an_error:
             self._file = after_an_error.enter_context(tempfile.TemporaryFile(dir=folder))
             for start_a, length_a, start_b, length_b, is_random_next, masked, replacements in made:
                 count, masks = len(masked), (array("i", values).tobytes() for values in (masked, replacements))
