@@ -58,7 +58,7 @@ class Runs:
 
     def __init__(self, options):
         self.options, self.work = options, Path(options.work_dir)
-        self._results = processes.Results(self.work / "results.jsonl")
+        self._results = processes.results_of(options, "runs", "rounds", "epochs")
 
     def weights_folder(self) -> Path:
         """The folder of --weights as a TensorFlow 1 checkpoint, which is made once."""

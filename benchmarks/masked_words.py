@@ -128,7 +128,7 @@ def main(given: BenchmarkOptions) -> None:
 
     print(machine.describe(), flush=True)
     work, data = Path(given.work_dir), Path(given.data_dir)
-    results, draw = processes.Results(work / "results.jsonl"), random.Random(1)
+    results, draw = processes.results_of(given, "sides", "seeds"), random.Random(1)
     novel = data / "corpus" / "war_and_peace.txt"
     last = sentences(novel, slice(80, 90))  # the file ends with a license
     held_out = {

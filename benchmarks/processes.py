@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import WrongSetting
+from bert_tf2.support.settings import Options, WrongSetting
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "benchmarks"
@@ -66,6 +66,20 @@ class Results:
         """The known result of this name; calls `measure` if there is no result, or only a failed result."""
         known = self.known().get(name)
         return known if known and "failed" not in known else self.add(name, measure())
+
+
+def results_of(given: Options, *free: str) -> Results:
+    """The results in --work_dir. Raises UserError if a call with other settings, but for `free`, left files there."""
+    wanted = {name: value for name, value in vars(given).items() if name not in ("work_dir", *free)}
+    path = Path(given.work_dir) / "settings.json"
+    is_used = path.exists() and len([*path.parent.iterdir()]) > 1  # no other file is there after a wrong path
+    found = json.loads(path.read_text(encoding="utf-8")) if is_used else wanted
+    if other := [name for name, value in wanted.items() if found.get(name) != value]:
+        cure = f"give another --work_dir for --{other[0]}={wanted[other[0]]}"
+        raise UserError(f"{path}: the results here are of --{other[0]}={found.get(other[0])}; {cure}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(wanted, indent=2) + "\n", encoding="utf-8")
+    return Results(path.with_name("results.jsonl"))
 
 
 def revision() -> str:

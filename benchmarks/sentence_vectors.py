@@ -145,7 +145,7 @@ def measure(options: BenchmarkOptions, side: str, kind: str, seed: int) -> dict[
 def main(options: BenchmarkOptions) -> None:
     flags.load_tensorflow()
     print(machine.describe(), flush=True)
-    results = processes.Results(Path(options.work_dir) / "results.jsonl")
+    results = processes.results_of(options, "sides", "seeds", "recipe")
     for kind, side in itertools.product(("start", "negatives", "scores"), options.sides.split(",")):
         how = f"{kind}-{side}{'-recipe' * options.recipe}"
         found = [

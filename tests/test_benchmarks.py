@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import math
@@ -52,6 +53,15 @@ def test_the_programs_check_their_flags_without_tensorflow():
     assert run("-c", code).stdout.strip() == "False" and len(PROGRAMS) > 8
     assert "9x9" in message_of(importlib.import_module("against_peers").BenchmarkOptions, cases="9x9")
     assert len(run("training_flags", "--runs=huge", status=2).stderr.splitlines()) <= 2
+
+
+@pytest.mark.parametrize("program", ["finetuning", "masked_words", "sentence_vectors"])
+def test_results_of_other_settings_are_not_taken(program, tmp_path):
+    made = functools.partial(importlib.import_module(program).BenchmarkOptions, data_dir="d", work_dir=str(tmp_path))
+    given = importlib.import_module("processes").results_of
+    given(made(weights="one"), "seeds").add("start", {"seconds": 1})
+    assert given(made(weights="one"), "seeds").known()["start"]["seconds"] == 1
+    assert "--weights=one" in message_of(given, made(weights="other"))
 
 
 def test_what_is_computed_of_results():
