@@ -90,7 +90,7 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
     max_answer_length: int | None = _of_squad("maximum number of tokens of an answer.", 30)
     n_best_size: int | None = _of_squad("number of best end positions to consider.", 20)
     null_score_diff_threshold: float | None = kept_setting(
-        "SQuAD 2.0: no answer if its score exceeds the best answer's score by more.", None, group=ANSWERS
+        "SQuAD 2.0: answer nothing if its score exceeds the best answer's by more than this.", None, group=ANSWERS
     )
     # Not a flag: callers in Python give the labels instead of label_map.
     labels: LabelMap | None = None

@@ -71,7 +71,7 @@ class FineTuneOptions(VocabularyOptions, TrainingOptions):
         False,
     )
     num_train_epochs: float = of_training("Number of passes over the training data.", 3.0, low=0.0)
-    warmup_proportion: float = of_training("Share of the training in which the rate rises.", 0.1, low=0.0, high=1.0)
+    warmup_proportion: float = of_training("Share of the steps in which the rate rises.", 0.1, low=0.0, high=1.0)
     pad_to_max_length: bool = of_training("Pad batches to max_seq_length, not to their longest row.", False)
     predict_batch_size: int = of_evaluation("Examples per batch, over all devices.", 8, low=1)
     eval_steps: int = of_evaluation("Evaluate every N steps and keep the best weights; 0: never.", 0, low=0)
@@ -155,7 +155,7 @@ class ClassifierOptions(TeacherOptions, EvaluationOptions, FineTuneOptions):
         ("label_separator", "multi_label"),
     )
 
-    data_dir: str = of_data("Folder of the tables: train.tsv, dev.tsv, test.tsv, or the task's names.")
+    data_dir: str = of_data("Folder of train.tsv, dev.tsv and test.tsv, or of the task's own files.")
     task_name: str = of_data("cola, mnli, mrpc, xnli, sst-2, qqp, qnli, rte, wnli, sts-b, or tsv for your own tables.")
     output_dir: str = output_folder(
         *("*.tf_record", "eval_metrics.json", "label_map.json", "confusion_matrix.png"),
@@ -252,7 +252,7 @@ class SquadOptions(FineTuneOptions):
     verbose_logging: bool = of_log("Log why the words of an answer stay whole.", False)
     answer_offsets: bool = of_evaluation("Cut answers at the ends of their tokens, not at whole words.", False)
     null_score_diff_threshold: float | None = kept_setting(
-        "SQuAD 2.0: no answer if its score exceeds the best answer's score by more.", 0.0, group=EVALUATION
+        "SQuAD 2.0: answer nothing if its score exceeds the best answer's by more than this.", 0.0, group=EVALUATION
     )
 
     def check_inputs(self) -> None:

@@ -40,7 +40,7 @@ class FeatureOptions(VocabularyOptions, ProgramOptions, DeviceOptions, ModelOpti
     """
 
     input_file: str = of_data("Text, one example per line; ` ||| ` separates the two texts of a pair.", reads=True)
-    output_file: str = of_data("JSON lines; .npy, with pooling: an array.", writes_file=True)
+    output_file: str = of_data("JSON lines to write; with pooling, NAME.npy is an array.", writes_file=True)
     init_checkpoint: str = of_model("The weights of a BERT, of any kind.", reads="weights")
     max_seq_length: int | None = sequence_length(
         "Tokens per line, including special tokens; longer lines are cut.", None, flag_default=128

@@ -85,13 +85,11 @@ class PretrainingDataOptions(CorpusOptions):
     )
     do_whole_word_mask: bool = of_examples("Predict all pieces of a word or no piece.", False)
     whole_word_draw: str = of_examples(
-        "With --do_whole_word_mask, whether [MASK], another token or the token itself is drawn for each piece on its"
-        " own, or for all pieces of a word at once.",
+        "With --do_whole_word_mask: draw [MASK], another token or the same token for each piece, or once for a word.",
         "piece", choices=("piece", "word"),
     )  # fmt: skip
     word_boundaries: str = of_examples(
-        "Words of --do_whole_word_mask: pieces, a piece and all following pieces with ##; or spaces, the text between"
-        " two spaces.",
+        "With --do_whole_word_mask, a word is a piece with its ## pieces (pieces), or the text between two spaces.",
         "pieces", choices=("pieces", "spaces"),
     )  # fmt: skip
     objective: str = of_examples(
@@ -192,16 +190,13 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
         " --dynamic_masking. Defaults to the file beside the weights.",
         None, reads=True,
     )  # fmt: skip
-    do_eval: bool = of_to_do(
-        "Evaluate on eval_input_file or else on the same records, after training if do_train.", False
-    )
+    do_eval: bool = of_to_do("Evaluate on eval_input_file, or else on the training records.", False)
     eval_input_file: str | None = of_evaluation(
         "Records to evaluate on: names and globs, separated by commas. A pattern of input_file leaves them out.",
         None, reads=True,
     )  # fmt: skip
     eval_steps: int = of_evaluation(
-        "While training, evaluate on eval_input_file every N steps and at the end, and keep the weights with the lowest"
-        " masked_lm_loss in output_dir/best; 0 disables this.",
+        "Evaluate every N steps and at the end; keep the weights with the lowest loss in output_dir/best; 0: never.",
         0, low=0,
     )  # fmt: skip
     num_train_steps: int = of_training("Total number of training steps.", 100000, low=1)

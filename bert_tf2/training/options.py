@@ -120,11 +120,11 @@ class ProgramOptions(PrecisionOptions):
     """Whether XLA compiles programs, and their attention."""
 
     xla: str = of_devices(
-        "Compile the steps of trainings and evaluations with XLA; auto: on GPUs, if there are many.", "auto",
+        "Compile steps with XLA; auto: on GPUs, if there are thousands of steps.", "auto",
         choices=("auto", "true", "false"), is_switch=True,
     )  # fmt: skip
     attention: str = of_devices(
-        "fused: attention without dropout in one kernel of cuDNN, on GPUs with --xla; auto: at present always plain.",
+        "fused: compute attention, without dropout, in one kernel of cuDNN (on GPUs, with --xla); auto: plain.",
         "auto",
         choices=("auto", "plain", "fused"),
     )  # fmt: skip
@@ -170,7 +170,7 @@ class DeviceOptions(PrecisionOptions):
     num_tpu_cores: int = of_devices("Accepted and ignored: all cores of the TPU compute.", 8, low=1)
     deterministic: bool = of_devices("Give the same bits in every run, also on GPUs; slower there.", False)
     xla_cache_dir: str | None = of_devices(
-        "Folder of programs that XLA compiled for GPUs; by default in ~/.cache; none: they are not kept.", None
+        "Folder that keeps XLA's programs for GPUs; by default in ~/.cache; none: keep nothing.", None
     )
 
 
@@ -184,20 +184,20 @@ class OptimizerOptions(ProgramOptions):
     gradient_accumulation_steps: int = of_training(
         "Compute a batch in this many parts, to save memory; the update is the same.", 1, decides=OTHER_DROPOUT, low=1
     )
-    recompute: bool = of_training("Compute activations again in the backward pass: slower, less memory.", False)
+    recompute: bool = of_training("Save memory: compute the layers' results twice; a step is slower.", False)
     pack_rows: bool = of_training(
-        "Compute several short examples in one row, which leaves out padding where shapes are fixed: on GPUs.", False,
+        "Put several short examples into one row, to compute less padding on GPUs.", False,
         decides=OTHER_DROPOUT,
     )  # fmt: skip
     learning_rate: float = of_training("The schedule's highest learning rate.", 5e-5, decides=OTHER_SCHEDULE, low=0.0)
     save_checkpoints_steps: int = of_training("Steps between checkpoints; 0 saves only at the end.", 1000, low=0)
     keep_checkpoint_max: int = of_training("Newest checkpoints to keep; the others are deleted.", 5, low=1)
     all_reduce_dtype: str = of_training(
-        "The type in which gradients are sent between devices.", "float32", decides=OTHER_ROUNDING,
+        "Type in which gradients are sent between devices.", "float32", decides=OTHER_ROUNDING,
         choices=("float32", "bfloat16"),
     )  # fmt: skip
     iterations_per_loop: int = of_training(
-        "Most steps without a look at the clock, which decides when progress is logged.", 1000, low=1
+        "Steps to run at once, at most; decides only how often progress can be logged.", 1000, low=1
     )
     random_seed: int = of_training(
         "Determines new weights, dropout and the order of examples.", 12345, low=0, high=2**31 - 1,
@@ -243,10 +243,10 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
     init_from_layers: str | None = of_model(
         "Make a smaller model of these blocks of init_checkpoint, numbered from 0: 0,2,4 for three of six.", None
     )
-    do_train: bool = of_to_do("Train, up to the last step of the schedule.", False)
+    do_train: bool = of_to_do("Train to the last step of the schedule.", False)
     do_export: bool = of_to_do("Write a SavedModel, as export_saved_model.py does.", False)
     unpad: str = of_training(
-        "Compute no padding, in groups of similar length; auto: on CPUs.", "auto", choices=("auto", "none", "groups")
+        "groups: compute no padding; auto: groups on CPUs, otherwise none.", "auto", choices=("auto", "none", "groups")
     )
     patience: int = of_evaluation("Stop after N evaluations without improvement; 0: never.", 0, low=0)
     export_dir: str | None = of_export("Folder of exported versions; by default output_dir/export.", None, writes=())

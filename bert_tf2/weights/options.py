@@ -33,12 +33,12 @@ class ConversionOptions(Options):
         None,
         reads="weights",
     )
-    list: str | None = of_to_do("Weights whose variables to list instead.", None, reads="weights")
+    list: str | None = of_to_do("Weights whose variables to list, in place of a conversion.", None, reads="weights")
     bert_config_file: str | None = of_model(
         "The model's configuration, if the input does not contain it.", None, reads=True
     )
     vocab_file: str | None = of_model("The vocabulary, if it is not with the input.", None, reads=True)
-    do_lower_case: bool | None = of_model("Whether the model is uncased; else the input states it.", None)
+    do_lower_case: bool | None = of_model("Whether the model is uncased; by default as the input states.", None)
     hidden_act: str | None = of_model(
         "Write this activation in place of the input's activation.", None, choices=ACTIVATIONS
     )
@@ -47,7 +47,7 @@ class ConversionOptions(Options):
         "File with tokens that stay whole wherever a text has them, such as [E1], one per line.", None, reads=True
     )
     extend_positions: int | None = of_model(
-        "Make the table of positions this long, with copies of its rows; train the model on longer texts then.",
+        "Make the table of positions this long, with copies of its rows, which need training.",
         None,
         low=1,
     )
