@@ -41,6 +41,7 @@ def _write_checkpoints(folder: pathlib.Path) -> None:
     save(heads.PretrainingModel(toy_data.config(num_hidden_layers=1, hidden_size=8)), folder / "narrow")
     save(heads.ClassifierModel(config, num_labels=3), folder / "classifier")
     save_label_map(str(folder / "classifier"), LABELS)
+    save(heads.ClassifierModel(config, num_labels=3), folder / "unlabeled")
 
 
 def _write_tables(folder: pathlib.Path) -> None:

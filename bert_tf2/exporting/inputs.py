@@ -48,20 +48,19 @@ def read(options: ExportOptions) -> ExportFiles:
         if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
             raise UserError(f"--format=onnx: not installed: {' and '.join(missing)}; pip install {' '.join(missing)}")
     config = options.config
+    source, needed = sources.open_weights(options.init_checkpoint), _NEEDED[options.task]
+    if missing := names.missing(needed, source.shapes):
+        raise UserError(
+            f"{source.path}: cannot be exported for the task {options.task}, it has no {and_more(missing, 3)}; give the"
+            " checkpoint of a model that was trained for it"
+        )
     length = options.length_for(config)
-    source = sources.open_weights(options.init_checkpoint)
     tokenizer = text_rules.load_tokenizer(
         options.vocab_file, options.do_lower_case, config.vocab_size, source, options.init_checkpoint
     )
     if options.task == "masked_lm" and options.top_k > (size := len(tokenizer.entries)):
         raise UserError(f"--top_k={options.top_k}: must be from 1 to {size}, the size of the vocabulary")
     labels = _find_labels(options, source) if options.task in ("classifier", "ner") else None
-    needed = _NEEDED[options.task]
-    if missing := names.missing(needed, source.shapes):
-        raise UserError(
-            f"{source.path}: cannot be exported for the task {options.task}, it has no {and_more(missing, 3)}; give the"
-            " checkpoint of a model that was trained for it"
-        )
     model_folder.check_config(source, config)
     rows = [*names.encoder(config.num_hidden_layers, pooler=False), *needed]
     sources.check_fit(source, names.shapes_of(rows, config, labels.num_labels if labels else None))

@@ -53,6 +53,8 @@ def find_prefix(path: str) -> str:
         if candidates:
             raise UserError(f"{path}: holds several checkpoints, name one of them: {', '.join(candidates)}")
         raise UserError(f"{path}: holds no checkpoint (no file whose name ends in .index)")
+    if prefix == path and files.exists(path):
+        raise UserError(f"{path}: is a file of another kind than weights")
     nearby = prefixes_in(os.path.dirname(path) or ".")
     hint = f"; there is {', '.join(nearby[:5])}" if nearby else ""
     raise UserError(f"{path}: no such folder or checkpoint ({os.path.basename(prefix)}.index does not exist{hint})")

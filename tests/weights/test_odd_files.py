@@ -131,6 +131,13 @@ def test_a_folder_of_other_weights(tmp_path, name, words):
         refuses(f"{tmp_path}/{name}: {words}", sources.open_weights, f"{tmp_path}/{name}")
 
 
+def test_a_file_of_another_kind_is_not_missing(tmp_path):
+    (tmp_path / "records").write_bytes(bytes(20))
+    refuses(f"{tmp_path}/records: kind", sources.open_weights, f"{tmp_path}/records")
+    (tmp_path / "x.ckpt.data-00000-of-00001").touch()
+    refuses("x.ckpt.index not exist", sources.open_weights, f"{tmp_path}/x.ckpt.data-00000-of-00001")
+
+
 def test_released_weights_in_the_output_folder(tmp_path):
     google_folder(tmp_path)
     words = f"--init_checkpoint={tmp_path}/bert_model.ckpt --output_dir"
