@@ -19,7 +19,7 @@ number of states.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -40,7 +40,6 @@ from bert_tf2.losses import (
     get_next_sentence_output,
     mean_term,
     multi_label_loss,
-    real_predictions,
     score_masked_words,
 )
 
@@ -61,11 +60,6 @@ _WORDS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 _OUTPUT_INITIALIZER_RANGE = 0.02
 
 
-def is_packed(batch: Batch) -> bool:
-    """Whether a batch has the features of records.PACKED."""
-    return all(name in batch for name in records.PACKED)
-
-
 class _Model(keras.Model):
     """The base class of the models below: an encoder with a head."""
 
@@ -79,21 +73,12 @@ class _Model(keras.Model):
     head_dropout = 0.0  # the share of an output layer's input that is dropped in training
     # a finetuning.distillation.Teacher, for the training of a classifier or a tagger; set before it, not saved
     teacher = None
+    faster = None  # fast.encoder.accelerate sets a FastEncoder, which computes the same with the same variables
 
     def __init__(self, config: BertConfig, **kwargs):
         super().__init__(**kwargs)
         self.config = config = BertConfig.of(config)
         self.bert = modeling.BertModel(config, dtype=self.dtype_policy)
-        self._faster = None
-
-    @property
-    def encoder(self):
-        """The encoder that `encode` calls: `bert`, or fast.accelerate's encoder over the same variables."""
-        return self._faster or self.bert
-
-    @encoder.setter
-    def encoder(self, encoder) -> None:
-        self._faster = None if encoder is self.bert else encoder
 
     def _make_output_layer(self, num_labels: int) -> OutputLayer:
         width, deviation = self.config.hidden_size, _OUTPUT_INITIALIZER_RANGE
@@ -113,27 +98,28 @@ class _Model(keras.Model):
         batch: Batch,
         training: bool = False,
         dropout_seed: tf.Tensor | None = None,
-        reads: tf.Tensor | None = None,
+        reads: tf.Tensor | Sequence[int] | None = None,
     ) -> modeling.BertOutput:
         """Runs the encoder on `input_ids`, `input_mask` and `segment_ids`, each int [B, F]; the last two are optional.
 
         Args:
-          batch: the features; with the features records.PACKED, `fast` computes several examples in a row.
+          batch: the features.
           training, dropout_seed: see BertModel.call.
-          reads: int [B, P], the positions at which a head reads `sequence_output`, which is then [B, P, D]; None for
-            all positions. `fast` computes the last block only at these positions and at [CLS], which the pooler reads.
+          reads: the positions at which a head reads `sequence_output`, which is then [B, P, D]: int [B, P], or P
+            numbers for all examples. `fast` computes the last block only there and at [CLS]. None for all positions.
         """
         self.check(batch)
         segments = batch.get("segment_ids", batch.get("token_type_ids"))
         inputs = (batch["input_ids"], batch.get("input_mask"), segments)
         how = {"training": training, "dropout_seed": dropout_seed}
-        if self.encoder is not self.bert:
-            if is_packed(batch):
-                how["packing"] = tuple(batch[name] for name in records.PACKED)
-            return self.encoder(*inputs, **how, reads=reads)
-        if reads is None:
-            return self.encoder(*inputs, **how)
+        if isinstance(reads, Sequence):
+            rows = get_shape_list(tf.convert_to_tensor(batch["input_ids"]))[0]
+            reads = tf.broadcast_to(tf.constant(reads, tf.int32), [rows, len(reads)])
+        if self.faster:
+            return self.faster(*inputs, **how, reads=reads, features=batch)
         output = self.bert(*inputs, **how)
+        if reads is None:
+            return output
         return output._replace(sequence_output=tf.gather(output.sequence_output, reads, batch_dims=1))
 
     def _drop(self, states: tf.Tensor, training: bool, dropout_seed: tf.Tensor | None) -> tf.Tensor:
@@ -184,7 +170,7 @@ class MaskedLMModel(_Model):
 
     def _word_term(self, batch: Batch, output: modeling.BertOutput) -> LossTerm:
         words = (output.sequence_output, batch["masked_lm_ids"], batch["masked_lm_weights"])
-        states, ids, weights = words if self.encoder.computes_padding else real_predictions(*words)
+        states, ids, weights = self.faster.real_predictions(*words) if self.faster else words
         return score_masked_words(self.masked_lm, states, self.get_output_table(), ids, weights)[0]
 
     def loss_terms(self, batch: Batch, dropout_seed: tf.Tensor) -> list[LossTerm]:
@@ -322,9 +308,7 @@ class ClassifierModel(_Model):
         return tf.exp(logits) if windows else tf.nn.softmax(logits)
 
     def _of_rows(self, batch: Batch, training: bool, dropout_seed: tf.Tensor | None) -> tf.Tensor:
-        rows = get_shape_list(tf.convert_to_tensor(batch["input_ids"]))[0]
-        nothing = tf.zeros([rows, 0], tf.int32)  # the head reads only [CLS], through the pooler
-        pooled = self.encode(batch, training, dropout_seed, reads=nothing).pooled_output
+        pooled = self.encode(batch, training, dropout_seed, reads=()).pooled_output
         return self.output_layer(self._drop(pooled, training, dropout_seed))
 
     def _example_loss(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -371,9 +355,8 @@ class SpanModel(_Model):
     def call(self, batch: Batch, training: bool = False, dropout_seed: tf.Tensor | None = None):
         """-> float32 (start_logits, end_logits), each [B, F]."""
         logits = self.output_layer(self.encode(batch, training, dropout_seed).sequence_output)  # [B, F, 2]
-        computes_padding = self.encoder.computes_padding and not is_packed(batch)
-        if not computes_padding and "input_mask" in batch:  # a position that is not computed cannot be an answer
-            logits += (1.0 - tf.cast(batch["input_mask"], tf.float32))[..., tf.newaxis] * modeling.MASKED_SCORE
+        if self.faster:
+            logits = self.faster.without_padding(logits, batch)
         return logits[..., 0], logits[..., 1]
 
     def loss_terms(self, batch: Batch, dropout_seed: tf.Tensor) -> list[LossTerm]:
@@ -455,7 +438,7 @@ class VectorModel(_Model):
     def call(self, batch: Batch, training: bool = False, dropout_seed: tf.Tensor | None = None) -> tf.Tensor:
         """-> float32 [B, D]."""
         ids, mask = batch["input_ids"], batch.get("input_mask")
-        reads = tf.zeros_like(ids[:, :1]) if self.pooling == "cls" else None
+        reads = (0,) if self.pooling == "cls" else None
         states = self.encode(batch, training, dropout_seed, reads).sequence_output
         return pooled_states(states, tf.ones_like(ids) if mask is None else mask, self.pooling, self.normalize)
 

@@ -19,9 +19,6 @@ from bert_tf2.support.errors import UserError
 # get_masked_lm_output).
 NO_PREDICTIONS = 1e-5
 
-# The number of real predictions is rounded up to a multiple of this; see fast.unpadding.TOKENS_STEP.
-_PREDICTIONS_STEP = 32
-
 
 class LossTerm(NamedTuple):
     """A weighted mean before the division: its value is `total / (weight + epsilon)`.
@@ -140,19 +137,6 @@ def score_masked_words(
     total = tf.reduce_sum(weights * per_example_loss)
     term = LossTerm("masked_lm_loss", total, tf.reduce_sum(weights), NO_PREDICTIONS)
     return term, per_example_loss, logits
-
-
-def real_predictions(
-    states: tf.Tensor, label_ids: tf.Tensor, label_weights: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Leaves out predictions of weight 0, which are padding: [B, P, D], [B, P], [B, P] -> [M, D], [M], [M].
-
-    M is rounded up by predictions of weight 0.
-    """
-    real = tf.where(label_weights > 0)  # [M, 2]
-    filling = [[0, -tf.shape(real)[0] % _PREDICTIONS_STEP]]
-    states, *labels = (tf.gather_nd(values, real) for values in (states, label_ids, label_weights))
-    return tf.pad(states, [*filling, [0, 0]]), *(tf.pad(values, filling) for values in labels)
 
 
 def get_next_sentence_output(

@@ -258,16 +258,12 @@ class BertModel(keras.Model):
 
     Attributes:
       heads, labeled, uses_pooler, has_pooler: the same class attributes as in the models of `heads`.
-      computes_padding: whether the states of padding are computed; see `fast.accelerate`.
-      needs_fixed_shapes: whether a program of XLA is better if it is traced with fixed shapes; see `fused_attention`.
     """
 
     heads: tuple[str, ...] = ()
     labeled: str | None = None
     uses_pooler = True
     has_pooler = True
-    computes_padding = True
-    needs_fixed_shapes = False
 
     def __init__(
         self, config: BertConfig | Mapping[str, Any] | str | os.PathLike[str], *, name: str | None = None, **kwargs

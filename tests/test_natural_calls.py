@@ -51,7 +51,7 @@ def test_every_way_to_give_the_inputs(model):
 
 def test_what_is_no_input(model):
     """test_modeling.py has other shapes and numbers."""
-    for encoder in (model, accelerate(MAKERS["classifier"](small_config()), Plan()).encoder):
+    for encoder in (model, accelerate(MAKERS["classifier"](small_config()), Plan()).faster):
         for inputs, words in (
             (tf.constant([["a"]]), "input_ids string"),
             (tf.ragged.constant([[1], [2, 3]]), "input_ids pad"),

@@ -13,7 +13,7 @@ import tensorflow as tf
 from bert_tf2.api.bert import Bert
 from bert_tf2.api.text_parts import ALPHA, TEMPERATURE
 from bert_tf2.api.text_rows import check_end, first_batches, in_one_line
-from bert_tf2.fast.encoder import Plan
+from bert_tf2.fast.encoder import plan_of
 from bert_tf2.finetuning.distillation import Teacher, check_teacher
 from bert_tf2.finetuning.options import TeacherOptions
 from bert_tf2.support.errors import UserError, naming_arguments
@@ -140,7 +140,7 @@ class TextSteps(keras.Model):
             rules = TeacherOptions(teacher=teacher.path, temperature=temperature, alpha=alpha)
         theirs, ours = (teacher.labels, teacher.tokenizer), (self._label_map, self.tokenize.tokenizer)
         check_teacher(teacher.path, teacher.model, theirs, ours, self._row_length)
-        plan = getattr(self.model.encoder, "plan", Plan())
+        plan = plan_of(self.model)
         self.model.teacher = Teacher(teacher.model, rules.temperature, rules.alpha, plan, self.model.windows)
         self.train_function = None  # the graph of an earlier training has no teacher
         try:

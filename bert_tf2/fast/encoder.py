@@ -6,17 +6,19 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import tensorflow as tf
 
 from bert_tf2 import modeling
+from bert_tf2.data.records import PACKED
 from bert_tf2.dropout import current_streams, dropout, dropout_from, streams_if
 from bert_tf2.fast import kernels
 from bert_tf2.fast.blocks import SharedGraph, keeps_activations, recomputed, values_of, with_values
 from bert_tf2.fast.packing import Packed, PackedLayout
-from bert_tf2.fast.unpadding import Padded, PaddedLayout, Queries, Unpadded, UnpaddedLayout
+from bert_tf2.fast.unpadding import Padded, PaddedLayout, Queries, Unpadded, UnpaddedLayout, real_predictions
+from bert_tf2.layers import MASKED_SCORE
 from bert_tf2.shapes import Contract
 
 Model = TypeVar("Model")
@@ -35,17 +37,32 @@ class Plan:
     # fused_attention.attend or a function like it, to be used where it is possible; None for plain attention
     attention: Callable[..., tf.Tensor] | None = None
 
+    @property
+    def computes_padding(self) -> bool:
+        """Whether the states of padding are computed, so that all sizes are fixed."""
+        return self.unpad == "none"
+
+    @property
+    def needs_fixed_shapes(self) -> bool:
+        """Whether a program of XLA is better if it is traced with fixed shapes; see `fused_attention`."""
+        return self.attention is not None
+
+
+def plan_of(model) -> Plan:
+    """The plan by which a model of `heads` computes; the default plan for a model that is not accelerated."""
+    return model.faster.plan if model.faster else Plan()
+
 
 def accelerate(model: Model, plan: Plan) -> Model:
     """Makes a model of `heads` compute its encoder as planned, with the same variables; returns the model."""
-    model.encoder = faster(model.bert, plan)
+    model.faster = faster(model.bert, plan)
     return model
 
 
-def faster(bert: modeling.BertModel, plan: Plan) -> FastEncoder | modeling.BertModel:
-    """The encoder as planned, with the same variables; `bert` itself if it is float64 or has other blocks."""
+def faster(bert: modeling.BertModel, plan: Plan) -> FastEncoder | None:
+    """The encoder as planned, with the same variables; None if `bert` is float64 or has other blocks."""
     is_plain = all(type(block) is modeling.TransformerBlock for block in bert.blocks)
-    return FastEncoder(bert, plan) if is_plain and bert.variable_dtype == "float32" else bert
+    return FastEncoder(bert, plan) if is_plain and bert.variable_dtype == "float32" else None
 
 
 _ONE_AT_A_TIME = threading.RLock()
@@ -58,20 +75,18 @@ def accelerated(model: Model) -> Iterator[Model]:
     Other threads that trace a graph wait, because they would take the accelerated encoder for the model's own encoder.
     """
     with _ONE_AT_A_TIME:
-        before = model.encoder
+        before = model.faster
         try:
-            yield accelerate(model, Plan()) if before is model.bert else model
+            yield model if before else accelerate(model, Plan())
         finally:
-            model.encoder = before
+            model.faster = before
 
 
 class FastEncoder:
-    """Computes the same as a BertModel and is called like it; its two attributes have the same meaning there."""
+    """Computes the same as a BertModel and is called like it. Its other methods leave out padding for `heads`."""
 
     def __init__(self, bert: modeling.BertModel, plan: Plan):
         self.plan = plan
-        self.computes_padding = plan.unpad == "none"
-        self.needs_fixed_shapes = plan.attention is not None
         self._bert = bert
         self._blocks = [Block(block, plan.attention) for block in bert.blocks]
         self._norm = kernels.norm(bert.embeddings.layer_norm)
@@ -84,23 +99,23 @@ class FastEncoder:
         training: bool = False,
         dropout_seed: tf.Tensor | None = None,
         reads: tf.Tensor | None = None,
-        packing: tuple[tf.Tensor, tf.Tensor] | None = None,
+        features: Mapping[str, tf.Tensor] | None = None,
     ) -> modeling.BertOutput:
         """See BertModel.call, and `heads._Model.encode` for `reads`, the positions that the last block computes.
 
-        `packing`: the features that data.batching.packed adds, by which several examples share a row.
+        `features`: the whole batch, in which data.batching.packed may have added that several examples share a row.
         """
         Contract().check("2", dropout_seed=dropout_seed)
         input_ids, mask, types = self._bert.check_inputs(input_ids, input_mask, token_type_ids)
         with dropout_from(streams_if(training, dropout_seed)):
             if reads is not None:  # the pooler reads the first token
                 reads = tf.pad(tf.cast(reads, tf.int32), [[0, 0], [1, 0]])  # [B, 1 + P]
-            batch = self._laid_out(mask, packing, reads)
-            queries = None if reads is None else batch.queries(reads)
-            states = self._embed(batch.pack(input_ids), batch.pack(types), batch.positions)  # [B, F, D] or [T, D]
-            *layers, last = self._run_blocks(states, batch, queries)
-            layers = [batch.spread(states) for states in layers]  # a graph computes only the layers that are used
-            last = batch.spread(last) if reads is None else last
+            tokens = self._laid_out(mask, features, reads)
+            queries = None if reads is None else tokens.queries(reads)
+            states = self._embed(tokens.pack(input_ids), tokens.pack(types), tokens.positions)  # [B, F, D] or [T, D]
+            *layers, last = self._run_blocks(states, tokens, queries)
+            layers = [tokens.spread(states) for states in layers]  # a graph computes only the layers that are used
+            last = tokens.spread(last) if reads is None else last
         pooled_output = self._bert.pooler(last[:, 0])
         embedding_output, *others = layers
         if reads is None:
@@ -108,13 +123,23 @@ class FastEncoder:
         last = last[:, 1:]  # [B, P, D]
         return modeling.BertOutput(embedding_output, (*others, last), last, pooled_output)
 
+    def without_padding(self, logits: tf.Tensor, features: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Logits of positions, [B, F, L], by which a position that is not computed cannot be an answer."""
+        if (self.plan.computes_padding and not _is_packed(features)) or "input_mask" not in features:
+            return logits
+        return logits + (1.0 - tf.cast(features["input_mask"], tf.float32))[..., tf.newaxis] * MASKED_SCORE
+
+    def real_predictions(self, *words: tf.Tensor) -> Sequence[tf.Tensor]:
+        """The arguments of unpadding.real_predictions; its results if the plan leaves out padding."""
+        return words if self.plan.computes_padding else real_predictions(*words)
+
     def _laid_out(
-        self, mask: tf.Tensor, packing: tuple[tf.Tensor, tf.Tensor] | None, reads: tf.Tensor | None
+        self, mask: tf.Tensor, features: Mapping[str, tf.Tensor] | None, reads: tf.Tensor | None
     ) -> Padded | Unpadded | Packed:
-        if packing is not None:
-            return Packed(mask, *packing)
+        if _is_packed(features):
+            return Packed(mask, *(features[name] for name in PACKED))
         heads = self._bert.config.num_attention_heads
-        return Padded(mask) if self.computes_padding else Unpadded(mask, heads, reads=reads)
+        return Padded(mask) if self.plan.computes_padding else Unpadded(mask, heads, reads=reads)
 
     def _embed(self, input_ids: tf.Tensor, types: tf.Tensor, position_ids: tf.Tensor | None) -> tf.Tensor:
         """int32 [B, F] each -> [B, F, D], or [T] -> [T, D] with the position of each of T tokens, int32 [T]."""
@@ -127,7 +152,7 @@ class FastEncoder:
         return dropout(self._norm(summed), self._bert.config.hidden_dropout_prob)
 
     def _run_blocks(
-        self, states: tf.Tensor, batch: Padded | Unpadded | Packed, queries: Queries | None
+        self, states: tf.Tensor, tokens: Padded | Unpadded | Packed, queries: Queries | None
     ) -> list[tf.Tensor]:
         """Returns the states that enter each block, and the states that leave the last block.
 
@@ -143,15 +168,19 @@ class FastEncoder:
         for block, keeps in zip(blocks, keeps_activations(len(self._blocks)), strict=False):
             again = trains and self.plan.recompute and not keeps
             if shared or again:
-                run = functools.partial(shared or block.with_values(), layout=batch.layout)
+                run = functools.partial(shared or block.with_values(), layout=tokens.layout)
                 states = (recomputed(run) if again else run)(values_of(block.layer), states)
             else:
-                states = block(states, batch.layout)
+                states = block(states, tokens.layout)
             layers.append(states)
-        return [*layers, last(states, batch.layout_of_queries, queries)] if last else layers
+        return [*layers, last(states, tokens.layout_of_queries, queries)] if last else layers
 
     def _are_alike(self) -> bool:
         return len({(id(block.layer.config), block.layer.dtype_policy.name) for block in self._blocks}) == 1
+
+
+def _is_packed(features: Mapping[str, tf.Tensor] | None) -> bool:
+    return features is not None and all(name in features for name in PACKED)
 
 
 class Block:

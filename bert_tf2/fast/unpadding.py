@@ -28,10 +28,12 @@ from bert_tf2.shapes import get_shape_list
 # More groups omit more padding, but need more and smaller operations.
 _GROUPS = 4
 
-# In training, T and the widths of the groups are multiples of these steps, so that XLA compiles its loops for few
-# different sizes (see `compiled`). Filler tokens behind the real tokens make up the number; no output depends on them.
+# In training, T, the widths of the groups and the number of predictions are multiples of these steps, so that XLA
+# compiles its loops for few different sizes (see `compiled`). Filler tokens behind the real tokens make up the number;
+# no output depends on them.
 TOKENS_STEP = 64
 WIDTH_STEP = 32
+_PREDICTIONS_STEP = 32
 
 
 class _Group(NamedTuple):
@@ -225,6 +227,19 @@ class Unpadded:
 
 def _round_up(number: tf.Tensor, step: int) -> tf.Tensor:
     return -(-number // step) * step
+
+
+def real_predictions(
+    states: tf.Tensor, label_ids: tf.Tensor, label_weights: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Leaves out predictions of weight 0, which are padding: [B, P, D], [B, P], [B, P] -> [M, D], [M], [M].
+
+    M is rounded up by predictions of weight 0.
+    """
+    real = tf.where(label_weights > 0)  # [M, 2]
+    filling = [[0, -tf.shape(real)[0] % _PREDICTIONS_STEP]]
+    states, *labels = (tf.gather_nd(values, real) for values in (states, label_ids, label_weights))
+    return tf.pad(states, [*filling, [0, 0]]), *(tf.pad(values, filling) for values in labels)
 
 
 # Each token has one place in the groups, so splitting and merging are each other's gradients, and both are gathers;

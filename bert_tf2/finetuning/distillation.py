@@ -35,17 +35,17 @@ class Teacher:
     def __init__(self, model, temperature: float, alpha: float, plan: Plan, windows: Windows | None = None):
         """`windows`: of the student, in which the teacher reads long texts, too."""
         self._windows = windows
-        self._model, self._encoder = model, faster(model.bert, plan)
+        self._model, self._faster = model, faster(model.bert, plan)
         self._temperature, self.alpha = temperature, alpha
 
     def logits(self, batch: Batch) -> tf.Tensor:
         """The answers to a batch, without dropout and gradients, float32 [B, L] or [B, F, L]."""
-        before, self._model.encoder = self._model.encoder, self._encoder
+        before, self._model.faster = self._model.faster, self._faster
         try:
             found = self._model.of_texts(batch, self._windows) if self._windows else self._model(batch, training=False)
             return tf.stop_gradient(found)
         finally:
-            self._model.encoder = before
+            self._model.faster = before
 
     def distance(self, logits: tf.Tensor, wanted: tf.Tensor) -> tf.Tensor:
         """The loss of a student's logits, without its share; see losses.distance_to_teacher."""

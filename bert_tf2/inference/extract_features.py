@@ -228,7 +228,7 @@ def _states(
 ) -> tf.Tensor:
     """float32 [B, layers, F, D], see `extract`. The graph is cached for later calls with the same model and layers."""
     plan = Plan(attention=fused_attention.attend if fuses else None)
-    encoder = faster(model, plan) if of_cls or fuses else model
+    encoder = (faster(model, plan) if of_cls or fuses else None) or model
 
     def states(batch: forward.Batch) -> tf.Tensor:
         inputs = [batch[name] for name in _NAMES]

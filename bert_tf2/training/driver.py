@@ -22,7 +22,7 @@ from absl import logging
 
 from bert_tf2.config import BertConfig
 from bert_tf2.data import record_index, record_order
-from bert_tf2.fast.encoder import accelerate
+from bert_tf2.fast.encoder import accelerate, plan_of
 from bert_tf2.support import console, files, output_lock, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
@@ -94,7 +94,7 @@ class Task(abc.ABC):
 
     def program(self, num_steps: int, trains: bool = False) -> Program:
         """How the batches of a training, or else of an evaluation with so many batches, are computed."""
-        options, is_fixed = self.options, self.model.encoder.computes_padding and self.transform is None
+        options, is_fixed = self.options, plan_of(self.model).computes_padding and self.transform is None
         how = {"is_fixed": is_fixed, "is_padded": self.is_padded or not self.cuts_batches, "trains": trains}
         return program_for(options, self.strategy, num_steps, **how, longest=options.max_seq_length)
 

@@ -24,7 +24,7 @@ from absl import logging
 from bert_tf2.data.batching import with_packed_rows
 from bert_tf2.data.records import PACKED
 from bert_tf2.fast import compiled
-from bert_tf2.fast.encoder import accelerated
+from bert_tf2.fast.encoder import accelerated, plan_of
 from bert_tf2.heads import Batch
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.process import check_process
@@ -70,7 +70,7 @@ class Runner:
         self._strategy = strategy
         # Only the chief of several workers evaluates. Each of its devices computes the whole batch, without the others.
         self._is_chief = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-        self._of_all_widths = not model.encoder.needs_fixed_shapes  # whether one graph computes them
+        self._of_all_widths = not plan_of(model).needs_fixed_shapes  # whether one graph computes them
 
         @tf.function(reduce_retracing=self._of_all_widths, autograph=False)
         def step(batch, is_compiled: bool):

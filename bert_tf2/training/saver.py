@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from bert_tf2.fast.encoder import plan_of
 from bert_tf2.support import files, process, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.monitor import write_scalars
@@ -45,7 +46,7 @@ def deciding(options: LoopOptions, model, records: str | None, replicas: int) ->
     rates = {name: getattr(model.config, name) or 0.0 for name in _OF_MODEL}
     found |= {name: (rate, OTHER_DROPOUT) for name, rate in rates.items()}
     if any(rates.values()):
-        found["computes_padding"] = (model.encoder.computes_padding, OTHER_DROPOUT)
+        found["computes_padding"] = (plan_of(model).computes_padding, OTHER_DROPOUT)
     if any(rates.values()) or model.head_dropout:
         found["replicas"] = (replicas, OTHER_DROPOUT)
     return {**found, "records": (records, _OTHER_RECORDS)}

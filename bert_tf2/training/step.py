@@ -12,6 +12,7 @@ from bert_tf2 import optimization
 from bert_tf2.data.records import PACKED
 from bert_tf2.dropout import fold_in
 from bert_tf2.fast import compiled
+from bert_tf2.fast.encoder import plan_of
 from bert_tf2.heads import Batch, LossTerm
 from bert_tf2.placement import computes_on
 from bert_tf2.shapes import get_shape_list
@@ -66,7 +67,7 @@ class TrainingStep:
         self._variables = checkpoint.trained_variables(model)
         self._all_reduce_dtype = tf.as_dtype(options.all_reduce_dtype)
         # Without padding, the number of tokens is rounded to few values; the number of packed rows is, too.
-        steps, is_fixed = options.num_train_steps, model.encoder.computes_padding
+        steps, is_fixed = options.num_train_steps, plan_of(model).computes_padding
         self._has_few_sizes = (options.pack_rows or not is_fixed) and steps >= _STEPS_WORTH_SIZES
         self.program = options.program or program_for(options, strategy, steps, is_fixed=is_fixed, trains=True)
         # A GPU would launch a program for each variable; and all updates in one program take few seconds to compile.
@@ -154,7 +155,7 @@ class TrainingStep:
 
     @property
     def _needs_fixed_shapes(self) -> bool:
-        return self.program.is_compiled and self.program.packs and self._model.encoder.needs_fixed_shapes
+        return self.program.is_compiled and self.program.packs and plan_of(self._model).needs_fixed_shapes
 
     def batches_on_device(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """Copies batches to a GPU before the compiled steps of `several` need them; elsewhere, returns the data set.

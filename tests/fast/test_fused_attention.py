@@ -59,7 +59,7 @@ def test_an_encoder_has_the_states_and_gradients_of_plain_attention(way):
     ids, types = (tf.constant(random.integers(0, most, mask.shape), tf.int32) for most in (23, 2))
     reads = tf.constant(random.integers(0, LENGTHS[:, None], [4, 2]), tf.int32)
     batch = packed({"input_mask": tf.constant(mask)})
-    packing = tuple(batch[name] for name in PACKED) if way == "packed" else None
+    packing = {name: batch[name] for name in PACKED} if way == "packed" else {}
     randomize(model := modeling.BertModel(small_config(num_hidden_layers=3, num_attention_heads=1)))
     found, calls = [], []
     for attention in (None, lambda *inputs: calls.append(inputs) or attend_on_cpu(*inputs)):
@@ -67,7 +67,7 @@ def test_an_encoder_has_the_states_and_gradients_of_plain_attention(way):
 
         def step(packing, encoder=encoder):
             with tf.GradientTape() as tape:
-                output = encoder(ids, mask, types, training=True, dropout_seed=[1, 2], reads=reads, packing=packing)
+                output = encoder(ids, mask, types, training=True, dropout_seed=[1, 2], reads=reads, features=packing)
                 total = tf.reduce_sum(tf.sin(output.pooled_output)) + tf.reduce_sum(tf.sin(output.sequence_output))
             gradients = tape.gradient(total, model.trainable_variables)
             return output.sequence_output, *map(tf.convert_to_tensor, gradients)

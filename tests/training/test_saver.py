@@ -12,6 +12,7 @@ import tensorflow as tf
 from refused import refuses
 from small_models import MAKERS, tiny_config
 
+from bert_tf2.fast.encoder import Plan
 from bert_tf2.finetuning.options import ClassifierOptions
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support import process, settings
@@ -85,8 +86,8 @@ OPTIONS = LoopOptions(output_dir="out", num_train_steps=10, num_warmup_steps=1, 
 
 def now(records="6 records", replicas=1, padding=True, config=CONFIG, head=0.0, **changes) -> dict:
     """The settings that decide the steps to come, with other values of some of them; `head`: its dropout."""
-    encoder = types.SimpleNamespace(computes_padding=padding)
-    model = types.SimpleNamespace(config=config, encoder=encoder, head_dropout=head)
+    fast = types.SimpleNamespace(plan=Plan("none" if padding else "groups"))
+    model = types.SimpleNamespace(config=config, faster=fast, head_dropout=head)
     return deciding(dataclasses.replace(OPTIONS, **changes), model, records, replicas)
 
 
