@@ -19,7 +19,8 @@ _SECONDS_BETWEEN_DRAWINGS = 0.1
 
 
 def on_terminal() -> bool:
-    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    """Whether standard error, None if it is closed, is a terminal."""
+    return bool(sys.stderr and sys.stderr.isatty()) and os.environ.get("TERM") != "dumb"
 
 
 class Progress(tqdm):

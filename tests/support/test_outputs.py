@@ -141,7 +141,7 @@ def test_a_checkpoint_that_cannot_be_written_or_named(tmp_path, size, named, lef
         assert len(os.listdir(where)) == left  # the settings are not there alone
 
 
-def test_other_exceptions_of_the_same(tmp_path):
+def test_other_exceptions_of_the_same(tmp_path, monkeypatch):
     """What TensorFlow, HDF5 and numpy make of a full disk, and what is not blamed on the output."""
     path, full = str(tmp_path / "x"), "No space left on device"
     exhausted = tf.errors.ResourceExhaustedError
@@ -161,6 +161,12 @@ def test_other_exceptions_of_the_same(tmp_path):
     (tmp_path / "folder").touch()
     assert "folder" in message_of(records.write_records, str(tmp_path / "folder" / "x"), records.PRETRAINING, [])
     assert os.listdir(tmp_path) == ["folder"]
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(FileNotFoundError) as gone:
+        os.getcwd()
+    assert "change to another folder" in errors.explain(gone.value)
     assert "out of memory" in errors.explain(memory) and errors.explain(ValueError("?")) is None
 
 

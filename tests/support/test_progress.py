@@ -74,6 +74,12 @@ flags.run(Options, main)
 """
 
 
+def test_without_standard_error(monkeypatch):
+    """None in programs without a console, and if a shell closes it."""
+    monkeypatch.setattr(sys, "stderr", None)
+    assert [*progress.track([1, 2], "Reading")] == [1, 2]
+
+
 def test_a_terminal_keeps_the_log_and_not_the_line_and_a_file_gets_no_line():
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
