@@ -70,6 +70,7 @@ def _contents() -> dict[str, str | bytes]:
         "squad2.json": json.dumps(toy_data.squad(8, 1, impossible=True)),
         "doubled.json": json.dumps(doubled),
         "words.txt": words,
+        "table.tsv": "".join(f"0\tword\ttext {number}\n" for number in range(200)),
         "untagged.txt": words.replace("B-LOC", "O").replace("B-PER", "O"),
         "latin1.txt": b"a\ncaf\xe9\n",
         "blanks.txt": "a [MASK]\n",

@@ -77,6 +77,7 @@ LATER = [
     ("run_squad.py", "--do_predict --predict_file=doubled.json", r"\[3\], .* id q1 .* data\[0\]"),
     ("run_squad.py", "--do_train=false --do_predict --init_checkpoint=pretrained", "cls/squad/output_weights.*random"),
     ("run_ner.py", "--train_file=untagged.txt", "tag O"),
+    ("run_ner.py", "--train_file=table.tsv", r"table\.tsv: 200 words .* 200 tags.*--tag_column"),
     ("extract_features.py", "--layers=-3", "--layers=-3: .*1"),
     ("extract_features.py", "--output_file=OUT/features.npy", "--pooling"),
     ("extract_features.py", "--output_file=tables", "tables: is a folder"),

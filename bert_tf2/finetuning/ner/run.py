@@ -23,6 +23,7 @@ from bert_tf2.training import driver
 from bert_tf2.training.driver import Export
 from bert_tf2.weights.task_file import LABEL_MAP_FILE, TAGGING_TASK, LabelMap
 
+_MANY_TAGS = 100  # in a table of texts, almost every line would have a tag of its own
 _MEASURES = ("precision", "recall", "f1", "accuracy")
 
 
@@ -66,15 +67,14 @@ class NerTask(FineTuningTask):
                 " order of the outputs"
             )
         labels = ner.tags_of(self.examples["train"])
-        if len(labels) < 2:
-            raise UserError(
-                f"{self.options.train_file}: every word has the tag {labels[0]}, so there is nothing to learn; see"
-                " --tag_column"
-            )
         first_rows: dict[str, int] = {}
         for sentence in self.examples["train"]:
             for row, tag in zip(sentence.rows, sentence.tags, strict=True):
                 first_rows.setdefault(tag, row)
+        tags, words = len(first_rows), sum(len(sentence.words) for sentence in self.examples["train"])
+        if len(labels) < 2 or tags > max(_MANY_TAGS, words / 2):
+            problem = f"every word has the tag {labels[0]}" if len(labels) < 2 else f"{words} words have {tags} tags"
+            raise UserError(f"{self.options.train_file}: {problem}, so there is nothing to learn; see --tag_column")
         warn_of_similar(self.options.train_file, first_rows)
         known = self.initial_labels(tagging=True)
         if sorted(known) in (
