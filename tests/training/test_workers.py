@@ -21,7 +21,8 @@ from worker_processes import WorkerProcesses, free_addresses, pretraining_comman
 from bert_tf2.data.record_order import Share
 from bert_tf2.training.devices import join
 from bert_tf2.training.options import TrainingOptions
-from bert_tf2.training.workers import Cluster, Team, find_cluster, is_chief, listens, wait_for_workers, workers_of
+from bert_tf2.training.rendezvous import Cluster, listens, wait_for_workers
+from bert_tf2.training.workers import Team, find_cluster, is_chief, workers_of
 
 TWO = {"worker": ["one:2222", "two:2222"]}
 
