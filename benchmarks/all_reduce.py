@@ -59,7 +59,8 @@ def seconds_of_sums(options: BenchmarkOptions) -> list[float]:
 
     from bert_tf2 import heads
     from bert_tf2.config import BertConfig
-    from bert_tf2.training import step, workers
+    from bert_tf2.training import workers
+    from bert_tf2.training.gradients import Gradients, global_norm, reduce_gradients
     from bert_tf2.weights import checkpoint
 
     team = workers.connect(workers.find_cluster())
@@ -70,8 +71,8 @@ def seconds_of_sums(options: BenchmarkOptions) -> list[float]:
     dtype = tf.as_dtype(options.dtype)
 
     def norm(found):
-        gradients = {name: tf.identity(values) for name, values in found.items()}
-        return step.global_norm(step.reduce_gradients(gradients, dtype))
+        gradients = Gradients({name: tf.identity(values) for name, values in found.items()}, {})
+        return global_norm(reduce_gradients(gradients, dtype))
 
     total = tf.function(lambda found: team.strategy.run(norm, args=(found,)), autograph=False)
     total(gradients)

@@ -11,7 +11,7 @@ from small_models import GOLDEN
 
 from bert_tf2 import optimization, placement
 from bert_tf2.optimization import AdamWeightDecayOptimizer, learning_rate_at
-from bert_tf2.training.step import dense_lookups, global_norm, reduce_gradients
+from bert_tf2.training.gradients import dense_gradients, global_norm, reduce_gradients
 
 
 def test_the_schedule_equals_the_reference():
@@ -116,9 +116,9 @@ def test_clipping_by_hand(monkeypatch):
     assert float(optimization.clip_scale(tf.constant(4.0))) == 0.25
     lookup = tf.IndexedSlices(tf.constant([[3.0, 0.0], [4.0, 0.0]]), tf.constant([1, 1]), tf.constant([3, 2]))
     gradients = {"table": lookup, "kernel": tf.constant([[8.0], [8.0]]), "bias": tf.constant([4.0])}
-    summed = reduce_gradients(dense_lookups(gradients))
-    np.testing.assert_array_equal(summed["table"].dense, [[0, 0], [7, 0], [0, 0]])  # summed, but not in the norm
-    np.testing.assert_array_equal(summed["kernel"], [[8.0], [8.0]])
+    summed = reduce_gradients(dense_gradients(gradients))
+    np.testing.assert_array_equal(summed.dense["table"], [[0, 0], [7, 0], [0, 0]])  # summed, but not in the norm
+    np.testing.assert_array_equal(summed.dense["kernel"], [[8.0], [8.0]])
     for in_program_for_gpu in (False, True):
         monkeypatch.setattr(placement, "in_program_for_gpu", lambda is_true=in_program_for_gpu: is_true)
         assert float(global_norm(summed)) == pytest.approx(math.sqrt(9 + 16 + 144))

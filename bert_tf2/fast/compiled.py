@@ -37,7 +37,7 @@ _NAMES = 1 << 18
 _FIRST_OF_EVALUATIONS = 8 * _NAMES
 
 
-def program(function: Callable, of_evaluation: bool = False) -> Callable:
+def as_program(function: Callable, of_evaluation: bool = False) -> Callable:
     """Makes XLA compile a function as one program, which is called in a graph.
 
     TensorFlow's cache of programs finds a program by the name of its function, and this name has the number of tensors

@@ -76,7 +76,7 @@ class Runner:
         def step(batch, is_compiled: bool):
             outputs = model.outputs
             if is_compiled:  # each replica has a program of its own, which refers to the replica's variables
-                outputs = compiled.program(outputs, of_evaluation=True)
+                outputs = compiled.as_program(outputs, of_evaluation=True)
             found = strategy.run(lambda part: {**part, **outputs(part)}, args=(batch,))
             return {name: values for name, values in found.items() if name not in PACKED}
 
@@ -222,7 +222,7 @@ def on_replicas(
 ) -> Any:
     """Runs a function on every replica, inside a graph: a batch for each replica -> tensors with the rows of all."""
     if is_compiled:  # each replica has a program of its own, which refers to the replica's variables
-        function = compiled.program(function)
+        function = compiled.as_program(function)
     if len(parts) == 1:
         batch = parts[0]
     else:

@@ -145,7 +145,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         def update_all(gradients: list[tf.Tensor], learning_rate: tf.Tensor) -> None:
             update(distribution, zip(gradients, variables, strict=True), learning_rate)
 
-        compiled.program(update_all)(gradients, tf.convert_to_tensor(learning_rate))
+        compiled.as_program(update_all)(gradients, tf.convert_to_tensor(learning_rate))
 
     def update_step(self, gradient: tf.Tensor, variable: keras.Variable, learning_rate: tf.Tensor) -> None:
         number = self._get_variable_index(variable)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -13,10 +13,10 @@ from bert_tf2.data.records import PACKED
 from bert_tf2.dropout import fold_in
 from bert_tf2.fast import compiled
 from bert_tf2.fast.encoder import plan_of
-from bert_tf2.heads import Batch, LossTerm
+from bert_tf2.heads import Batch
 from bert_tf2.placement import computes_on
-from bert_tf2.shapes import get_shape_list
 from bert_tf2.training import layerwise
+from bert_tf2.training.gradients import Gradients, LocalGradients, global_norm, reduce_gradients, weights_of
 from bert_tf2.training.options import PRECISIONS, LoopOptions
 from bert_tf2.training.programs import can_compile, program_for
 from bert_tf2.weights import checkpoint
@@ -29,8 +29,6 @@ _OF_PACKED_ROWS = ("rows",)  # the number of rows that all replicas computed
 _STEPS_WORTH_SIZES = 100
 _ONE_GPU = "/GPU:0"
 _BATCHES_AHEAD = 2  # on the GPU, beside the batch of the step
-# Between workers, a pack is sent while the next pack is copied: 1.8 times as fast as a single pack of all gradients.
-_IN_PACKS = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=16_000_000)
 
 
 class OfStep(NamedTuple):
@@ -64,7 +62,8 @@ class TrainingStep:
         self._strategy = strategy
         self._options = options
         layerwise.freeze(model, layerwise.layers_in(options.freeze))
-        self._variables = checkpoint.trained_variables(model)
+        variables = checkpoint.trained_variables(model)
+        self._local_gradients = LocalGradients(model, variables, options.gradient_accumulation_steps)
         self._all_reduce_dtype = tf.as_dtype(options.all_reduce_dtype)
         # Without padding, the number of tokens is rounded to few values; the number of packed rows is, too.
         steps, is_fixed = options.num_train_steps, plan_of(model).computes_padding
@@ -72,14 +71,14 @@ class TrainingStep:
         self.program = options.program or program_for(options, strategy, steps, is_fixed=is_fixed, trains=True)
         # A GPU would launch a program for each variable; and all updates in one program take few seconds to compile.
         able = can_compile(strategy)
-        self._compiles_update = able and computes_on(strategy) == "GPU"
-        trained = [*self._variables]
+        compiles_update = able and computes_on(strategy) == "GPU"
+        trained = [*variables]
         shares = layerwise.shares_of(trained, options.layer_decay)
         if options.layer_decay != 1.0 or options.freeze:
             layerwise.log_shares(trained, shares, frozen=checkpoint.used_variables(model))
         with strategy.scope():
             self._optimizer = optimization.AdamWeightDecayOptimizer(
-                self._variables,
+                variables,
                 bias_correction=options.adam_bias_correction,
                 fused=able,
                 shares=dict(zip(trained, shares, strict=True)),
@@ -90,12 +89,66 @@ class TrainingStep:
         of_scale = _OF_LOSS_SCALE if self._loss_scale else ()
         of_rows = _OF_PACKED_ROWS if self.program.packs else ()
         self._measures = (*_MEASURES, *of_scale, *of_rows, *model.loss_names)
-        # XLA compiles the whole step of a single device, and otherwise its two parts; see _step_of_programs.
-        self._run_replica = self._replica_step
+        # XLA compiles the whole step of a single device, and otherwise its two parts.
         if self.program.is_compiled and strategy.num_replicas_in_sync == 1:
-            self._run_replica = compiled.program(self._replica_step)
-        elif self.program.is_compiled or self._compiles_update:
-            self._run_replica = self._step_of_programs
+            self._run_replica = compiled.as_program(self._replica_step)
+        else:
+            in_programs = self.program.is_compiled or compiles_update
+            self._run_replica = functools.partial(self._replica_step, in_programs=in_programs)
+
+    def _of_step(self, step: tf.Tensor) -> OfStep:
+        options = self._options
+        seed = fold_in([options.random_seed, 0], step)
+        schedule = options.learning_rate, options.num_train_steps, options.num_warmup_steps
+        return OfStep(step, seed, optimization.learning_rate_at(step, *schedule))
+
+    @tf.autograph.experimental.do_not_convert  # it has no loops over tensors, and the conversion takes seconds
+    def _replica_step(self, batch: Batch, of_step: OfStep, in_programs: bool = False) -> dict[str, tf.Tensor]:
+        """Runs a step on a replica's share of the batch; the caller sums the returned measures over the replicas.
+
+        `in_programs`: whether the update, and in a compiled step the gradients, are programs of XLA. Between the two,
+        TensorFlow sums over the replicas, which a program of XLA cannot. Each replica makes programs of its own,
+        because they refer to the replica's variables.
+        """
+        # int64, because TensorFlow keeps constants of int32 on the host
+        replica = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int64)
+        compute, update, weights = self._gradients, self._update, None
+        if in_programs:
+            update = compiled.as_program(update)
+        if in_programs and self.program.is_compiled:
+            compute = compiled.as_program(compute)
+            weights = weights_of(self._model.loss_terms(batch, dropout_seed=tf.constant([0, 0])))
+        measured, gradients = compute(batch, of_step, replica, weights)
+        if self.program.packs:
+            measured["rows"] = tf.cast(tf.shape(batch[PACKED[0]])[0], tf.float32)
+        return measured | update(reduce_gradients(gradients, self._all_reduce_dtype), of_step, replica)
+
+    def _gradients(
+        self, batch: Batch, of_step: OfStep, replica: tf.Tensor, weights: list[tf.Tensor] | None = None
+    ) -> tuple[dict[str, tf.Tensor], Gradients]:
+        """See LocalGradients; `weights`: of the whole batch, see weights_of."""
+        seed = fold_in(of_step.dropout_seed, tf.cast(replica, tf.int32))
+        scale = tf.convert_to_tensor(self._loss_scale.scale) if self._loss_scale else None
+        with compiled.few_sizes(self._has_few_sizes):
+            return self._local_gradients(batch, seed, scale, weights)
+
+    def _update(self, gradients: Gradients, of_step: OfStep, replica: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Updates the replica's variables by the sum of all gradients, which is the same on each replica."""
+        norm = global_norm(gradients)
+        once = tf.cast(tf.equal(replica, 0), tf.float32)  # the measures are summed over the replicas
+        scale = tf.convert_to_tensor(self._loss_scale.scale) if self._loss_scale else None
+        if scale is None:
+            factor = optimization.clip_scale(norm)
+            self._optimizer.apply_gradients(gradients.dense, of_step.learning_rate, of_step.step, factor)
+            return {"gradient_norm": once * norm}
+        norm /= scale
+        factor = optimization.clip_scale(norm) / scale
+        given = gradients.dense, of_step.learning_rate, of_step.step, factor
+        update = functools.partial(self._optimizer.apply_gradients, *given)
+        left_out = self._loss_scale.apply(norm, update)
+        # With the smallest scale, no later step would be better, and the loop ends the training.
+        norm = tf.where((left_out > 0) & (scale > _SMALLEST_SCALE), 0.0, norm)
+        return {"left_out": once * left_out, "loss_scale": once * scale, "gradient_norm": once * norm}
 
     def compiled(self, *, jit_compile: bool = False):
         """Returns a step as a graph, on one device: (batch, step) -> measures; `jit_compile` needs fixed shapes."""
@@ -168,198 +221,6 @@ class TrainingStep:
         if not (one_gpu and self.program.is_compiled) or self._needs_fixed_shapes:
             return dataset  # operations that are not compiled compute whole numbers, as positions, on the host
         return dataset.apply(tf.data.experimental.prefetch_to_device(_ONE_GPU, _BATCHES_AHEAD))
-
-    def _of_step(self, step: tf.Tensor) -> OfStep:
-        options = self._options
-        seed = fold_in([options.random_seed, 0], step)
-        schedule = options.learning_rate, options.num_train_steps, options.num_warmup_steps
-        return OfStep(step, seed, optimization.learning_rate_at(step, *schedule))
-
-    @tf.autograph.experimental.do_not_convert  # it has no loops over tensors, and the conversion takes seconds
-    def _replica_step(self, batch: Batch, of_step: OfStep) -> dict[str, tf.Tensor]:
-        """Runs a step on a replica's share of the batch; the caller sums the returned measures over the replicas."""
-        values, gradients = self._gradients(batch, of_step, _replica())
-        reduced = reduce_gradients(gradients, self._all_reduce_dtype)
-        return values | self._rows(batch) | self._update(reduced, of_step, _replica())
-
-    @tf.autograph.experimental.do_not_convert
-    def _step_of_programs(self, batch: Batch, of_step: OfStep) -> dict[str, tf.Tensor]:
-        """The same in two programs that XLA compiles, the gradients and the update, with the replicas' sum in between.
-
-        XLA's programs cannot sum over the replicas. Each replica makes programs of its own, because they refer to the
-        replica's variables. If the step is not compiled, only the update is a program.
-        """
-        compute, weights = self._gradients, None
-        if self.program.is_compiled:
-            compute = compiled.program(compute)
-            weights = weights_of(self._model.loss_terms(batch, dropout_seed=tf.constant([0, 0])))
-        values, gradients = compute(batch, of_step, _replica(), weights)
-        reduced = reduce_gradients(gradients, self._all_reduce_dtype)
-        return values | self._rows(batch) | compiled.program(self._update)(reduced, of_step, _replica())
-
-    def _rows(self, batch: Batch) -> dict[str, tf.Tensor]:
-        if not self.program.packs:
-            return {}
-        return dict.fromkeys(_OF_PACKED_ROWS, tf.cast(tf.shape(batch[PACKED[0]])[0], tf.float32))
-
-    def _gradients(
-        self, batch: Batch, of_step: OfStep, replica: tf.Tensor, weights: list[tf.Tensor] | None = None
-    ) -> tuple[dict[str, tf.Tensor], Gradients]:
-        """See local_gradients."""
-        seed = fold_in(of_step.dropout_seed, tf.cast(replica, tf.int32))
-        scale = tf.convert_to_tensor(self._loss_scale.scale) if self._loss_scale else None
-        parts = self._options.gradient_accumulation_steps
-        with compiled.few_sizes(self._has_few_sizes):
-            return local_gradients(self._model, self._variables, batch, seed, scale, parts, weights)
-
-    def _update(self, gradients: Gradients, of_step: OfStep, replica: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Updates the replica's variables by the sum of all gradients, which is the same on each replica."""
-        norm = global_norm(gradients)
-        gradients = {name: g.dense if isinstance(g, Accumulated) else g for name, g in gradients.items()}
-        once = tf.cast(tf.equal(replica, 0), tf.float32)  # the measures are summed over the replicas
-        scale = tf.convert_to_tensor(self._loss_scale.scale) if self._loss_scale else None
-        if scale is None:
-            factor = optimization.clip_scale(norm)
-            self._optimizer.apply_gradients(gradients, of_step.learning_rate, of_step.step, factor)
-            return {"gradient_norm": once * norm}
-        norm /= scale
-        factor = optimization.clip_scale(norm) / scale
-        given = gradients, of_step.learning_rate, of_step.step, factor
-        update = functools.partial(self._optimizer.apply_gradients, *given)
-        left_out = self._loss_scale.apply(norm, update)
-        # With the smallest scale, no later step would be better, and the loop ends the training.
-        norm = tf.where((left_out > 0) & (scale > _SMALLEST_SCALE), 0.0, norm)
-        return {"left_out": once * left_out, "loss_scale": once * scale, "gradient_norm": once * norm}
-
-
-def _replica() -> tf.Tensor:
-    """The number of this replica, int64 [], because TensorFlow keeps constants of int32 on the host."""
-    return tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int64)
-
-
-class Accumulated(NamedTuple):
-    """The sum of the gradients of one or several lookups, and the sum of their `optimization.square_norm`s."""
-
-    dense: tf.Tensor
-    square: tf.Tensor
-
-
-Gradients = dict[str, tf.Tensor | Accumulated]
-
-
-def weights_of(terms: Sequence[LossTerm]) -> list[tf.Tensor]:
-    """The weights of loss terms over the whole batch of all replicas, by which their sums are divided."""
-    context = tf.distribute.get_replica_context()
-    return context.all_reduce("SUM", [tf.stop_gradient(term.weight) for term in terms])
-
-
-def local_gradients(
-    model,
-    variables: Mapping[str, tf.Variable],
-    batch: Batch,
-    dropout_seed: tf.Tensor,
-    loss_scale: tf.Tensor | None = None,
-    parts: int = 1,
-    weights: Sequence[tf.Tensor] | None = None,
-) -> tuple[dict[str, tf.Tensor], Gradients]:
-    """Computes this replica's part of the losses and their gradients; the sum over all replicas is the whole.
-
-    The batch is computed in `parts`, one after the other, to save memory. `dropout_seed`: int32 [2]. `weights`:
-    weights_of the batch; None to compute them.
-
-    Returns losses by name (`loss` is the sum of the others) and gradients by the name of the variable.
-    """
-
-    def compute(rows, seed, weights):
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(list(variables.values()))
-            terms = model.loss_terms(rows, dropout_seed=seed)
-            of_batch = weights_of(terms) if weights is None else weights
-            values = {term.name: term._replace(weight=by).mean() for term, by in zip(terms, of_batch, strict=True)}
-            loss = tf.add_n(list(values.values()))
-            scaled = loss if loss_scale is None else loss * loss_scale
-        gradients = tape.gradient(scaled, list(variables.values()))
-        return {**values, "loss": loss}, dense_lookups(dict(zip(variables, gradients, strict=True)))
-
-    if parts == 1:
-        return compute(batch, dropout_seed, weights)
-    # These terms are used only for the weights of the whole batch, so the graph computes nothing else of the terms.
-    terms = model.loss_terms(batch, dropout_seed=dropout_seed)
-    names = [*(term.name for term in terms), "loss"]
-    of_part = functools.partial(compute, weights=weights_of(terms) if weights is None else weights)
-    return _sum_over_parts(of_part, names, variables, batch, dropout_seed, parts)
-
-
-def _sum_over_parts(
-    compute: Callable,
-    names: list[str],
-    variables: Mapping[str, tf.Variable],
-    batch: Batch,
-    dropout_seed: tf.Tensor,
-    parts: int,
-) -> tuple[dict[str, tf.Tensor], Gradients]:
-    """See `local_gradients`; a loop, so that only one part's activations are in memory."""
-    shapes = {name: get_shape_list(values) for name, values in batch.items()}
-    split = {
-        name: tf.reshape(values, [parts, shapes[name][0] // parts, *shapes[name][1:]]) for name, values in batch.items()
-    }
-    lookups: set[str] = set()
-
-    def add(part, values, sums, squares):
-        rows = {name: tf.gather(features, part) for name, features in split.items()}
-        found, gradients = compute(rows, fold_in(dropout_seed, part))
-        # Only lookups have squares. A gradient that is not used for a square, too, is added in place.
-        more = {name: g.square for name, g in gradients.items() if isinstance(g, Accumulated)}
-        lookups.update(more)
-        return (
-            part + 1,
-            {name: values[name] + found[name] for name in values},
-            {name: sums[name] + (gradients[name].dense if name in more else gradients[name]) for name in sums},
-            {name: squares[name] + more.get(name, 0.0) for name in squares},
-        )
-
-    zero = tf.constant(0.0)
-    sums = {name: tf.zeros(variable.shape) for name, variable in variables.items()}
-    start = (tf.constant(0), dict.fromkeys(names, zero), sums, dict.fromkeys(variables, zero))
-    _, values, sums, squares = tf.while_loop(lambda part, *_: part < parts, add, start, parallel_iterations=1)
-    return values, {name: Accumulated(g, squares[name]) if name in lookups else g for name, g in sums.items()}
-
-
-def dense_lookups(gradients: Mapping[str, optimization.Gradient]) -> Gradients:
-    """Makes the gradients of lookups dense, with their square norms, which count each row by itself."""
-    return {
-        name: Accumulated(tf.convert_to_tensor(gradient), optimization.square_norm(gradient))
-        if isinstance(gradient, tf.IndexedSlices)
-        else gradient
-        for name, gradient in gradients.items()
-    }
-
-
-def reduce_gradients(gradients: Gradients, dtype: tf.DType = tf.float32) -> Gradients:
-    """Sums the gradients, and the square norms of lookups, over the replicas.
-
-    `dtype`: of the numbers that replicas send; bfloat16 halves the bytes.
-    """
-    context = tf.distribute.get_replica_context()
-    lookups = [name for name, gradient in gradients.items() if isinstance(gradient, Accumulated)]
-    square = [gradients[name].square for name in lookups]
-    dense = [g.dense if isinstance(g, Accumulated) else g for g in gradients.values()]
-    if dtype == tf.float32 or context.num_replicas_in_sync == 1:
-        found = context.all_reduce("SUM", [*dense, *square], _IN_PACKS)
-        dense, square = found[: len(dense)], found[len(dense) :]
-    else:
-        square = context.all_reduce("SUM", square) if square else square
-        narrow = context.all_reduce("SUM", [tf.cast(g, dtype) for g in dense], _IN_PACKS)
-        dense = [tf.cast(g, tf.float32) for g in narrow]
-    summed = dict(zip(gradients, dense, strict=True))
-    return summed | {name: Accumulated(summed[name], by) for name, by in zip(lookups, square, strict=True)}
-
-
-def global_norm(gradients: Gradients) -> tf.Tensor:
-    """Returns the norm of all gradients as one vector; optimization.square_norm explains it."""
-    squares = [gradient.square for gradient in gradients.values() if isinstance(gradient, Accumulated)]
-    others = [gradient for gradient in gradients.values() if not isinstance(gradient, Accumulated)]
-    return tf.sqrt(tf.add_n([*squares, optimization.square_norm(*others)]))
 
 
 _SMALLEST_SCALE, _LARGEST_SCALE = 1.0, 2.0**30  # of the loss of float16

@@ -13,7 +13,7 @@ import tensorflow as tf
 from bert_tf2.fast import compiled
 for _ in range(int(sys.argv[1])):
     tf.constant(0.0)
-outer = tf.function(lambda x: compiled.program(lambda x: tf.exp(x) * 2.0)(x), autograph=False)
+outer = tf.function(lambda x: compiled.as_program(lambda x: tf.exp(x) * 2.0)(x), autograph=False)
 print(outer(tf.constant(1.0)).numpy())
 """
 

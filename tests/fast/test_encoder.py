@@ -16,8 +16,8 @@ from bert_tf2.data import records
 from bert_tf2.data.batching import packed
 from bert_tf2.fast import blocks, compiled
 from bert_tf2.fast.encoder import FastEncoder, Plan, accelerate, accelerated
+from bert_tf2.training.gradients import LocalGradients, global_norm, reduce_gradients
 from bert_tf2.training.options import PRECISIONS
-from bert_tf2.training.step import global_norm, local_gradients, reduce_gradients
 from bert_tf2.weights import checkpoint
 
 TOKENS, FIRSTS = records.PACKED
@@ -113,14 +113,13 @@ def batch_of(kind):
 
 def step_of(model, parts=1, jit_compile=False):
     """A graph function: batch -> losses, gradients by name, and their norm."""
-    variables = checkpoint.trained_variables(model)
+    compute = LocalGradients(model, checkpoint.trained_variables(model), parts)
 
     @tf.function(jit_compile=jit_compile, autograph=False)
     def step(batch):
-        losses, gradients = local_gradients(model, variables, batch, tf.constant([1, 2]), parts=parts)
+        losses, gradients = compute(batch, tf.constant([1, 2]))
         reduced = reduce_gradients(gradients)
-        dense = {name: getattr(gradient, "dense", gradient) for name, gradient in reduced.items()}
-        return losses, dense, global_norm(reduced)
+        return losses, reduced.dense, global_norm(reduced)
 
     return step
 

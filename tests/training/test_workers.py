@@ -213,7 +213,8 @@ _TEAM = """
 import json, os, sys
 import tensorflow as tf
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import step, workers
+from bert_tf2.training import workers
+from bert_tf2.training.gradients import Gradients, global_norm, reduce_gradients
 from bert_tf2.training.options import DeviceOptions
 other = os.fork()  # a second process that has imported TensorFlow, and used no device
 os.environ["TF_CONFIG"] = sys.argv[1 if other else 2]
@@ -225,9 +226,9 @@ for precision in ("float32", ["float32", "bfloat16"][team.index]):
         team.check_options(DeviceOptions(precision=precision))
     except UserError as error:
         found.append(str(error))
-sums = tf.function(lambda x: team.strategy.run(lambda x: step.reduce_gradients({"x": x + 0.0}), args=(x,)))
+sums = tf.function(lambda x: team.strategy.run(lambda x: reduce_gradients(Gradients({"x": x + 0.0}, {})), args=(x,)))
 summed = sums(tf.constant([3.0 - 2.0 * team.index, 3.0]))
-line = json.dumps([*found, summed["x"].numpy().tolist(), float(step.global_norm(summed))]) + "\\n"
+line = json.dumps([*found, summed.dense["x"].numpy().tolist(), float(global_norm(summed))]) + "\\n"
 os.write(1, line.encode())  # at once, because both processes have this output
 os._exit(os.waitstatus_to_exitcode(os.wait()[1]) if other else 0)
 """
