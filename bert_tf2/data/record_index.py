@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -61,9 +62,23 @@ class RecordIndex:
         return f"{self.total} records in {len(self.paths)} files ({checksum:08x})"
 
 
-Runs = Sequence[int]
-"""The runs of a file, as they are kept: the number of records, the form of the first record (`records.form_of`), a
-checksum of the records' checksums, whether the file is compressed by gzip, and the bytes of each run."""
+class Runs(NamedTuple):
+    """The runs of a file."""
+
+    count: int  # the number of records
+    form: int  # of the first record, see records.form_of
+    checksum: int  # of the records' checksums
+    is_archive: bool  # whether gzip compressed the file
+    sizes: list[int]  # the bytes of each run
+
+    def to_json(self) -> list[int]:
+        return [self.count, self.form, self.checksum, int(self.is_archive), *self.sizes]
+
+    @classmethod
+    def from_json(cls, row: Sequence[int]) -> Runs:
+        count, form, checksum, is_archive, *sizes = row
+        return cls(count, form, checksum, bool(is_archive), sizes)
+
 
 _State = tuple[int, float]
 """The size of a file and its time of change. A time of 0 is unknown, and such a file is read again each time."""
@@ -83,13 +98,13 @@ def find_change(index: RecordIndex) -> UserError | None:
         of_file = index.files == number
         before = int(index.counts[of_file].sum()), index.checksums[number], index.sizes[of_file].tolist()
         try:
-            count, _, checksum, _, *sizes = runs_of(path)
+            now = runs_of(path)
         except UserError as error:
             return error
-        if (count, checksum, sizes) != before:
+        if (now.count, now.checksum, now.sizes) != before:
             return UserError(
-                f"{path}: changed while it was read: {count} records now, {before[0]} when the training began; put the"
-                " records back, then the same command continues"
+                f"{path}: changed while it was read: {now.count} records now, {before[0]} when the training began; put"
+                " the records back, then the same command continues"
             )
     return None
 
@@ -127,16 +142,17 @@ def read(
         logging.info("The index of %d record files is known, %d are read for it", len(known), len(fresh))
     known |= _read(fresh)
     if check:
-        unlike = {known[path][1]: path for path in reversed(paths)}
-        check({path: known[path][0] for path in fresh}, [*unlike.values()])
+        unlike = {known[path].form: path for path in reversed(paths)}
+        check({path: known[path].count for path in fresh}, [*unlike.values()])
     if fresh and keep:
         _save({path: (states[path], runs) for path, runs in known.items()}, places, smallest)
     return _assemble(paths, known), fresh
 
 
-def keep(known: Mapping[str, Runs], smallest: int = _SMALLEST) -> None:
-    """Keeps the index of new records, path -> `runs_of`, if their folder allows it. `smallest`: see `read`."""
+def keep(rows: Mapping[str, Sequence[int]], smallest: int = _SMALLEST) -> None:
+    """Keeps the index of new records, path -> `Runs.to_json`, if their folder allows it. `smallest`: see `read`."""
     with contextlib.suppress(*_DAMAGE):
+        known = {path: Runs.from_json(row) for path, row in rows.items()}
         _assemble([*known], known)  # fails if the runs make no sense
         states = _states([*known])
         place = os.path.join(os.path.dirname(next(iter(known))), NAME)
@@ -157,7 +173,7 @@ def runs_of(path: str) -> Runs:
         count, size = count + len(block), int(ends[-1])
     if is_archive:
         begins = begins[:1]
-    return [count, form, checksum, int(is_archive), *np.diff([*begins, size]).tolist()]
+    return Runs(count, form, checksum, is_archive, np.diff([*begins, size]).tolist())
 
 
 def _key(path: str) -> str:
@@ -176,7 +192,7 @@ def _read(paths: Iterable[str]) -> dict[str, Runs]:
         try:
             for path, runs in zip(paths, readers.map(runs_of, paths), strict=True):
                 found[path] = runs
-                line.advance(runs[0])
+                line.advance(runs.count)
         except BaseException:
             readers.shutdown(wait=False, cancel_futures=True)
             raise
@@ -186,12 +202,12 @@ def _read(paths: Iterable[str]) -> dict[str, Runs]:
 def _assemble(paths: Sequence[str], known: Mapping[str, Runs]) -> RecordIndex:
     table = [np.zeros((5, 0), np.int64)]
     for number, path in enumerate(paths):
-        total, _, _, _, *sizes = known[path]
-        sizes, places = np.array(sizes, np.int64), np.arange(len(sizes))
+        sizes = np.array(known[path].sizes, np.int64)
+        places = np.arange(len(sizes))
         counts = np.full_like(places, RUN)
-        counts[-1:] += total - counts.sum()
+        counts[-1:] += known[path].count - counts.sum()
         table.append(np.stack([np.full_like(places, number), np.cumsum(sizes) - sizes, places * RUN, counts, sizes]))
-    checksums, are_archives = zip(*((known[path][2], bool(known[path][3])) for path in paths), strict=True)
+    checksums, are_archives = zip(*((known[path].checksum, known[path].is_archive) for path in paths), strict=True)
     return RecordIndex(tuple(paths), *np.concatenate(table, axis=1), checksums, are_archives)
 
 
@@ -203,7 +219,7 @@ def _load(place: str) -> dict[str, tuple[_State, Runs]]:
         with files.open_binary(place) as stream:
             head, rows = stream.readline(), stream.read()
         known = json.loads(rows) if head == _head(rows) else {}
-        return {name: ((size, time), runs) for name, (size, time, *runs) in known.items()}
+        return {name: ((size, time), Runs.from_json(row)) for name, (size, time, *row) in known.items()}
     except _DAMAGE:
         return {}
 
@@ -221,7 +237,7 @@ def _save(known: dict[str, tuple[_State, Runs]], places: Sequence[str], smallest
         with contextlib.suppress(UserError, OSError):
             # The place also has the runs of other records. Entries of deleted files are dropped, or they would stay.
             others = {name: row for name, row in _load(place).items() if files.is_remote(name) or os.path.exists(name)}
-            every = {name: [*state, *runs] for name, (state, runs) in (others | mine).items()}
+            every = {name: [*state, *runs.to_json()] for name, (state, runs) in (others | mine).items()}
             rows = json.dumps(every).encode()
             with files.complete_or_absent(place) as (beside,), files.open_binary(beside, "wb") as stream:
                 stream.write(_head(rows) + rows)

@@ -51,21 +51,23 @@ class DrawnExamples:
         """
         self.num_tokens = self.num_masked = self._count = 0
         most = 0 if options.dynamic_masking else options.max_predictions_per_seq
-        single = [("start_a", "i8"), ("start_b", "i8"), ("length_a", "i4"), ("length_b", "i4"), ("num_masked", "i4")]
-        several = [(name, "i4", (most,)) for name in ("masked", "replacements")]
-        self._row = np.dtype([*single, ("random_next", "u1"), *several])
-        pack = struct.Struct(f"=qqiiiB{4 * most}s{4 * most}s").pack  # pads the masks with zeros
+        # A row of the file is num_masked and an Example; the letters are the types' names in `struct` and in numpy.
+        *numbers, masked, replacements = zip(("num_masked", *Example._fields), "iqiqiBii", strict=True)
+        self._row = np.dtype([*numbers, (*masked, (most,)), (*replacements, (most,))])
+        letters = "".join(letter for _, letter in numbers)
+        pack = struct.Struct(f"={letters}{4 * most}s{4 * most}s").pack  # pads the masks with zeros
         is_beside = output_file and not (files.is_remote(output_file) or outputs.is_device(output_file))
         folder = (os.path.dirname(output_file) or ".") if is_beside else None
         targets = [output_file, folder] if is_beside else [tempfile.gettempdir()]
         with errors.writing(*targets), contextlib.ExitStack() as after_an_error:
             self._file = after_an_error.enter_context(tempfile.TemporaryFile(dir=folder))
-            for start_a, length_a, start_b, length_b, is_random_next, masked, replacements in made:
-                count, masks = len(masked), (array("i", values).tobytes() for values in (masked, replacements))
-                self._file.write(pack(start_a, start_b, length_a, length_b, count, is_random_next, *masks))
+            for drawn in made:
+                *numbers, masked, replacements = drawn
+                masks = (array("i", values).tobytes() for values in (masked, replacements))
+                self._file.write(pack(len(masked), *numbers, *masks))
                 self._count += 1
-                self.num_tokens += length_a + length_b
-                self.num_masked += count
+                self.num_tokens += drawn.length_a + drawn.length_b
+                self.num_masked += len(masked)
             self._file.flush()
             after_an_error.pop_all()  # the file stays open
 
@@ -144,7 +146,7 @@ def _features(
         "masked_lm_positions": masked,
         "masked_lm_ids": labels,
         "masked_lm_weights": is_masked.astype(np.float32),
-        "next_sentence_labels": rows["random_next"][:, None],
+        "next_sentence_labels": rows["is_random_next"][:, None],
     }
 
 

@@ -239,7 +239,7 @@ def make_shard(shard: Shard, job: Job) -> dict[str, Any]:
         "bytes": files.size(shard.output),
         "sha256": sha256(shard.output, durable=True),
         "text_sha256": text_sha256(shard.pieces),
-        "index": record_index.runs_of(shard.output),
+        "index": record_index.runs_of(shard.output).to_json(),
     }
 
 
