@@ -30,6 +30,7 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.weights import text_rules
 from bert_tf2.weights.task_file import LabelMap
 
+_FEW_BATCHES = 64  # on a CPU, a generator gives them before a pipeline gives its first batch
 _SAMPLE = 256  # texts whose words are looked for in the vocabulary before a training
 
 
@@ -169,12 +170,12 @@ class Reader:
     def answered(self, given: Any, batches: Batches) -> tf.data.Dataset:
         """The same as `pipeline` for batches of `given` without a training.
 
-        A pipeline takes longer to begin than a small model takes for many rows, so rows in memory have a generator.
+        A pipeline takes a while to begin, so a few batches of rows in memory come from a generator, in one thread.
         """
         data, parts = batches.data, batches.data.element_spec
         if data.cardinality() == 1:  # a server gives few texts at once
             return tf.data.Dataset.from_tensors(self.at_once(data))
-        if not isinstance(given, Rows):
+        if not isinstance(given, Rows) or data.cardinality() > _FEW_BATCHES:
             return self.pipeline(data)
         found = self._graph.get_concrete_function(parts if isinstance(parts, tuple) else (parts,)).structured_outputs
         spec = tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), found)
