@@ -154,12 +154,11 @@ def test_wrong_calls(words, encoder):
     refuses("text 2: not a text", words.fit, ["a film", ("a film", "a book")])
     pairs = tf.data.Dataset.from_tensor_slices(((TEXTS, TEXTS), [1] * len(TEXTS))).batch(2)
     named = pairs.map(lambda x, y: {"one": x[0], "other": x[1]})
-    for data in ((TEXTS, TEXTS), pairs, iter([((TEXTS, TEXTS), [1])]), pairs.repeat(), named.repeat()):
+    for data in ((TEXTS, TEXTS), pairs, iter([((TEXTS, TEXTS), [1])]), pairs.repeat()):
         refuses("x: two columns of texts", words.dataset, data)
+    refuses("x: 'one' 'other' column", words.dataset, named.repeat())
     refuses("text 1: no [MASK]", words.fill_mask, tf.data.Dataset.from_tensor_slices(["a film"]))
-    refuses(
-        "max_predictions_per_seq=99: 16", bert_tf2.masked_lm, encoder, max_seq_length=16, max_predictions_per_seq=99
-    )
+    refuses("max_predictions_per_seq=0: 1", bert_tf2.masked_lm, encoder, max_predictions_per_seq=0)
     refuses("max_seq_length=3: >= 5", bert_tf2.masked_lm, encoder, max_seq_length=3)
     refuses("random_seed= or less", bert_tf2.masked_lm, encoder, random_seed=2**31)
-    refuses("masked_lm_prob=2.0: is a share", bert_tf2.masked_lm, "x", masked_lm_prob=2.0)
+    refuses("masked_lm_prob=2.0: <= 1", bert_tf2.masked_lm, encoder, masked_lm_prob=2.0)

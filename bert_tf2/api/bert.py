@@ -13,7 +13,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf2 import modeling
-from bert_tf2.api import targets, text_rows
+from bert_tf2.api import data_warnings, targets, text_rows
 from bert_tf2.api.text_parts import Parts, kept_settings, path_of, row_of, span_settings
 from bert_tf2.api.vectors import Vectors
 from bert_tf2.data.rows import padded
@@ -192,8 +192,7 @@ class Bert(Vectors):
           UserError: the weights are not a classifier; or see `embed`.
         """
         given, alone = containers.texts(texts)
-        text_rows.warn_of_labels(given, self.labels.labels if self.labels else ())
-        check_type("batch_size", batch_size, int, low=1)
+        data_warnings.of_pairs(given, self.labels.labels if self.labels else ())
         checked = functools.partial(self._checked_length, kept=True)
         length, windows = row_of(self._kept, checked, max_seq_length, window, stride, pooling)
         found = self._answerer.classify(given, length, batch_size, windows)
@@ -215,7 +214,6 @@ class Bert(Vectors):
         if the weights are not a tagger, or a sentence is not a list of words.
         """
         given, alone = _sentences(sentences)
-        check_type("batch_size", batch_size, int, low=1)
         stride = check_type("stride", stride, int, low=1, optional=True)
         settings = {"max_seq_length": self._checked_length(max_seq_length, kept=True)}
         settings |= {} if stride is None else {"doc_stride": stride}
@@ -246,7 +244,6 @@ class Bert(Vectors):
         Raises:
           UserError: the weights are not from run_squad.py, a text is empty, or a setting is unknown or wrong.
         """
-        check_type("batch_size", batch_size, int, low=1)
         stated = span_settings("answer", self._kept, self._task, settings, may_be_missing)
         alone = isinstance(question, str)
         questions, paragraphs = [question], [paragraph]

@@ -18,18 +18,17 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from bert_tf2 import heads
-from bert_tf2.api import targets, text_rows
+from bert_tf2.api import data_warnings, targets, text_rows
 from bert_tf2.api.readers import Reader
 from bert_tf2.api.text_models import TextModel
 from bert_tf2.api.text_parts import Parts, path_of
-from bert_tf2.api.text_rows import Batches, Rows
+from bert_tf2.api.text_rows import Rows
 from bert_tf2.api.text_steps import Answers
 from bert_tf2.api.vectors import Vectors, unit
 from bert_tf2.config import BertConfig
-from bert_tf2.exporting.tokenize_layer import Tokenize
+from bert_tf2.exporting.tokenize_layer import Tokenize, columns_of
 from bert_tf2.finetuning.classification.results import correlations
 from bert_tf2.losses import in_batch_negatives
 from bert_tf2.modeling import BertModel
@@ -52,46 +51,46 @@ class _RowReader(Reader):
 
     needs_y = False  # rows without scores have negatives
 
-    def rows(self, x: Any, y: Any, sample_weight: Any) -> Rows:
-        """The columns of texts, strings [N] each, the scores, [N, 1], and the weights of rows."""
+    def parts(self, batch: Any) -> tuple:
+        """As in the base; a tuple of more than two columns of texts is x."""
+        has_numbers = not isinstance(batch, tuple) or any(part is None or _are_numbers(part) for part in batch[2:])
+        return super().parts(batch if has_numbers or len(batch) < 3 else (batch,))
+
+    def rows(self, x: Any, y: Any = None, sample_weight: Any = None) -> Rows:
+        """x: a tuple of texts for each row. y: scores, float32 [N, 1]."""
         if y is not None and not _are_numbers(y) and not _has_rows_of_texts(x):
-            x, y = (x, y), None  # a batch (anchors, positives) of a generator
-        columns = _columns(x)
-        scores = np.zeros([len(columns[0]), 1], np.int32)
+            x, y = (x, y), None  # a batch (anchors, positives)
+        x = _rows_of_texts(x)
         if y is not None:
-            scores = targets.numbers(y, "y")[:, np.newaxis]
-            if (wrong := np.abs(scores) > 1).any():
+            y = targets.numbers(y, "y")[:, np.newaxis]
+            if len(x[0]) != 2:
+                raise UserError(f"y: rows of {len(x[0])} texts have no score; give pairs, or leave y out")
+            if (wrong := np.abs(y) > 1).any():
                 row = int(np.argmax(wrong))
-                raise UserError(f"y: row {row + 1} is {scores[row, 0]:g}; {_OF_SCORES}")
-        if y is not None:
-            _check_are_pairs(columns)
-        return Rows(columns, scores, targets.weights_of_rows(sample_weight)).counted()
+                raise UserError(f"y: row {row + 1} is {y[row, 0]:g}; {_OF_SCORES}")
+        return Rows(x, y, targets.weights_of_rows(sample_weight)).counted()
 
-    def of_rows(self, rows: Rows, batch_size: int, shuffle: bool) -> Batches:
-        found = super().of_rows(rows, batch_size, shuffle)
-        learns_pairs = shuffle and len(rows.x) == 2 and rows.y.dtype.kind != "f"
-        if learns_pairs and any(len(scores) == 1 for _, scores, *_ in found.first):
-            logging.warning("x: a batch of one pair has no wrong match, so its loss is 0; give 2 pairs or more")
-        return found
-
-    def of_dataset(self, data: tf.data.Dataset) -> tf.data.Dataset:
-        return data.map(_parts_in_graph, tf.data.AUTOTUNE)
+    def arrays(self, rows: Rows) -> tuple:
+        """The columns of texts, strings [N] each; the scores, or numbers of the texts, int64 [N, C]; the weights."""
+        columns, y = columns_of(rows.x), rows.y
+        if y is None:
+            y = tf.strings.to_hash_bucket_fast(tf.stack(columns, axis=1), _NUMBERS_OF_TEXTS)
+        return (columns, y) if rows.weights is None else (columns, y, rows.weights)
 
     def features(self, x: Any, *others: tf.Tensor) -> tuple[tuple, tf.Tensor]:
         """Converts a batch of columns to the input of the model, arrays [B, C, F]."""
-        texts = tf.stack([text_rows.refuse_blank_in_graph(column) for column in x], axis=1)
-        features, are_cut = self.tokenize.with_cut(tf.reshape(texts, [-1]))
-        scores, *weights = others
-        if not scores.dtype.is_floating:
-            scores = tf.strings.to_hash_bucket_fast(texts, _NUMBERS_OF_TEXTS)
+        features, are_cut = self.tokenize.with_cut(tf.reshape(tf.stack(x, axis=1), [-1]))
         shape = [-1, len(x), tf.shape(features["input_ids"])[1]]
-        features = {name: tf.reshape(part, shape) for name, part in features.items()}
-        return (features, scores, *map(targets.weights_in_graph, weights)), are_cut
+        return ({name: tf.reshape(part, shape) for name, part in features.items()}, *others), are_cut
 
     def of_validation(self, given: Any) -> tuple[Any, Any, Any]:
         """As in the base, and `given` may have rows alone; a tuple (x, y, ...) has scores or None after the rows."""
         is_x_y = isinstance(given, tuple) and len(given) in (2, 3) and (given[1] is None or _are_numbers(given[1]))
         return super().of_validation(given if is_x_y or text_rows.has_batches(given) else (given, None))
+
+    def warn(self, given: Any, first: tuple) -> None:
+        super().warn(given, first)
+        data_warnings.of_single_pair(first[1])
 
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
@@ -216,28 +215,17 @@ class EmbeddingModel(Vectors, Answers, TextModel):
         finally:
             self.jit_compile = compiles
 
-    def evaluate(
-        self,
-        x: Any = None,
-        y: Any = None,
-        batch_size: int | None = None,
-        verbose: Any = "auto",
-        sample_weight: Any = None,
-        steps: int | None = None,
-        callbacks: Any = None,
-        return_dict: bool = False,
-        **kwargs,
-    ) -> Any:
+    def evaluate(self, *args, return_dict: bool = False, **kwargs) -> Any:
         """As in Keras, with texts, and with "spearman" or "recall@k" after the loss and the metrics; see the class."""
-        given = (x, y, batch_size, verbose, sample_weight, steps)
         with self._judge.at_work():
-            found = super().evaluate(*given, callbacks=callbacks, return_dict=True, **kwargs)
-            found = {**found, **self._judge.measures()}
+            found = {**super().evaluate(*args, return_dict=True, **kwargs), **self._judge.measures()}
         return found if return_dict else [*found.values()]
 
+    def _rows(self, x: Any) -> list[containers.Text]:
+        return containers.texts(x)[0]
+
     def _answers(self, x: Any, batch_size: int) -> np.ndarray:
-        is_iterator = hasattr(x, "__next__")
-        return self.embed(text_rows.texts(x) if is_iterator else x, batch_size=batch_size)
+        return self.embed(x, batch_size=batch_size)
 
     # Folders
 
@@ -315,8 +303,8 @@ def _has_rows_of_texts(x: Any) -> bool:
     return isinstance(next(iter(containers.texts(x, "x", most=_MOST)[0]), None), tuple)
 
 
-def _columns(x: Any) -> tuple[tf.Tensor, ...]:
-    """The texts at each place of the rows, strings [N] each. Raises UserError for rows that are no pairs or longer."""
+def _rows_of_texts(x: Any) -> list[tuple[str, ...]]:
+    """The texts of each row. Raises UserError for rows that are no pairs or longer."""
     found, _ = containers.texts(x, "x", most=_MOST)
     sizes = [len(row) if isinstance(row, tuple) else 1 for row in found]
     for number, size in enumerate(sizes):
@@ -325,39 +313,8 @@ def _columns(x: Any) -> tuple[tf.Tensor, ...]:
             raise UserError(f"x: row {number + 1} has {size} text{'s' * (size > 1)}; each row needs {wanted}")
     if not found:
         raise UserError("x: has no texts")
-    blank = [number for number, row in enumerate(found) if not all(text.strip() for text in row)]
-    containers.refuse(blank, "x", f"of {len(found)} rows have an empty text", "leave these rows out")
-    return tuple(tf.constant([*map(containers.encodable, column)]) for column in zip(*found, strict=True))
-
-
-def _check_are_pairs(columns: tuple) -> None:
-    if len(columns) != 2:
-        raise UserError(f"y: rows of {len(columns)} texts have no score; give pairs, or leave y out")
-
-
-def _parts_in_graph(*element: Any) -> tuple:
-    """Columns of texts, scores and weights of a batch in a dataset, whose element has them in any nested form."""
-    flat: list[tf.Tensor] = []
-
-    def collect(part: Any) -> None:
-        if isinstance(part, Mapping | tuple | list):
-            for inner in part.values() if isinstance(part, Mapping) else part:
-                collect(inner)
-        elif part.dtype == tf.string and part.shape.rank == 2 and part.shape[1] not in (None, 1):
-            flat.extend(tf.unstack(part, axis=1))
-        else:
-            flat.append(part)
-
-    collect(element)
-    columns = tuple(tf.reshape(part, [-1]) for part in flat if part.dtype == tf.string)
-    numbers = [tf.reshape(tf.cast(part, tf.float32), [-1]) for part in flat if part.dtype != tf.string]
-    if len(columns) < 2:
-        raise UserError("x: the dataset has single texts; its batches must be (anchors, positives), strings [B] each")
-    scores = tf.zeros([tf.size(columns[0]), 1], tf.int32)
-    if numbers:
-        _check_are_pairs(columns)
-        scores = targets.checked(numbers[0], tf.abs(numbers[0]) <= 1, "y: ", numbers[0], f"; {_OF_SCORES}")[:, None]
-    return (columns, scores, *numbers[1:2])
+    text_rows.refuse_blank(found)
+    return found
 
 
 def embedder(
@@ -385,7 +342,6 @@ def embedder(
     Raises:
       UserError: as `load`; or an argument is wrong.
     """
-    check_type("pooling", pooling, str, optional=True)
     normalize = check_type("normalize", normalize, bool, optional=True)
     if pooling not in (None, *_POOLINGS):
         raise UserError(f"pooling={pooling!r}: must be one of {', '.join(_POOLINGS)}")

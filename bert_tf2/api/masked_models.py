@@ -21,21 +21,21 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf2 import heads, shapes
-from bert_tf2.api import text_rows
-from bert_tf2.api.readers import Reader
+from bert_tf2.api import data_warnings, text_rows
+from bert_tf2.api.cut_texts import CutTexts
+from bert_tf2.api.readers import Reader, mapped
 from bert_tf2.api.text_models import TextModel
-from bert_tf2.api.text_parts import RANDOM_SEED, CutTexts, Parts
+from bert_tf2.api.text_parts import RANDOM_SEED, Parts
 from bert_tf2.api.text_rows import Batches, Rows
 from bert_tf2.api.text_steps import Answers, widened
-from bert_tf2.exporting.tokenize_layer import Tokenize, columns
+from bert_tf2.exporting.tokenize_layer import Tokenize, columns_of
 from bert_tf2.inference import predict_masked
 from bert_tf2.losses import NO_PREDICTIONS
 from bert_tf2.pretraining.dynamic_masking import EVALUATION, TRAINING, Masker
 from bert_tf2.pretraining.options import PretrainingDataOptions
-from bert_tf2.support.containers import TWO_COLUMNS
+from bert_tf2.support import containers
 from bert_tf2.support.errors import UserError, and_more, naming_arguments
-from bert_tf2.support.settings import check_type
-from bert_tf2.weights import names, text_rules
+from bert_tf2.weights import names
 
 _TEXTS_AT_ONCE = 256  # are tokenized together before the training
 
@@ -63,10 +63,7 @@ class MaskedWordsLoss(keras.losses.Loss):
 
 
 class _MaskedReader(Reader):
-    """Reads texts as rows of max_seq_length tokens, and draws the words to predict.
-
-    Its arrays are the numbers of the rows, int64 [R], and their ids with [CLS] and [SEP], int32 [R, None].
-    """
+    """Reads texts as rows of max_seq_length tokens, and draws the words to predict."""
 
     needs_y = False
 
@@ -76,53 +73,49 @@ class _MaskedReader(Reader):
         self._settings, self._step = settings, step
 
     def read(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
-        _refuse(y=y, sample_weight=sample_weight)
+        for name, part in (("y", y), ("sample_weight", sample_weight)):
+            if part is not None:
+                raise UserError(f"{name}: is not read here, because the words to predict are drawn; leave it out")
         return super().read(x)
 
     def rows(self, x: Any, y: Any = None, sample_weight: Any = None) -> Rows:
-        _refuse(y=y, sample_weight=sample_weight)
-        return Rows(text_rows.texts(x, pairs=False))
+        """The texts of x, or of all batches of x."""
+        return Rows(text_rows.every_row(x, _texts))
 
     def arrays(self, rows: Rows) -> tuple:
-        data = tf.data.Dataset.from_tensor_slices(columns(rows.x)[0]).batch(_TEXTS_AT_ONCE)
+        """The numbers of the rows, int64 [R], and their ids with [CLS] and [SEP], int32 [R, None]."""
+        data = tf.data.Dataset.from_tensor_slices(columns_of(rows.x)[0]).batch(_TEXTS_AT_ONCE)
         found = [*data.map(self.tokenize.in_rows, tf.data.AUTOTUNE)]
         ids = tf.concat(found, axis=0) if found else tf.RaggedTensor.from_row_lengths(tf.zeros([0], tf.int32), [])
-        text_rules.check_unknown_ids("x", ids.flat_values.numpy(), self.tokenize.tokenizer)
         return tf.range(ids.nrows(tf.int64)), ids
 
     def of_rows(self, rows: Rows, batch_size: int, shuffle: bool) -> Batches:
         numbers, ids = self.arrays(rows)
+        if not len(numbers):
+            return Batches(tf.data.Dataset.range(0), None)
         data = tf.data.Dataset.from_tensor_slices(numbers)
-        data = data.shuffle(len(numbers)) if shuffle and len(numbers) else data
+        data = data.shuffle(len(numbers)) if shuffle else data
         data = data.batch(batch_size).map(lambda chosen: (chosen, tf.gather(ids, chosen)))
-        return Batches(data, data.take(1))
+        return Batches(data, (numbers[:batch_size], ids[:batch_size]))
 
     def of_batches(self, x: Any, batch_size: int, shuffle: bool, most: int | None) -> Batches:
         """`most` counts batches of rows, which are not known before the texts are divided, so it limits no texts."""
-        is_dataset, element = isinstance(x, tf.data.Dataset), getattr(x, "element_spec", None)
-        if isinstance(element, tuple) and len(element) > 1 and getattr(element[1], "dtype", None) == tf.string:
-            logging.warning("x: the strings after the texts of a batch are taken for labels, which are not read here")
+        is_dataset = isinstance(x, tf.data.Dataset)
+        data_warnings.of_unread(x.element_spec if is_dataset else None)
         batches = int(x.cardinality()) if is_dataset else getattr(x, "num_batches", None)
         if batches not in (None, tf.data.INFINITE_CARDINALITY):
             return self.of_rows(self.rows(x), batch_size, shuffle)
-        if is_dataset:
-            texts = x.map(_texts_in_graph)
-            texts = Batches(texts, texts.take(1))
-        else:
-            texts = text_rows.read_batches(x, lambda texts, *_: columns(self.rows(texts).x)[:1], shuffle, None)
+        texts, first = text_rows.read_batches(x, lambda batch: columns_of(_texts(self.parts(batch)[0])), shuffle, None)
         # The first texts may have fewer rows than a batch. A generator cannot be read twice, so they are repeated.
-        first = self._in_rows(texts.first.repeat(batch_size), batch_size).take(1)
-        return Batches(self._in_rows(texts.data, batch_size), first)
+        first = tf.data.Dataset.from_tensors(first).repeat(batch_size)
+        return Batches(self._in_rows(texts, batch_size), next(iter(self._in_rows(first, batch_size)), None))
 
     def _in_rows(self, texts: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
-        """Batches of strings [B] -> batches of the numbers of rows and of their ids, as `_arrays` has them."""
+        """Batches of strings [B] -> batches of the numbers of rows and of their ids, as `arrays` has them."""
         return texts.map(self.tokenize.in_rows, tf.data.AUTOTUNE).unbatch().enumerate().ragged_batch(batch_size)
 
-    @tf.autograph.experimental.do_not_convert
     def pipeline(self, data: tf.data.Dataset, cut: CutTexts | None = None, trains: bool = False) -> tf.data.Dataset:
         """Draws the masks, for a training new masks in each pass over the data."""
-        if cut:
-            cut.none_are_cut = True  # all rows are read
         steps = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64)).repeat()
         if trains:
             # Not tf.data's random numbers, which differ between one device and several.
@@ -133,16 +126,16 @@ class _MaskedReader(Reader):
         options = {name: value for name, value in self._settings.items() if name != "random_seed"}
         options = PretrainingDataOptions(max_seq_length=self.tokenize.max_seq_length, **options)
         masked = functools.partial(self._masked, Masker(self.tokenize.tokenizer.vocab, options, seeds))
-        return tf.data.Dataset.zip(steps, data).map(masked, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+        return mapped(tf.data.Dataset.zip(steps, data), masked, cut)
 
-    def at_once(self, data: tf.data.Dataset, trains: bool = False) -> tuple:
-        return next(iter(self.pipeline(data, trains=trains)))
+    def at_once(self, arrays: tuple, trains: bool = False) -> tuple:
+        return next(iter(self.pipeline(tf.data.Dataset.from_tensors(arrays), trains=trains)))
 
     def answered(self, given: Any, batches: Batches) -> tf.data.Dataset:
         return self.pipeline(batches.data)
 
     def _masked(self, masker: Masker, step: tf.Tensor, batch: tuple[tf.Tensor, tf.RaggedTensor]) -> tuple:
-        """A batch with masks: the input of the model, the ids of the masked words, and their weights."""
+        """A batch with masks: the input of the model, the ids of the masked words, and their weights. No row is cut."""
         numbers, ids = batch
         lengths = ids.row_lengths()
         origin = {"epoch": tf.zeros_like(numbers) + step, "file": tf.zeros_like(numbers), "record": numbers}
@@ -152,7 +145,7 @@ class _MaskedReader(Reader):
             most = tf.reduce_max(tf.reduce_sum(tf.cast(found["masked_lm_weights"], tf.int32), 1))
             ends = {name: most if name.startswith("masked") else tf.reduce_max(lengths) for name in found}
             found = {name: values[:, : ends[name]] for name, values in found.items()}
-        return found, found.pop("masked_lm_ids"), found.pop("masked_lm_weights")
+        return (found, found.pop("masked_lm_ids"), found.pop("masked_lm_weights")), tf.zeros_like(lengths, tf.bool)
 
     def of_validation(self, given: Any) -> tuple[Any, Any, Any]:
         """`validation_data` has texts like `x`."""
@@ -203,8 +196,11 @@ class MaskedTextModel(Answers, TextModel):
         found, *others = *super().with_few_widths(tokens), *(widened(values, more) for values in others)
         return found | {positions: others[0]}, *others[1:]
 
+    def _rows(self, x: Any) -> list[str]:
+        return _texts(x)
+
     def _answers(self, x: Any, batch_size: int) -> list[predict_masked.Answer]:
-        return self.fill_mask(text_rows.texts(x, pairs=False), batch_size=batch_size)
+        return self.fill_mask(_texts(x), batch_size=batch_size)
 
     def fill_mask(
         self, texts: Any, top_k: int = 5, *, batch_size: int = 8, max_seq_length: int | None = None
@@ -218,18 +214,8 @@ class MaskedTextModel(Answers, TextModel):
         """Writes no task.json, because the weights are for every task."""
 
 
-@tf.autograph.experimental.do_not_convert
-def _texts_in_graph(x: Any, *_: Any) -> tf.Tensor:
-    """The texts of a batch of a dataset, strings [B]."""
-    texts, *others = text_rows.texts_in_graph(x)
-    if others:
-        raise UserError(f"x: {TWO_COLUMNS}")
-    return texts
-
-
-def _refuse(**given: Any) -> None:
-    for name in (name for name, value in given.items() if value is not None):
-        raise UserError(f"{name}: is not read here, because the words to predict are drawn; leave it out")
+def _texts(x: Any) -> list[str]:
+    return containers.texts(x, "x", pairs=False)[0]
 
 
 def masked_lm(
@@ -258,25 +244,23 @@ def masked_lm(
     Raises:
       UserError: as `load`; or an argument is wrong.
     """
-    check_type("masked_lm_prob", masked_lm_prob, float, low=0)
-    check_type("max_predictions_per_seq", max_predictions_per_seq, int, low=1, optional=True)
-    check_type("do_whole_word_mask", do_whole_word_mask, bool)
-    if masked_lm_prob > 1:
-        raise UserError(f"masked_lm_prob={masked_lm_prob}: is a share of the tokens, so it must be 1 or less")
     found = Parts(weights, (bert_config_file, vocab_file, do_lower_case))
     tokenize = Tokenize(found.tokenizer, found.length(max_seq_length))
-    usual = max(1, math.ceil(masked_lm_prob * tokenize.max_seq_length))
-    most = usual if max_predictions_per_seq is None else int(max_predictions_per_seq)
-    if most > tokenize.max_seq_length:
-        raise UserError(f"max_predictions_per_seq={most}: must not be above max_seq_length, {tokenize.max_seq_length}")
-    settings = {"masked_lm_prob": float(masked_lm_prob), "max_predictions_per_seq": most}
-    settings["do_whole_word_mask"] = bool(do_whole_word_mask)
     with naming_arguments():
-        PretrainingDataOptions(max_seq_length=tokenize.max_seq_length, **settings)
-    settings["random_seed"] = check_type("random_seed", random_seed, int, low=0)
+        options = PretrainingDataOptions(
+            max_seq_length=tokenize.max_seq_length,
+            masked_lm_prob=masked_lm_prob,
+            max_predictions_per_seq=1 if max_predictions_per_seq is None else max_predictions_per_seq,
+            do_whole_word_mask=do_whole_word_mask,
+        )
+    most = options.max_predictions_per_seq
+    if max_predictions_per_seq is None:
+        most = max(1, math.ceil(options.masked_lm_prob * tokenize.max_seq_length))
     there = found.source.shapes
     if missing := names.missing(names.MASKED_LM, there):
         logging.warning("%s: has no masked-LM head; it begins with random %s", found.source.path, and_more(missing, 3))
     has_pooler = not names.missing(names.POOLER, there)
     model = found.model(heads.MaskedLMModel, has_pooler, seed=random_seed)
+    settings = {"masked_lm_prob": options.masked_lm_prob, "max_predictions_per_seq": most}
+    settings |= {"do_whole_word_mask": options.do_whole_word_mask, "random_seed": int(random_seed)}
     return MaskedTextModel(model, tokenize, settings=settings)

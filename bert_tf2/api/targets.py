@@ -10,7 +10,6 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from bert_tf2.support import containers
 from bert_tf2.support.errors import UserError, and_more
@@ -66,15 +65,6 @@ def numbers_of(labels: Sequence[str]) -> dict[str | int, int]:
     return {**names, **({number: number for number in names.values()} if are_clear else {})}
 
 
-def clear(data: tf.data.Dataset, label_map: LabelMap | None) -> tf.data.Dataset:
-    """Returns a user's dataset. Raises UserError if its `y` has numbers that could be labels or indexes of labels."""
-    y = spec[1] if isinstance(spec := data.element_spec, tuple) and len(spec) > 1 else None
-    are_indexes = isinstance(y, tf.TensorSpec) and y.dtype.is_integer and (y.shape.rank != 2 or y.shape[1] == 1)
-    if are_indexes and label_map and label_map.labels and 0 not in numbers_of(label_map.labels):
-        check_labels({*label_map.labels}, label_map.labels)
-    return data
-
-
 def numbers(values: Any, name: str) -> np.ndarray:
     """Finite numbers, float32 [N]; `values` may have the shape [N, 1], too."""
     found = _finite(read(values, name)[0], name)
@@ -95,16 +85,6 @@ def _finite(values: list, name: str) -> np.ndarray:
     return found
 
 
-def warn_of_sorted(learned: np.ndarray, held_out: np.ndarray, labels: Sequence[str]) -> None:
-    """Warns if the rows that are held out have labels that no other row has; compares only indexes of labels, [N]."""
-    unseen = np.setdiff1d(held_out, learned) if learned.dtype.kind == "i" else ()
-    if len(unseen):
-        what = (
-            "validation_split: holds out the last rows, and all rows of the labels %s are among them; shuffle the rows"
-        )
-        logging.warning(what, and_more([labels[index] for index in unseen], 6))
-
-
 def weights_of_rows(values: Any) -> np.ndarray | None:
     """`sample_weight`, float32 [N]; None without weights."""
     if values is None:
@@ -116,11 +96,18 @@ def weights_of_rows(values: Any) -> np.ndarray | None:
     return found
 
 
-def weights_of(class_weight: Mapping[str | int, float], label_map: LabelMap | None) -> np.ndarray:
-    """The weights of labels, float32 [L]; `class_weight` has names or indexes. A label that is not named has 1."""
+def weights_of(
+    class_weight: Mapping[str | int, float] | str, label_map: LabelMap | None, data: tf.data.Dataset | None = None
+) -> np.ndarray:
+    """The weights of labels, float32 [L]; `class_weight` has names or indexes. A label that is not named has 1.
+
+    With "balanced", the weights are of `data`, batches (x, y, ...) of all rows.
+    """
     if label_map is None or label_map.regression or label_map.multi_label:
         raise UserError("class_weight: is for models that give one of several labels; here, give sample_weight")
     labels = label_map.labels
+    if isinstance(class_weight, str) and class_weight == "balanced" and data is not None:
+        return _balanced(data, labels)
     if not isinstance(class_weight, Mapping):
         raise UserError(f"class_weight={class_weight!r:.60}: must be a dict like {{{labels[0]!r}: 2.0}}")
     named, weights = numbers_of(labels), np.ones(len(labels), np.float32)
@@ -133,11 +120,10 @@ def weights_of(class_weight: Mapping[str | int, float], label_map: LabelMap | No
     return weights
 
 
-def balanced(data: tf.data.Dataset, labels: Sequence[str]) -> np.ndarray:
-    """The weights of labels, float32 [L], with which each label counts alike: all rows / (L * rows of the label).
+def _balanced(data: tf.data.Dataset, labels: Sequence[str]) -> np.ndarray:
+    """The weights with which each label counts alike, all rows / (L * rows of the label); see `weights_of`.
 
-    `data` has batches (x, y, ...); tags [B, F] with the weight 0 are not counted. Raises UserError if the number of
-    batches is not known.
+    Tags [B, F] with the weight 0 are not counted. Raises UserError if the number of batches is not known.
     """
     if data.cardinality() < 0:
         given = f"class_weight={{{labels[0]!r}: 1.0, ...}}"
@@ -240,101 +226,10 @@ class Targets:
             return matrix[:, [names.index(label) for label in self.labels]]
         return matrix
 
-    # In graphs
-
-    def tensor(self, y: tf.Tensor) -> tf.Tensor:
-        """`array` for a batch of a dataset; errors are an InvalidArgumentError (in the graph) or a UserError."""
-        if isinstance(y, tf.RaggedTensor) or not isinstance(y, tf.Tensor):
-            raise UserError(
-                f"y: the dataset has a {type(y).__name__}; a tensor [B] is needed, or one [B, L] of numbers"
-            )
-        if y.shape.rank == 2 and y.shape[1] == 1 and (self.kind == "regression" or self.takes_vectors is not None):
-            y = tf.reshape(y, [-1])
-        if self.kind == "one":
-            return self._one_in_graph(y)
-        if y.dtype == tf.string:
-            raise UserError("y: strings; numbers are needed, for several labels 1 or 0 for each label")
-        if self.kind == "regression" and y.shape.rank not in (1, None):
-            raise UserError(f"y: of shape {[*y.shape]}; one number for each text is needed")
-        if self.kind == "several" and y.shape.rank is not None and [*y.shape[1:]] not in ([None], [len(self.labels)]):
-            raise UserError(f"y: of shape {[*y.shape]}; 1 or 0 for each of the {len(self.labels)} labels is needed")
-        y = tf.cast(y, tf.float32)
-        good = tf.math.is_finite(y)
-        if self.kind == "several" and self.only_0_and_1:
-            good = (y == 0) | (y == 1)
-        wanted = "1 or 0 for each label is needed" if self.kind == "several" else "a number is needed"
-        return checked(y, good, "y: ", y, f"; {wanted}")
-
-    def _one_in_graph(self, y: tf.Tensor) -> tf.Tensor:
-        is_matrix = y.shape.rank == 2 and y.shape[1] == len(self.labels) and y.dtype != tf.string
-        if not is_matrix:
-            if y.dtype.is_floating and self.takes_vectors is not False:
-                return y
-            indexes = self._indexes(y)
-            return tf.one_hot(indexes, len(self.labels)) if self.takes_vectors else indexes
-        y = tf.cast(y, tf.float32)
-        if self.takes_vectors is not False:
-            return y
-        good = tf.reduce_all((y == 0) | (y == 1), 1) & (tf.reduce_sum(y, 1) == 1)
-        wanted = (
-            " is the largest of a row that is not a single 1 among 0; shares of labels need a loss such as"
-            " kl_divergence"
-        )
-        return checked(tf.argmax(y, 1, tf.int32), good, "y: ", tf.reduce_max(y, 1), wanted)
-
-    def _indexes(self, y: tf.Tensor) -> tf.Tensor:
-        if y.dtype == tf.string:
-            there = y[..., None] == tf.constant(self.labels)
-            found, good = tf.argmax(there, -1, tf.int32), tf.reduce_any(there, -1)
-        else:
-            y = tf.cast(y, tf.int32) if y.dtype == tf.bool else y
-            found = tf.cast(y, tf.int32) if y.dtype.is_floating else y
-            good = (found >= 0) & (found < len(self.labels)) & (tf.cast(found, y.dtype) == y)
-        return checked(found, good, "y: '", y, f"' is not one of the labels {and_more(self.labels)}")
-
-
-def checked(found: tf.Tensor, good: tf.Tensor, before: str, values: tf.Tensor, after: str) -> tf.Tensor:
-    """Returns `found` if all rows are `good`; else InvalidArgumentError with the first of `values` that is not good.
-
-    `text_rows.in_one_line` converts the InvalidArgumentError to a UserError.
-    """
-    wrong = tf.boolean_mask(values, ~good)[:1]
-    if wrong.dtype != tf.string:
-        wrong = tf.strings.as_string(wrong, shortest=wrong.dtype.is_floating)
-    sentence = tf.strings.join([before, tf.strings.reduce_join(wrong), after])
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(good), [sentence])]):
-        return tf.identity(found)
-
-
-def weights_in_graph(given: tf.Tensor) -> tf.Tensor:
-    """A batch of `sample_weight`, or an InvalidArgumentError if a weight is below 0 or not finite."""
-    good = (given >= 0) & tf.math.is_finite(tf.cast(given, tf.float32))
-    return checked(given, good, "sample_weight: ", given, "; a weight is 0 or more")
-
 
 def name_of(loss: Any) -> str:
     """The name of a loss of Keras: a name, an object or a function."""
     return str(getattr(loss, "name", None) or getattr(loss, "__name__", None) or loss)
-
-
-def check_known(optimizer: Any, loss: Any, metrics: Any) -> None:
-    """Raises UserError for an optimizer (None for a rate), or a name of a loss or metric, that Keras does not know."""
-    adam = 'a learning rate, "adam", or an optimizer, for a schedule bert_tf2.AdamWeightDecay(schedule)'
-    by_loss = ("accuracy", "acc", "crossentropy", "ce")  # Keras chooses the metric that fits the loss
-    for name, kind, given, get, cure in (
-        ("optimizer", "an optimizer", [] if optimizer is None else [optimizer], keras.optimizers.get, adam),
-        ("loss", "a loss", _names_in(loss), keras.losses.get, "a name in keras.losses"),
-        ("metrics", "a metric", {*_names_in(metrics)} - {*by_loss}, keras.metrics.get, "a name in keras.metrics"),
-    ):
-        for value in given:
-            try:
-                get(value)
-            except ValueError as error:
-                raise UserError(f"{name}={value!r:.60}: is not {kind} of Keras; give {cure}") from error
-
-
-def _names_in(given: Any) -> list[str]:
-    return [value for value in keras.tree.flatten(given) if isinstance(value, str)]
 
 
 def vector_metrics(metrics: Any) -> list[str]:

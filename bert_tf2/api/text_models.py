@@ -23,10 +23,11 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf2 import heads
-from bert_tf2.api import targets, text_rows
+from bert_tf2.api import data_warnings, targets, text_rows
 from bert_tf2.api.bert import Bert
+from bert_tf2.api.cut_texts import CutTexts
 from bert_tf2.api.readers import Reader, TextReader
-from bert_tf2.api.text_parts import ALPHA, RANDOM_SEED, TEMPERATURE, CutTexts, Parts, path_of, row_of
+from bert_tf2.api.text_parts import ALPHA, RANDOM_SEED, TEMPERATURE, Parts, path_of, row_of
 from bert_tf2.api.text_steps import TextSteps
 from bert_tf2.data.records import MOST_TOKENS
 from bert_tf2.exporting import run as exporting
@@ -129,25 +130,12 @@ class TextModel(TextSteps):
             raise UserError(
                 "jit_compile=True: needs fixed shapes, and texts have different numbers of windows; leave it out"
             )
-        of_one_label = self.model.labeled == "texts" and not (self.regression or self.multi_label)
-        if of_one_label and (found := targets.vector_metrics([metrics, kwargs.get("weighted_metrics")])):
-            loss = loss or "categorical_crossentropy"
-            if "sparse" in targets.name_of(loss):
-                raise UserError(f'metrics: {found[0]} compares vectors; give loss="categorical_crossentropy" or None')
-        if loss is None or metrics is None:
-            kind = 0 if self.regression else 2 if self.multi_label else 1
-            loss = loss or ("mean_squared_error", "sparse_categorical_crossentropy", "binary_crossentropy")[kind]
-            metrics = ([], ["accuracy"], ["binary_accuracy"])[kind] if metrics is None else metrics
-        optimizer = _RATE if optimizer is None else optimizer
-        if getattr(optimizer, "shape", None) == ():  # a number of numpy or TensorFlow
-            optimizer = np.asarray(optimizer).item()
-        if is_rate := isinstance(optimizer, numbers.Real | bool):
-            check_type("optimizer", optimizer, float, low=0)
-        targets.check_known(None if is_rate else optimizer, loss, [metrics, kwargs.get("weighted_metrics")])
-        self._rate = float(optimizer) if is_rate else None
-        self._is_planned = is_rate  # whether the rate decreases to 0 at the end of `fit`
-        if self._rate is not None:
+        loss, metrics = self._recipe(loss, metrics, kwargs.get("weighted_metrics"))
+        optimizer, self._rate = _RATE if optimizer is None else optimizer, None
+        if isinstance(optimizer, numbers.Real | bool):
+            self._rate = float(check_type("optimizer", optimizer, float, low=0))
             optimizer = AdamWeightDecay(WarmupAndDecay(self._rate, 1, 0))  # until `fit` knows its steps
+        self._is_planned = self._rate is not None  # whether the rate decreases to 0 at the end of `fit`
         self.jit_setting = kwargs.get("jit_compile", "auto")
         kwargs["jit_compile"] = fixed = self.jit_setting is True
         # Not a dict, because Keras would track the metrics in it and keep them when other metrics are compiled.
@@ -158,6 +146,19 @@ class TextModel(TextSteps):
         accelerate(self.model, plan_for(options, self.distribute_strategy, self.model.config.hidden_size))
         self.tokenize.pad_to_max_length = fixed
         self._reader = self._make_reader(loss)
+
+    def _recipe(self, loss: Any, metrics: Any, weighted_metrics: Any) -> tuple[Any, Any]:
+        """The loss and the metrics of `compile`, with the defaults for those that are None."""
+        of_one_label = self.model.labeled == "texts" and not (self.regression or self.multi_label)
+        if of_one_label and (found := targets.vector_metrics([metrics, weighted_metrics])):
+            loss = loss or "categorical_crossentropy"
+            if "sparse" in targets.name_of(loss):
+                raise UserError(f'metrics: {found[0]} compares vectors; give loss="categorical_crossentropy" or None')
+        if loss is None or metrics is None:
+            kind = 0 if self.regression else 2 if self.multi_label else 1
+            loss = loss or ("mean_squared_error", "sparse_categorical_crossentropy", "binary_crossentropy")[kind]
+            metrics = ([], ["accuracy"], ["binary_accuracy"])[kind] if metrics is None else metrics
+        return loss, metrics
 
     def _make_reader(self, loss: Any) -> Reader:
         return TextReader(self.tokenize, self.model.config, self._label_map, loss)
@@ -174,24 +175,28 @@ class TextModel(TextSteps):
         self, x: Any, y: Any = None, sample_weight: Any = None, batch_size: int = 32, shuffle: bool = False
     ) -> tf.data.Dataset:
         """The batches that `fit`, `evaluate` and `predict` read; raises UserError as these methods do."""
-        check_type("batch_size", batch_size, int, low=1)
         given = self._reader.read(x, y, sample_weight)
         return self._reader.pipeline(self._reader.batches(given, batch_size, shuffle).data)
 
-    def _read(
-        self, x: Any, y: Any, sample_weight: Any, batch_size: int | None, steps: int | None, name: str = "steps"
-    ) -> Any:
+    def _read(self, x: Any, y: Any, sample_weight: Any, steps: int | None, name: str = "steps") -> Any:
         """The result of the reader's `read` for a pass of `steps`, the argument `name`. Raises UserError."""
         text_rows.check_end(x, steps, name)
-        check_type("batch_size", batch_size, int, low=1, optional=True)
         return self._reader.read(x, y, sample_weight)
 
     def _batches(
         self, given: Any, batch_size: int | None, shuffle: bool = False, most: int | None = None
     ) -> text_rows.Batches:
-        """The result of `_read` in batches with `y`; raises UserError without batches or `y`."""
-        batches = self._reader.batches(given, 32 if batch_size is None else batch_size, shuffle, most)
-        text_rows.check_given(batches, self.distribute_strategy.num_replicas_in_sync)
+        """The result of `_read` in batches with `y`; raises UserError if Keras cannot learn from the first batch.
+
+        Several replicas may have unequal parts of later batches.
+        """
+        batches = self._reader.batches(given, batch_size, shuffle, most)
+        if batches.first is None:
+            raise UserError("x: has no texts")
+        self._reader.needed(batches.first[1] if len(batches.first) > 1 else None)
+        count, replicas = len(tf.nest.flatten(batches.first)[0]), self.distribute_strategy.num_replicas_in_sync
+        if count % replicas:
+            raise UserError(f"x: the first batch has {count} rows, which {replicas} devices cannot divide equally")
         self._first = batches.first
         return batches
 
@@ -211,8 +216,7 @@ class TextModel(TextSteps):
         self, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None, trains: bool = False
     ) -> tuple:
         """All rows as one batch (x, y, sample_weight), without the parts that are not given."""
-        arrays = self._reader.arrays(self._reader.rows(x, y, sample_weight))
-        found = self._reader.at_once(tf.data.Dataset.from_tensors(arrays), trains)
+        found = self._reader.at_once(self._reader.arrays(self._reader.rows(x, y, sample_weight)), trains)
         if class_weight is not None:
             found = targets.weigh(targets.weights_of(class_weight, self._label_map), *found)
         return found
@@ -221,7 +225,7 @@ class TextModel(TextSteps):
         self, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None, return_dict: bool = False
     ) -> Any:
         """As in Keras, with texts; see the class. The learning rate is constant."""
-        batch = self._one_batch(x, self._reader.needed(y, x), sample_weight, class_weight, trains=True)
+        batch = self._one_batch(x, self._reader.needed(y), sample_weight, class_weight, trains=True)
         if self._rate is not None and self._is_planned:
             with self.distribute_strategy.scope():
                 super().compile(AdamWeightDecay(self._rate), **self._compiled_with)
@@ -230,7 +234,7 @@ class TextModel(TextSteps):
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
         """As in Keras, with texts; see the class."""
-        batch = self._one_batch(x, self._reader.needed(y, x), sample_weight)
+        batch = self._one_batch(x, self._reader.needed(y), sample_weight)
         return super().test_on_batch(*batch, return_dict=return_dict)
 
     def predict_on_batch(self, x: Any) -> np.ndarray:
@@ -263,40 +267,54 @@ class TextModel(TextSteps):
         Raises UserError if a text or label is wrong, or the recipe cannot know the steps of an epoch.
         """
         callbacks = callbacks or []  # MLflow appends its own
-        steps, first_epoch = kwargs.get("steps_per_epoch"), kwargs.get("initial_epoch", 0)
-        text_rows.check_epochs(epochs, callbacks, first_epoch, kwargs.get("validation_freq", 1))
-        is_balanced = isinstance(class_weight, str) and class_weight == "balanced"
-        known = {} if is_balanced else class_weight
-        weights = None if class_weight is None else targets.weights_of(known, self._label_map)
-        given = self._reader.learned(self._read(x, y, sample_weight, batch_size, steps, "steps_per_epoch"))
+        check_type("epochs", epochs, int, low=1)
+        first_epoch = check_type("initial_epoch", kwargs.get("initial_epoch", 0), int, low=0)
+        remaining = max(epochs - first_epoch, 0)
+        steps, val_steps = kwargs.get("steps_per_epoch"), kwargs.get("validation_steps")
+        given = self._read(x, y, sample_weight, steps, "steps_per_epoch")
         if validation_split and validation_data is None:
-            given, validation_data = self._reader.divided(validation_split, given)
+            given, validation_data = self._divided(given, validation_split)
+        batches = self._batches(given, batch_size, shuffle, steps and steps * remaining)
+        count = steps or max(int(batches.data.cardinality()), 0) or None  # of the batches in an epoch
+        cut = CutTexts(self.tokenize.max_seq_length, count, continues=steps is not None)
+        val_cut = CutTexts(self.tokenize.max_seq_length, val_steps)
         if validation_data is not None:
-            size, of_validation = kwargs.pop("validation_batch_size", None), kwargs.get("validation_steps")
-            size, val_cut = batch_size if size is None else size, CutTexts(0, of_validation)
-            validation_data = self._validation(validation_data, size, of_validation, val_cut)
-        batches = self._batches(given, batch_size, shuffle, steps and steps * max(epochs - first_epoch, 0))
-        count = max(int(batches.data.cardinality()), 0) or None
-        if self._rate is not None and epochs > first_epoch:
-            self._plan(steps or count, epochs - first_epoch, callbacks)
-        self._make_variables(batches.first)
-        if is_balanced:
-            with text_rows.in_one_line():
-                weights = targets.balanced(self._reader.pipeline(batches.data), self.labels)
-        cut = CutTexts(self.tokenize.max_seq_length, steps or count, continues=steps is not None)
-        data = self._reader.pipeline(batches.data, cut, trains=True)
-        data = data if weights is None else data.map(functools.partial(targets.weigh, weights))
-        runs = self.compiled_if_long((steps or count or -1) * (epochs - first_epoch), data, validation_data)
-        taught = self._taught(teacher, temperature, alpha)
-        with text_rows.in_one_line(), taught, runs as (data, kwargs["validation_data"]), self._traced_once(data):
-            how = {"epochs": epochs, "verbose": verbose, "callbacks": cut.logged_between_epochs(callbacks)}
-            history = text_rows.checked_history(super().fit(data, shuffle=False, **how, **kwargs))
+            size = kwargs.pop("validation_batch_size", None)
+            size = batch_size if size is None else size
+            validation_data = self._validation(validation_data, size, val_steps, val_cut)
+        if self._rate is not None and remaining:
+            self._plan(count, remaining, callbacks)
+        data = self._learned(given, batches, class_weight, cut)
+        long = self.compiled_if_long((count or -1) * remaining, data, validation_data)
+        taught, callbacks = self._taught(teacher, temperature, alpha), cut.logged_between_epochs(callbacks)
+        with text_rows.in_one_line(), taught, long as (data, kwargs["validation_data"]), self._traced_once(data):
+            history = super().fit(data, epochs=epochs, verbose=verbose, callbacks=callbacks, shuffle=False, **kwargs)
         cut.log()
-        found = {"cut_texts": cut.of_epochs(len(history.history.get("loss", ())))}
-        if validation_data is not None:
-            found["val_cut_texts"] = val_cut.of_epochs(len(history.history.get("val_loss", ())))
-        history.history |= {name: counts for name, counts in found.items() if counts is not None}
+        data_warnings.of_losses(history)
+        cut.write(history.history)
+        val_cut.write(history.history, "val_")
         return history
+
+    def _learned(self, given: Any, batches: text_rows.Batches, class_weight: Any, cut: CutTexts) -> tf.data.Dataset:
+        """The batches of a training, with the weights of labels; warns of the data, and makes the variables."""
+        with text_rows.in_one_line():
+            data = self._reader.pipeline(batches.data, cut, trains=True)
+            if class_weight is not None:
+                weights = targets.weights_of(class_weight, self._label_map, batches.data)
+                data = data.map(functools.partial(targets.weigh, weights))
+            first = self._reader.at_once(batches.first)
+            self._reader.warn(given, first)
+            self._make_variables(first)
+        return data
+
+    def _divided(self, given: Any, share: float) -> tuple[text_rows.Rows, text_rows.Rows]:
+        """The rows for the training and for the validation."""
+        if not isinstance(given, text_rows.Rows):
+            raise UserError("validation_split: cannot divide a dataset; give validation_data")
+        learned, held_out = given.divided(share)
+        if self._label_map:
+            data_warnings.of_division(learned.y, held_out.y, self._label_map.labels)
+        return learned, held_out
 
     @text_rows.of_argument("validation_data")
     def _validation(self, given: Any, batch_size: int | None, steps: int | None, cut: CutTexts) -> tf.data.Dataset:
@@ -305,7 +323,7 @@ class TextModel(TextSteps):
         if hasattr(given, "__next__") and steps is None:
             raise UserError("validation_data: is a generator, read in each epoch; give validation_steps=N, or a list")
         if not isinstance(given, text_rows.Rows):
-            given = self._read(*self._reader.of_validation(given), batch_size, steps, "validation_steps")
+            given = self._read(*self._reader.of_validation(given), steps, "validation_steps")
         return self._reader.pipeline(self._batches(given, batch_size, most=steps).data, cut)
 
     def evaluate(
@@ -320,21 +338,20 @@ class TextModel(TextSteps):
         **kwargs,
     ):
         """As in Keras, with texts; see the class."""
-        if not kwargs.get("_use_cached_eval_dataset"):  # Keras gives this argument when `fit` evaluates
-            given = self._read(x, y, sample_weight, batch_size, steps)
-            x = self._reader.answered(given, self._batches(given, batch_size, most=steps))
-            with self.compiled_if_long(steps or int(x.cardinality()), x) as (x,), text_rows.in_one_line():
-                return super().evaluate(x, None, None, verbose, None, steps, *args, **kwargs)
-        with text_rows.in_one_line():
+        if kwargs.get("_use_cached_eval_dataset"):  # `fit` evaluates its validation_data, which are read already
             return super().evaluate(x, y, batch_size, verbose, sample_weight, steps, *args, **kwargs)
+        given = self._read(x, y, sample_weight, steps)
+        data = self._reader.answered(given, self._batches(given, batch_size, most=steps))
+        with self.compiled_if_long(steps or int(data.cardinality()), data) as (data,), text_rows.in_one_line():
+            return super().evaluate(data, None, None, verbose, None, steps, *args, **kwargs)
 
     def predict(
         self, x: Any, batch_size: int | None = None, verbose: Any = "auto", steps: int | None = None, *args, **kwargs
     ) -> np.ndarray:
         """As in Keras, with texts: probabilities float32 [N, L]; for a regression, numbers [N, 1]."""
-        given = self._read(x, None, None, batch_size, steps)
-        batches = self._reader.batches(given, 32 if batch_size is None else batch_size, most=steps)
-        if text_rows.is_empty(batches):  # Keras fails without batches
+        given = self._read(x, None, None, steps)
+        batches = self._reader.batches(given, batch_size, most=steps)
+        if batches.first is None:  # Keras fails without batches
             return np.zeros([0, self.model.num_outputs], np.float32)
         data = self._reader.answered(given, batches)
         with self.compiled_if_long(steps or int(data.cardinality()), data) as (data,), text_rows.in_one_line():

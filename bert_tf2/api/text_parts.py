@@ -7,17 +7,13 @@ import functools
 import numbers
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
-import tensorflow as tf
 
-from bert_tf2.finetuning.classification.features import log_cut
 from bert_tf2.finetuning.options import ClassifierOptions, checked_length
-from bert_tf2.finetuning.tables import warn_of_amounts, warn_of_similar
+from bert_tf2.finetuning.tables import warn_of_similar
 from bert_tf2.inference.answering import KEPT, SQUAD
 from bert_tf2.layers import initial_weights_from
 from bert_tf2.long_texts import LEAST, POOLINGS, Windows
@@ -107,58 +103,6 @@ class Parts:
             model = kind(self.config, *settings)
         checkpoint.initialize(model, self.source)
         return model
-
-
-class CutTexts:
-    """Counts the texts that are cut, in the order in which a model reads their batches."""
-
-    def __init__(self, max_seq_length: int, steps: int | None = None, continues: bool = False):
-        """`steps`: the batches of an epoch, None if their number is not known before the end of the first epoch.
-
-        `continues`: an epoch begins where the epoch before ended, and not with the first batch.
-        """
-        self._max_seq_length, self._steps, self._continues = max_seq_length, steps, continues
-        self.none_are_cut = self._is_logged = False  # none are in pipelines that read long texts in windows
-        self._batches: list[tuple[int, int, int]] = []  # the number of a batch in its pass, of cut texts, of all texts
-
-    def add(self, number: tf.Tensor, are_cut: tf.Tensor) -> None:
-        """Counts the cut texts of batch `number` in a graph; `are_cut`: bool [B], or [0] of a batch without texts."""
-
-        def note(number: np.int64, are_cut: np.ndarray) -> None:
-            self._batches.append((int(number), int(are_cut.sum()), len(are_cut)))
-
-        tf.numpy_function(note, [number, are_cut], [])
-
-    def logged_between_epochs(self, callbacks: Any) -> Any:
-        """Adds `log` to callbacks, before each epoch; within an epoch, Keras' line on the terminal is not finished."""
-        if isinstance(callbacks, keras.callbacks.CallbackList):
-            return callbacks
-        return [*keras.tree.flatten(callbacks), keras.callbacks.LambdaCallback(lambda *_, **__: self.log())]
-
-    def log(self) -> None:
-        """Logs the cut texts of the first epoch, once, after its end."""
-        if self._is_logged or not self._batches:
-            return
-        self._is_logged = True
-        _, cut, count = map(sum, zip(*self._epochs()[0], strict=True))
-        if count:
-            log_cut(cut, count, self._max_seq_length)
-
-    def _epochs(self) -> list[list[tuple[int, int, int]]]:
-        if self._continues:
-            return [self._batches[start : start + self._steps] for start in range(0, len(self._batches), self._steps)]
-        starts = [place for place, (number, *_) in enumerate(self._batches) if number == 0]
-        ends = [*starts[1:], len(self._batches)]
-        return [self._batches[start:end][: self._steps] for start, end in zip(starts, ends, strict=True)]
-
-    def of_epochs(self, epochs: int) -> list[int] | None:
-        """The number of cut texts for each epoch; None if the pipeline has ids, not texts."""
-        if self.none_are_cut:
-            return [0] * epochs
-        if not any(count for *_, count in self._batches):
-            return None
-        found = [sum(cut for _, cut, _ in batches) for batches in self._epochs()]
-        return [*found, *[0] * epochs][:epochs]
 
 
 def row_of(
@@ -256,8 +200,6 @@ def find_labels(
         what = "a blank or a line end, which ends a tag" if tags else "a TAB or a line end, which ends a cell"
         raise UserError(f"labels: {wrong[0]!r} has {what} in a file; give another name")
     warn_of_similar("labels", {name: number for number, name in enumerate(names, 1)})
-    if not tags:
-        warn_of_amounts("labels", names, sys.maxsize, "give regression=True")
     if has_names and not (found.regression and regression):
         raise _misfit(source, found, "regression" if regression else "labels", f", not for {asked.describe()}")
     return asked

@@ -12,12 +12,11 @@ import tensorflow as tf
 
 from bert_tf2.api.bert import Bert
 from bert_tf2.api.text_parts import ALPHA, TEMPERATURE
-from bert_tf2.api.text_rows import check_end, first_batches, in_one_line
+from bert_tf2.api.text_rows import check_end, every_row, has_batches, in_one_line
 from bert_tf2.fast.encoder import plan_of
 from bert_tf2.finetuning.distillation import Teacher, check_teacher
 from bert_tf2.finetuning.options import TeacherOptions
 from bert_tf2.support.errors import UserError, naming_arguments
-from bert_tf2.support.settings import check_type
 from bert_tf2.training import programs
 from bert_tf2.training.keras_optimizer import AdamWeightDecay, WarmupAndDecay
 
@@ -98,14 +97,17 @@ class TextSteps(keras.Model):
             iterator, data_batch = None, self._reader.at_once(self._first)
         super()._maybe_symbolic_build(iterator, data_batch)
 
-    def _make_variables(self, first: tf.data.Dataset) -> None:
-        """Makes the variables of optimizer and metrics, because a training step that makes them is traced twice."""
+    def _make_variables(self, first: tuple) -> None:
+        """Makes the variables of optimizer and metrics, because a training step that makes them is traced twice.
+
+        `first`: the first batch of the model's input, y and weights.
+        """
         strategy = self.distribute_strategy
         with strategy.scope():
             self.optimizer.build(self.trainable_variables)
         if strategy.num_replicas_in_sync > 1 or self.run_eagerly:
             return
-        x, *others = tf.nest.map_structure(lambda part: part[:1], self._reader.at_once(first))
+        x, *others = tf.nest.map_structure(lambda part: part[:1], first)
         with in_one_line():
             self.compute_metrics(x, others[0], self(x))
             self.reset_metrics()
@@ -176,9 +178,9 @@ class Answers:
     ) -> Any:
         """The answers to all rows of `x`; see the class. `steps`: the number of batches to read, if `x` has batches."""
         size = self.answered_at_once if batch_size is None else batch_size
-        check_type("batch_size", size, int, low=1)
         check_end(x, steps, "steps")
-        return self._answers(first_batches(x, steps), size)
+        x = every_row(x, self._rows, steps, self._reader.parts) if has_batches(x) else x
+        return self._answers(x, size)
 
     def predict_on_batch(self, x: Any) -> Any:
         """The same as `predict`."""

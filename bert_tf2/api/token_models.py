@@ -11,7 +11,6 @@ reader.predict([("Where does Ann live?", "Ann lives in Rome.")])       # [SpanAn
 
 from __future__ import annotations
 
-import itertools
 import numbers
 import os
 from collections.abc import Mapping, Sequence
@@ -42,17 +41,15 @@ from bert_tf2.weights.task_file import LabelMap
 class _WindowReader(Reader):
     """Reads texts as windows, which are made as in the scripts; each has max_seq_length tokens.
 
-    A kind has `texts`, which checks x and returns a list or a tuple of lists; `answers`, which checks y; and `windows`,
-    which makes the arrays of both. A `tf.data.Dataset` is read to its end, and then treated like lists.
+    A kind has `texts`, which checks x; `answers`, which checks y; and `windows`, which makes the arrays of both; all
+    return lists with an entry for each row. A `tf.data.Dataset` is read to its end, and then treated like lists.
     """
-
-    cuts_texts = False
 
     def __init__(self, tokenize: Tokenize, settings: Mapping[str, Any]):
         super().__init__(tokenize)
         self._settings = settings
 
-    def rows(self, x: Any, y: Any, sample_weight: Any) -> Rows:
+    def rows(self, x: Any, y: Any = None, sample_weight: Any = None) -> Rows:
         x = self.texts(x)
         return Rows(x, self.answers(self.needed(y), x), targets.weights_of_rows(sample_weight)).counted()
 
@@ -64,25 +61,17 @@ class _WindowReader(Reader):
 
     def of_batches(self, x: Any, batch_size: int, shuffle: bool, most: int | None) -> Batches:
         if isinstance(x, tf.data.Dataset):
-            return self.of_rows(self.rows(*self.rows_of_dataset(x, most)), batch_size, shuffle)
+            return self.of_rows(self.of_dataset(x, most), batch_size, shuffle)
         return text_rows.read_batches(x, self.of_batch, shuffle, most, same_length=True)
 
-    def rows_of_dataset(self, data: tf.data.Dataset, most: int | None = None) -> list[list | None]:
-        """The rows of x, y and sample_weight in `most` batches of a dataset; None for parts that it does not have."""
-        data = text_rows.first_batches(data, most)
-        if data.cardinality() == tf.data.INFINITE_CARDINALITY:
+    def of_dataset(self, data: tf.data.Dataset, most: int | None) -> Rows:
+        """The rows of `most` batches of a dataset."""
+        if most is None and data.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise UserError("x: is an endless dataset, which is read before the first step; give data.take(N)")
-        batches = [[*map(_rows_of, self.parts(element))] for element in data]
-        found = [[*itertools.chain.from_iterable(rows)] for rows in zip(*batches, strict=True)]
-        return [*found, *[None] * (3 - len(found))] if found else [[], [], None]
-
-    @staticmethod
-    def parts(element: Any) -> tuple:
-        """x and the parts after it in an element of a dataset; x of a dict is its column or a tuple of its columns."""
-        x, *others = element if isinstance(element, tuple) else (element,)
-        if isinstance(x, Mapping):
-            x = tuple(x.values()) if len(x) > 1 else next(iter(x.values()))
-        return (x, *others)
+        batches = [self.rows(*self.parts(batch)) for batch in text_rows.first_batches(data, most)]
+        x, y = [row for batch in batches for row in batch.x], [row for batch in batches for row in batch.y]
+        weights = [batch.weights for batch in batches if batch.weights is not None]
+        return Rows(x, y, np.concatenate(weights) if weights else None)
 
     def features(self, x: dict[str, tf.Tensor], *others: tf.Tensor) -> tuple[tuple, tf.Tensor]:
         """Removes the last columns of a batch [B, F], which are padding in all rows, unless rows have one length."""
@@ -92,7 +81,7 @@ class _WindowReader(Reader):
             return values[:, :length] if whole in values.shape[1:] else values
 
         found = (x, *others) if self.tokenize.pad_to_max_length else tf.nest.map_structure(cut, (x, *others))
-        return found, tf.zeros([0], tf.bool)
+        return found, tf.zeros_like(x["input_mask"][:, 0], tf.bool)
 
 
 class _WindowModel(Answers, TextModel):
@@ -108,39 +97,6 @@ class _WindowModel(Answers, TextModel):
     def compile(self, *args, **kwargs) -> None:
         super().compile(*args, **kwargs)
         self._answerer = Answerer(self.model, self.tokenize.tokenizer, self._label_map, self.name)
-
-    def _answers(self, x: Any, batch_size: int) -> list:
-        if isinstance(x, tf.data.Dataset):
-            x = self._reader.rows_of_dataset(x)[0]
-        if not text_rows.has_batches(x):
-            return self._answers_to(x, batch_size)
-        batches = (self._answers_to(containers.parts_of(batch)[0], batch_size) for batch in x)
-        return [*itertools.chain.from_iterable(batches)]
-
-
-def _rows_of(batch: Any) -> list:
-    """The rows of a tensor [B, ...] or a list; tuples for a tuple of such tensors."""
-    if isinstance(batch, list):
-        return batch
-    if isinstance(batch, tuple):
-        return [*zip(*map(_rows_of, batch), strict=True)]
-    if not isinstance(batch, tf.Tensor | tf.RaggedTensor):
-        raise UserError(f"x: the dataset has a {type(batch).__name__}; tensors or tuples of tensors are needed")
-    if not batch.shape.rank:
-        raise UserError("x: is a dataset of single texts; give `dataset.batch(32)`")
-    if isinstance(batch, tf.RaggedTensor):
-        return _decoded(batch.to_list())
-    return _decoded(batch.numpy().tolist())
-
-
-def _decoded(value: Any) -> Any:
-    """Decodes bytes to strings, in nested lists."""
-    if isinstance(value, list):
-        return [*map(_decoded, value)]
-    try:
-        return value.decode() if isinstance(value, bytes) else value
-    except UnicodeDecodeError as error:
-        raise UserError(f"x or y: {value!r:.60} is not UTF-8; read the file in its own encoding") from error
 
 
 class _TagReader(_WindowReader):
@@ -176,23 +132,13 @@ class _TagReader(_WindowReader):
             )
         return [*tag].index(1)
 
-    def rows_of_dataset(self, data: tf.data.Dataset, most: int | None = None) -> list[list | None]:
-        found = super().rows_of_dataset(data, most)
-        if len(found[0]) > 1 and all(isinstance(row, str) and len(row.split()) < 2 for row in found[0]):
+    def of_dataset(self, data: tf.data.Dataset, most: int | None) -> Rows:
+        rows, has_texts = super().of_dataset(data, most), tf.nest.flatten(data.element_spec)[0].shape.rank == 1
+        if has_texts and rows.count > 1 and all(len(words) == 1 for words in rows.x):
             raise UserError(
                 "x: each text of the dataset is a single word; batch sentences with `dataset.ragged_batch(32)`"
             )
-        return found
-
-    @staticmethod
-    def parts(element: Any) -> tuple:
-        """Removes the padding of words and tags [B, most words]."""
-        x, *others = _WindowReader.parts(element)
-        if isinstance(x, tf.Tensor) and x.shape.rank == 2:
-            x = tf.RaggedTensor.from_tensor(x, padding="")
-        if others and getattr(x, "shape", ()):
-            others[0] = _without_padding(others[0], text_rows.words_of(x))
-        return (x, *others)
+        return rows
 
     def windows(self, x: list[list[str]], y: list[list[str]], weights: np.ndarray) -> tuple:
         """Features and label ids, int32 [windows, F] each, and the float32 weights of the label ids."""
@@ -242,7 +188,10 @@ class TagModel(_WindowModel):
         kwargs = {"weighted_metrics": ["accuracy"], **kwargs}
         super().compile(optimizer, loss, metrics or [], **kwargs)
 
-    def _answers_to(self, x: Any, batch_size: int) -> list[list[str]]:
+    def _rows(self, x: Any) -> list[list[str]]:
+        return text_rows.words_of(x)
+
+    def _answers(self, x: Any, batch_size: int) -> list[list[str]]:
         return self._answerer.tag(text_rows.words_of(x), self.settings, batch_size)
 
     def _kept(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -254,7 +203,7 @@ def _without_padding(tags: Any, sentences: list[list[str]]) -> Any:
     is_array = hasattr(tags, "dtype") and len(tags.shape) > 1 and not isinstance(tags, tf.RaggedTensor)
     if not is_array or tags.shape[1] == 1:  # [N, 1] may have texts
         return tags
-    text_rows.check_counts(sentences, y=tags)
+    text_rows.check_count("y", tags, len(sentences))
     return [row[: len(words)] for row, words in zip(targets.read(tags, "y")[0], sentences, strict=True)]
 
 
@@ -294,11 +243,10 @@ def tagger(
 class _SpanReader(_WindowReader):
     """Reads questions with paragraphs, and their answers."""
 
-    @staticmethod
-    def parts(element: Any) -> tuple:
-        """Takes an element that is only a tuple of two columns as x."""
-        is_pair = isinstance(element, tuple) and not isinstance(element[0], tuple)
-        return (element,) if is_pair else _WindowReader.parts(element)
+    def parts(self, batch: Any) -> tuple:
+        """As in the base; a tuple of two columns is x."""
+        is_x = isinstance(batch, tuple) and len(batch) == 2 and len(getattr(batch[0], "shape", ())) == 1
+        return super().parts((batch,) if is_x else batch)
 
     def answers(self, y: Any, x: Any) -> list[tuple[str, int | None]]:
         """(answer, the index of its first character or None) for each question."""
@@ -316,16 +264,15 @@ class _SpanReader(_WindowReader):
             found.append((row[0], None if row[1] is None else int(row[1])))
         return found
 
-    def texts(self, x: Any) -> tuple[list[str], list[str]]:
-        columns = _strings(x)
-        for texts in columns:
-            text_rows.refuse_blank(texts)
-        return columns
+    def texts(self, x: Any) -> list[tuple[str, str]]:
+        pairs = _pairs(x)
+        text_rows.refuse_blank(pairs)
+        return pairs
 
     def windows(self, x: Any, y: list[tuple[str, int | None]], weights: np.ndarray) -> tuple:
         """Features, int32 [windows, F] each; the first and last token of the answer, int32 [windows, 2]; weights."""
         found, version_2 = [], self._settings["version_2_with_negative"]
-        for number, (question, context, (text, start)) in enumerate(zip(*x, y, strict=True), 1):
+        for number, ((question, context), (text, start)) in enumerate(zip(x, y, strict=True), 1):
             start = context.find(text) if start is None else start
             if text and start + len(text) > len(context):
                 raise UserError(f"y: question {number} has {text!r:.60} at {start}, after the end of its paragraph")
@@ -371,21 +318,24 @@ class SpanTextModel(_WindowModel):
         loss = loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         super().compile(optimizer, loss, ["accuracy"] if metrics is None else metrics, **kwargs)
 
-    def _answers_to(self, x: Any, batch_size: int) -> list[SpanAnswer]:
+    def _rows(self, x: Any) -> list[tuple[str, str]]:
+        return _pairs(x)
+
+    def _answers(self, x: Any, batch_size: int) -> list[SpanAnswer]:
+        questions, paragraphs = ([pair[place] for pair in _pairs(x)] for place in (0, 1))
         longest = self.model.config.max_position_embeddings
-        return self._answerer.answer(*_strings(x), self.settings, longest, batch_size)
+        return self._answerer.answer(questions, paragraphs, self.settings, longest, batch_size)
 
     def _kept(self) -> tuple[dict[str, Any], dict[str, Any]]:
         kept = dict(self.settings)
         return {"task": "squad", "version_2_with_negative": kept.pop("version_2_with_negative")}, kept
 
 
-def _strings(x: Any) -> tuple[list[str], list[str]]:
-    """The columns of questions and paragraphs."""
+def _pairs(x: Any) -> list[tuple[str, str]]:
     found, _ = containers.texts(x, "x")
     if not all(isinstance(row, tuple) for row in found):
         raise UserError("x: has single texts; each row must be a tuple (question, paragraph)")
-    return [question for question, _ in found], [paragraph for _, paragraph in found]
+    return found
 
 
 @naming_arguments()

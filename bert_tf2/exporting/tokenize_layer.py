@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -114,9 +114,12 @@ def columns(texts: Any) -> tuple[tf.Tensor, ...]:
     are_few = isinstance(texts, list | tuple) and 1 <= len(texts) <= 2
     if are_few and all(isinstance(text, tf.Tensor | keras.KerasTensor) and text.shape != () for text in texts):
         return tuple(column for text in texts for column in columns(text))
-    pairs = [text if isinstance(text, tuple) else (text, None) for text in containers.texts(texts)[0]]
-    firsts = [containers.encodable(first) for first, _ in pairs]
-    found = [firsts]
-    if any(second is not None for _, second in pairs):
-        found.append([containers.encodable(second or "") for _, second in pairs])
-    return tuple(tf.constant(column, tf.string, [len(pairs)]) for column in found)
+    return columns_of(containers.texts(texts)[0])
+
+
+def columns_of(texts: Sequence[containers.Text]) -> tuple[tf.Tensor, ...]:
+    """The columns of `columns`, strings [N] each, for texts and pairs of Python."""
+    rows = [text if isinstance(text, tuple) else (text,) for text in texts]
+    count = max(map(len, rows), default=1)
+    filled = [[*map(containers.encodable, row)] + [""] * (count - len(row)) for row in rows]
+    return tuple(tf.constant([row[place] for row in filled], tf.string, [len(rows)]) for place in range(count))

@@ -25,7 +25,7 @@ from bert_tf2.inference.extract_features import as_example, convert_examples_to_
 from bert_tf2.long_texts import Windows
 from bert_tf2.support.containers import Text
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import settings_of
+from bert_tf2.support.settings import check_type, settings_of
 from bert_tf2.training import forward
 from bert_tf2.training.programs import filling_for
 from bert_tf2.weights import text_rules
@@ -172,6 +172,7 @@ class Answerer:
 
         Warns if the vocabulary lacks many of the words.
         """
+        check_type("batch_size", batch_size, int, low=1)
         text_rules.check_unknown_ids("texts", [id for row in packed for id in row.input_ids], self._tokenizer)
         longest = max((len(row.input_ids) for row in packed), default=1)
         filling = None if windows else filling_for(self._model.distribute_strategy, len(packed), batch_size, longest)
