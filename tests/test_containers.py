@@ -323,7 +323,7 @@ WRONG = {
         ("fit", alone(data(tf.ragged.constant([["a"], ["b", "c"], ["d"]]), LABELS)), "ragged"),
         ("fit", {"y": pandas.DataFrame({"bad": [1, 0, 1], "fine": [0, 1, 0]})}, "column: 'fine'"),
         ("fit", {"y": pandas.DataFrame({"c": [1, 0, 1], "d": [0, 1, 0]})}, "column: 'c'"),
-        ("fit", {"y": None}, "y: is missing"),
+        *(("fit", {"y": None, "sample_weight": weights}, "y: is missing") for weights in (None, [1, 0, 1])),
         ("fit", {"x": [], "y": []}, "x: has no texts"),
         *(
             (name, alone(data(TEXTS, LABELS).filter(lambda *_: False)), "x: has no texts")

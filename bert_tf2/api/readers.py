@@ -188,13 +188,15 @@ class TextReader(Reader):
         self._targets = targets.Targets.of(label_map, loss)
 
     def rows(self, x: Any, y: Any = None, sample_weight: Any = None) -> Rows:
-        if has_ids(x):
-            x = _checked_ids(x, self._config)
-        else:
-            x = containers.texts(x, "x")[0]
-            data_warnings.of_pairs(x, self._label_map.labels)
+        x = _checked_ids(x, self._config) if has_ids(x) else containers.texts(x, "x")[0]
         y = None if y is None else self._targets.array(y)
         return Rows(x, y, targets.weights_of_rows(sample_weight)).counted()
+
+    def read(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        given = super().read(x, y, sample_weight)
+        if isinstance(given, Rows):
+            data_warnings.of_pairs(given.x, self._label_map.labels)
+        return given
 
     def arrays(self, rows: Rows) -> tuple:
         """x: a tuple of one or two columns, strings [N] each, or a dict of ids."""

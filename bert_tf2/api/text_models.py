@@ -202,15 +202,12 @@ class TextModel(TextSteps):
 
     def __call__(self, inputs: Any, *args, **kwargs) -> Any:
         """Texts, or the arrays of `Bert.tokenize`: see `call`."""
-        return super().__call__(self._inputs(inputs), *args, **kwargs)
-
-    def _inputs(self, x: Any) -> Any:
-        """The input of a call as tensors."""
-        if text_rows.has_ids(x):
-            return x
-        if self.reads_no_texts:
-            raise UserError(f"this model can only be called with the {self.reads_no_texts} for texts")
-        return found if len(found := columns(x)) > 1 else found[0]
+        if not text_rows.has_ids(inputs):
+            if self.reads_no_texts:
+                raise UserError(f"this model can only be called with the {self.reads_no_texts} for texts")
+            found = columns(inputs)
+            inputs = found if len(found) > 1 else found[0]
+        return super().__call__(inputs, *args, **kwargs)
 
     def _one_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None, trains: bool = False
@@ -227,8 +224,7 @@ class TextModel(TextSteps):
         """As in Keras, with texts; see the class. The learning rate is constant."""
         batch = self._one_batch(x, self._reader.needed(y), sample_weight, class_weight, trains=True)
         if self._rate is not None and self._is_planned:
-            with self.distribute_strategy.scope():
-                super().compile(AdamWeightDecay(self._rate), **self._compiled_with)
+            self._begin(self._rate)
             self._is_planned = False
         return super().train_on_batch(*batch, return_dict=return_dict)
 

@@ -120,21 +120,18 @@ def words_of(given: Any, name: str = "x") -> list[list[str]]:
     found, names = read(given, name)
     if names:
         raise UserError(f"{name}: a table with {and_more([*map(repr, names)], 6)}; give its column: {name}[...]")
-    sentences = []
     missing = [number for number, row in enumerate(found) if row is None]
     containers.refuse(missing, name, f"of {len(found)} sentences are missing", "leave these rows out")
+    sentences, is_array = [], not isinstance(given, list | tuple)
     for number, row in enumerate(found, 1):
         if not isinstance(row, str | list | tuple):
             raise UserError(f"sentence {number}: {row!r:.60} is neither a list nor a text of words or tags")
-        is_text = (
-            not isinstance(given, list | tuple) and len(row) == 1 and isinstance(row[0], str)
-        )  # of an array [N, 1]
-        row = row[0] if is_text else row
-        sentences.append(row.split() if isinstance(row, str) else [*row])
-    if not isinstance(given, list | tuple):
-        for words in sentences:
-            while words and isinstance(words[-1], str) and not words[-1]:
-                words.pop()
+        if is_array and len(row) == 1 and isinstance(row[0], str):
+            row = row[0]  # a text of an array [N, 1]
+        words = row.split() if isinstance(row, str) else [*row]
+        while is_array and words and words[-1] == "":
+            words.pop()
+        sentences.append(words)
     return sentences
 
 
@@ -171,65 +168,76 @@ def read_batches(
         free = isinstance(first[0], Mapping) and part.ndim == 2 and not same_length
         return tf.TensorSpec([None, None] if free else [None, *part.shape[1:]], tf.as_dtype(part.dtype))
 
+    first = _first_of(given)
+    if first is None:
+        return Batches(given, None)
+    first = read(first)
+    spec = tf.nest.map_structure(spec_of, first)
+    if isinstance(given, tf.data.Dataset):
+        data = _of_dataset(given, read, spec)
+    elif isinstance(given, keras.utils.PyDataset):
+        data = _of_indexed(given, read, spec, shuffle)
+    else:
+        data = _of_generator(itertools.chain([first], map(read, given)), spec)
+        data = data if most is None else data.take(most)
+    return Batches(data, first)
+
+
+def _first_of(given: Any) -> Any:
+    """The first batch; None without batches. Raises UserError for ragged rows, and for a generator that has ended."""
     if isinstance(given, tf.data.Dataset):
         if any(not isinstance(part, tf.TensorSpec) for part in tf.nest.flatten(given.element_spec)):
             raise UserError("x: the dataset has ragged rows; make a text of each, as tf.strings.reduce_join does")
-        element = next(given.as_numpy_iterator(), None)
-        if element is None:
-            return Batches(given, None)
-        first = read(element)
-        return Batches(_read_in_graph(given, read, tf.nest.map_structure(spec_of, first)), first)
+        return next(given.as_numpy_iterator(), None)
+    if isinstance(given, keras.utils.PyDataset):
+        return None if given.num_batches == 0 else given[0]
+    if (first := next(given, None)) is None:
+        raise UserError("x: the generator has no batches, or was read before; make another generator")
+    return first
 
-    is_indexed = isinstance(given, keras.utils.PyDataset)
-    count = given.num_batches if is_indexed else None
-    if count == 0:
-        raise UserError("x: is a PyDataset without batches")
-    try:
-        first = read(given[0] if is_indexed else next(given))
-    except StopIteration:
-        raise UserError("x: the generator has no batches, or was read before; make another generator") from None
-    unread = iter(()) if is_indexed else itertools.chain([first], map(read, given))
 
-    def of_generator() -> Iterator[tuple]:
-        batch = next(unread, None)
-        if batch is None:
-            raise UserError("x: the generator has ended, and is read again; give one with more batches, or a list")
-        yield batch
-        yield from unread
+def _of_dataset(data: tf.data.Dataset, read: Callable[[Any], tuple], spec: Any) -> tf.data.Dataset:
+    kinds = tf.nest.flatten(spec)
 
-    def of_indexed() -> Iterator[tuple]:
+    @tf.autograph.experimental.do_not_convert
+    def convert(*batch: Any) -> Any:
+        def arrays(*parts: np.ndarray) -> list[np.ndarray]:
+            return [np.asarray(part) for part in tf.nest.flatten(read(tf.nest.pack_sequence_as(batch, parts)))]
+
+        found = tf.numpy_function(arrays, tf.nest.flatten(batch), [kind.dtype for kind in kinds])
+        found = [tf.ensure_shape(part, kind.shape) for part, kind in zip(found, kinds, strict=True)]
+        return tf.nest.pack_sequence_as(spec, found)
+
+    return data.map(convert, tf.data.AUTOTUNE)
+
+
+def _of_indexed(
+    given: keras.utils.PyDataset, read: Callable[[Any], tuple], spec: Any, shuffle: bool
+) -> tf.data.Dataset:
+    count = given.num_batches
+
+    def elements() -> Iterator[tuple]:
         if hasattr(given, "on_epoch_begin"):
             given.on_epoch_begin()
-        numbers = [*range(count)] if count is not None else itertools.count()
+        numbers = itertools.count() if count is None else [*range(count)]
         if shuffle and count is not None:
             random.shuffle(numbers)
         yield from (read(given[number]) for number in numbers)
         given.on_epoch_end()
 
-    spec = tf.nest.map_structure(spec_of, first)
-    data = tf.data.Dataset.from_generator(of_indexed if is_indexed else of_generator, output_signature=spec)
-    if not is_indexed and most is not None:
-        data = data.take(most)
-    elif count is not None:
-        data = data.apply(tf.data.experimental.assert_cardinality(count))
-    return Batches(data, first)
+    data = tf.data.Dataset.from_generator(elements, output_signature=spec)
+    return data if count is None else data.apply(tf.data.experimental.assert_cardinality(count))
 
 
-def _read_in_graph(data: tf.data.Dataset, read: Callable[[Any], tuple], spec: Any) -> tf.data.Dataset:
-    """The batches of a dataset, each converted by `read` to arrays of `spec`."""
+def _of_generator(batches: Iterator[tuple], spec: Any) -> tf.data.Dataset:
+    def elements() -> Iterator[tuple]:
+        batch = next(batches, None)
+        if batch is None:
+            raise UserError("x: the generator has ended, and is read again; give one with more batches, or a list")
+        yield batch
+        yield from batches
 
-    @tf.autograph.experimental.do_not_convert
-    def convert(*batch: Any) -> Any:
-        def flat(*parts: np.ndarray) -> list[np.ndarray]:
-            return [np.asarray(part) for part in tf.nest.flatten(read(tf.nest.pack_sequence_as(batch, parts)))]
-
-        kinds = tf.nest.flatten(spec)
-        found = tf.numpy_function(flat, tf.nest.flatten(batch), [kind.dtype for kind in kinds])
-        return tf.nest.pack_sequence_as(
-            spec, [tf.ensure_shape(part, kind.shape) for part, kind in zip(found, kinds, strict=True)]
-        )
-
-    return data.map(convert, tf.data.AUTOTUNE)
+    return tf.data.Dataset.from_generator(elements, output_signature=spec)
 
 
 def _is_no_retracing(record: python_logging.LogRecord) -> bool:

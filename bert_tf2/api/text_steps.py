@@ -86,10 +86,13 @@ class TextSteps(keras.Model):
                 "x: the dataset has an unknown number of batches; give steps_per_epoch, or apply"
                 " tf.data.experimental.assert_cardinality"
             )
-        rate = WarmupAndDecay(self._rate, steps * epochs, steps * epochs // 10)
+        self._begin(WarmupAndDecay(self._rate, steps * epochs, steps * epochs // 10))
+        self._is_planned = True
+
+    def _begin(self, rate: float | WarmupAndDecay) -> None:
+        """Gives the model a new optimizer with this rate."""
         with self.distribute_strategy.scope():
             super().compile(AdamWeightDecay(rate), **self._compiled_with)
-        self._is_planned = True
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         # On several devices, Keras reads a batch, makes variables by it, and begins again, which a generator cannot.
