@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf2.api.targets import read
+from bert_tf2.api import targets
 from bert_tf2.support import containers
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.process import check_process
@@ -117,7 +117,7 @@ def words_of(given: Any, name: str = "x") -> list[list[str]]:
     `given` is a list, tuple, array, column, tensor, or a table with one column; or a single text, which is one
     sentence. "" after the words of an array is left out. Raises UserError.
     """
-    found, names = read(given, name)
+    found, names = targets.read(given, name)
     if names:
         raise UserError(f"{name}: a table with {and_more([*map(repr, names)], 6)}; give its column: {name}[...]")
     missing = [number for number, row in enumerate(found) if row is None]
