@@ -132,7 +132,7 @@ def dropout_mask(numbers: tf.Tensor, rate: float, like: tf.Tensor) -> tf.Tensor:
         halves = tf.cast(tf.bitwise.right_shift(numbers, tf.constant([[[0]], [[16]]], tf.uint32)), tf.uint16)
         mask = tf.reshape(halves, [-1, width]) >= least  # from [2, (R + 1) // 2, D]
     elif isinstance(width, int) and width % 4 == 0 and placement.in_program_for_gpu():
-        mask = tf.concat([tf.reshape(half, [-1, width]) for half in _compared_in_bytes(numbers, least)], axis=0)
+        mask = tf.reshape(_compared_in_bytes(numbers, least, shape), [-1, width])
     else:
         mask = tf.concat(_halves(numbers), axis=0) >= least
     return tf.reshape(mask[: math.prod(rows)], shape)  # from [R or R + 1, D]
@@ -143,20 +143,23 @@ def _halves(numbers: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.cast(numbers, tf.uint16), tf.cast(tf.bitwise.right_shift(numbers, tf.constant(16, tf.uint32)), tf.uint16)
 
 
-def _compared_in_bytes(numbers: tf.Tensor, least: tf.Tensor) -> list[tf.Tensor]:
-    """Which lower and which upper halves of M numbers are at least `least`: two of bool [M / 4, 4].
+def _compared_in_bytes(numbers: tf.Tensor, least: tf.Tensor, shape: list) -> tf.Tensor:
+    """Which lower and which upper halves of the numbers for this shape are at least `least`: bool [2, ..., D / 4, 4].
 
     Philox draws four numbers at once, in XLA as four arrays. Together, they have eight halves. The eight comparisons
     are the bits of a byte, so that XLA for GPUs writes this byte to memory, and not the 16 bytes of the four numbers.
+    The kernels that use a mask take the bits out of the bytes. Triton's kernels of XLA can do so if dimensions are
+    divided and not joined, and have `and`, but no shift.
     """
     four = tf.reshape(numbers, [-1, 4])
     of_each = [_halves(four[:, column : column + 1]) for column in range(4)]
     comparisons = [half >= least for halves in zip(*of_each, strict=True) for half in halves]
-    bits = [tf.bitwise.left_shift(tf.cast(kept, tf.uint8), place) for place, kept in enumerate(comparisons)]
-    byte = functools.reduce(tf.bitwise.bitwise_or, bits)  # [M / 4, 1]
-    columns, one = tf.constant([0, 1, 2, 3], tf.uint8), tf.constant(1, tf.uint8)
-    of_halves = byte, tf.bitwise.right_shift(byte, tf.constant(4, tf.uint8))
-    return [tf.cast(tf.bitwise.bitwise_and(tf.bitwise.right_shift(x, columns), one), tf.bool) for x in of_halves]
+    bits = [tf.bitwise.left_shift(tf.cast(kept, tf.int8), place) for place, kept in enumerate(comparisons)]
+    divides = len(shape) > 1 and isinstance(shape[0], int) and shape[0] % 2 == 0
+    rows = [shape[0] // 2, *shape[1:-1]] if divides else [-1]
+    bytes_ = tf.reshape(functools.reduce(tf.bitwise.bitwise_or, bits), [*rows, shape[-1] // 4, 1])
+    places = tf.reshape(tf.constant([[1, 2, 4, 8], [16, 32, 64, 128]]), [2, *[1] * (len(rows) + 1), 4])
+    return tf.not_equal(tf.bitwise.bitwise_and(tf.cast(bytes_, tf.int32), places), 0)
 
 
 def dropout_scale(rate: float) -> float:

@@ -106,11 +106,12 @@ def test_the_numbers_of_a_step_are_independent_and_the_same_for_every_device_and
     unknown = tf.function(lambda x: drop(x, 0.5), [tf.TensorSpec([None, 64])], autograph=False)
     np.testing.assert_array_equal(unknown(tf.ones([2001, 64])) > 0, kept)
     assert all(drop(tf.ones(shape), 0.5).shape == shape for shape in ([], [3, 5], [0, 5]))
-    of_six = drop(tf.ones([2001, 6]), 0.5).numpy() > 0
+    of_six, of_scores = (drop(tf.ones(shape), 0.5).numpy() > 0 for shape in ([2001, 6], [2, 3, 5, 12]))
     monkeypatch.setattr(placement, "built_for", lambda: "GPU")  # other ways to the same masks
     for call in (drop, tf.function(drop, jit_compile=True, autograph=False)):
         np.testing.assert_array_equal(call(tf.ones([2001, 64]), 0.5) > 0, kept)
         np.testing.assert_array_equal(call(tf.ones([2001, 6]), 0.5) > 0, of_six)
+        np.testing.assert_array_equal(call(tf.ones([2, 3, 5, 12]), 0.5) > 0, of_scores)
 
 
 # Sums over many tokens, within 0.1 % in every dtype

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import keras
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_optimization_barrier
 
 from bert_tf2 import dropout, layers, modeling, placement
 from bert_tf2.dropout import current_streams, dropout_numbers
@@ -120,9 +121,17 @@ def add_and_norm(
 
     def call(states: tf.Tensor, branch: tf.Tensor) -> tf.Tensor:
         inputs = [states, branch, tf.convert_to_tensor(dense.bias.value)]
-        return _normalized(norm, inputs, dropout_numbers(branch, norm.rate), norm.rate)
+        numbers = dropout_numbers(branch, norm.rate)
+        if numbers is not None and _saves_bytes(states):
+            return _normalized(norm, [_added(inputs, numbers, norm.rate)])
+        return _normalized(norm, inputs, numbers, norm.rate)
 
     return dense.product, call
+
+
+def _saves_bytes(x: tf.Tensor) -> bool:
+    """Whether XLA compiles a training step in 16 bits for a GPU now. Such a step is as fast as the GPU's memory."""
+    return x.dtype.size == 2 and current_streams() is not None and placement.in_program_for_gpu()
 
 
 def _normalized(
@@ -135,7 +144,7 @@ def _normalized(
 
     @tf.custom_gradient
     def compute(gamma, beta, *inputs):
-        y, mean, inverse = _forward(inputs, numbers, gamma, beta, rate, layer.epsilon)
+        y, mean, inverse = _forward(inputs, numbers, gamma, beta, rate, layer.epsilon, _saves_bytes(inputs[0]))
 
         def gradient(upstream):
             of_norm, of_inputs = _backward(upstream, inputs, numbers, gamma, mean, inverse, rate)
@@ -158,6 +167,29 @@ def _sum_of(inputs: Sequence[tf.Tensor], numbers: tf.Tensor | None, rate: float 
     return wide + (summed if numbers is None else summed * dropout.dropout_factor(numbers, rate, branch))
 
 
+def _added(inputs: Sequence[tf.Tensor], numbers: tf.Tensor | None, rate: float | None) -> tf.Tensor:
+    """x + dropout(branch + bias), rounded to the dtype of x: [..., D].
+
+    If the sum was not kept, three kernels of a GPU's program would compute it again, from x, the branch and the mask.
+    """
+
+    @tf.custom_gradient
+    def compute(*inputs):
+        summed = tf.cast(_sum_of(inputs, numbers, rate), inputs[0].dtype)
+        return summed, lambda of_sum: _gradients_of_added(of_sum, numbers, rate)
+
+    return compute(*inputs)
+
+
+def _gradients_of_added(of_sum: tf.Tensor, numbers: tf.Tensor | None, rate: float | None) -> list[tf.Tensor]:
+    """The gradients of x + dropout(branch + bias) with respect to x, branch and bias, in the dtype of x."""
+    of_branch = of_sum
+    if numbers is not None:  # rounded as in layers.AddAndNorm
+        factor = dropout.dropout_factor(numbers, rate, of_sum)
+        of_branch = tf.cast(tf.cast(of_sum, tf.float32) * factor, of_sum.dtype)
+    return [of_sum, of_branch, layers.sum_of_rows(of_branch)]
+
+
 @compiled_with_xla
 def _forward(
     inputs: Sequence[tf.Tensor],
@@ -166,6 +198,7 @@ def _forward(
     beta: tf.Tensor,
     rate: float | None,
     epsilon: float,
+    saves_bytes: bool,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """LayerNorm of x, or of x + dropout(branch + bias): [..., D], and means and inverse deviations, float32 [..., 1].
 
@@ -173,10 +206,25 @@ def _forward(
     there is no dropout.
     """
     wide = _sum_of(inputs, numbers, rate)
+    mean, inverse = (_statistics_in_one_pass if saves_bytes else _statistics)(wide, epsilon)
+    return tf.cast((wide - mean) * inverse * gamma + beta, inputs[0].dtype), mean, inverse
+
+
+def _statistics(wide: tf.Tensor, epsilon: float) -> tuple[tf.Tensor, tf.Tensor]:
+    """The means and inverse deviations over D: float32 [..., D] -> two of float32 [..., 1]."""
     mean = tf.reduce_mean(wide, axis=-1, keepdims=True)
-    centered = wide - mean
-    inverse = tf.math.rsqrt(tf.reduce_mean(centered * centered, axis=-1, keepdims=True) + epsilon)
-    return tf.cast(centered * inverse * gamma + beta, inputs[0].dtype), mean, inverse
+    return mean, tf.math.rsqrt(tf.reduce_mean(tf.square(wide - mean), axis=-1, keepdims=True) + epsilon)
+
+
+def _statistics_in_one_pass(wide: tf.Tensor, epsilon: float) -> tuple[tf.Tensor, tf.Tensor]:
+    """The same, computed once: XLA would compute them in each kernel that reads them, and in two passes.
+
+    The kernels of the gradients of gamma and beta cannot do so without writing their summands to memory. The
+    difference of float32 squares loses fewer bits than the inputs lost when they were rounded to 16.
+    """
+    mean = tf.reduce_mean(wide, axis=-1, keepdims=True)
+    variance = tf.maximum(tf.reduce_mean(tf.square(wide), axis=-1, keepdims=True) - tf.square(mean), 0.0)
+    return xla_optimization_barrier([mean, tf.math.rsqrt(variance + epsilon)])
 
 
 @compiled_with_xla
@@ -201,16 +249,11 @@ def _backward(
     of_sum = (g - tf.reduce_mean(g, axis=-1, keepdims=True) - normal * along) * inverse
     of_gamma = upstream * normal
     if inputs[0].dtype == tf.bfloat16 and placement.in_program_for_gpu():
-        # XLA writes these summands to memory before it adds them up, in float32. float16 would be too narrow for them.
+        # XLA may write these summands to memory before it adds them up. float16 would be too narrow for them.
         of_gamma = tf.cast(of_gamma, tf.bfloat16)
     of_norm = [layers.sum_of_rows(of_gamma), layers.sum_of_rows(upstream)]
     of_x = tf.cast(of_sum, inputs[0].dtype)
-    if len(inputs) == 1:
-        return of_norm, [of_x]
-    # Rounded as in layers.AddAndNorm. On a GPU, XLA then writes this gradient to memory with half the bytes.
-    of_branch = of_x if numbers is None else tf.cast(of_x, tf.float32) * dropout.dropout_factor(numbers, rate, of_x)
-    of_branch = tf.cast(of_branch, of_x.dtype)
-    return of_norm, [of_x, of_branch, layers.sum_of_rows(of_branch)]
+    return of_norm, [of_x] if len(inputs) == 1 else _gradients_of_added(of_x, numbers, rate)
 
 
 def attend(
