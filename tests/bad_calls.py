@@ -9,7 +9,7 @@ import toy_data
 
 from bert_tf2 import heads
 from bert_tf2.data import records
-from bert_tf2.weights import checkpoint
+from bert_tf2.weights import bundle, checkpoint
 from bert_tf2.weights.task_file import LabelMap, save_label_map
 
 LENGTH, PREDICTIONS = 32, 4
@@ -17,7 +17,7 @@ LABELS = LabelMap("tsv", ("bad", "fine", "good"), regression=False)
 
 
 def save(model, folder: pathlib.Path, step: int = 7) -> None:
-    checkpoint.CheckpointFolder(str(folder)).save(checkpoint.tf1_variables(model), step)
+    bundle.CheckpointFolder(str(folder)).save(checkpoint.tf1_variables(model), step)
 
 
 def write_records(path: pathlib.Path, **changes) -> None:

@@ -25,7 +25,7 @@ from small_models import randomize, values_of
 import bert_tf2
 from bert_tf2 import commands, heads, modeling
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import checkpoint
+from bert_tf2.weights import bundle, checkpoint
 
 TEXTS = ["the film was good .", "playing " * 12, "", "ann lives in Paris"]
 
@@ -172,7 +172,7 @@ def test_a_training_that_saves_meanwhile(place, name, tmp_path, monkeypatch):
         if place is keras.Model or str(given[0]).endswith("model.ckpt-7.index"):
             monkeypatch.setattr(place, name, unpatched)
             randomize(model, seed=8)
-            checkpoint.CheckpointFolder(str(folder), keep_checkpoint_max=1).save(checkpoint.tf1_variables(model), 8)
+            bundle.CheckpointFolder(str(folder), keep_checkpoint_max=1).save(checkpoint.tf1_variables(model), 8)
         return found
 
     monkeypatch.setattr(place, name, and_a_save)

@@ -9,7 +9,7 @@ import random
 from small_models import randomize
 
 from bert_tf2.config import BertConfig
-from bert_tf2.weights import checkpoint
+from bert_tf2.weights import bundle, checkpoint
 from bert_tf2.weights.task_file import LabelMap, save_label_map
 
 GOOD, BAD = ["good", "fine", "great", "lovely"], ["bad", "poor", "awful", "sad"]
@@ -49,7 +49,7 @@ def write_trained(folder: pathlib.Path, model, labels: LabelMap | None = None, s
     randomize(model, seed)
     if labels:
         save_label_map(str(folder), labels)
-    checkpoint.CheckpointFolder(str(folder)).save(checkpoint.tf1_variables(model), 7)
+    bundle.CheckpointFolder(str(folder)).save(checkpoint.tf1_variables(model), 7)
     return folder / "model.ckpt-7"
 
 

@@ -19,16 +19,11 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import model_folder, names, sources
 from bert_tf2.weights.base import Weights
-from bert_tf2.weights.bundle import Checkpoint, CheckpointFolder, has_checkpoints, latest_checkpoint, recover, save
+from bert_tf2.weights.bundle import Checkpoint, latest_checkpoint
+from bert_tf2.weights.bundle import save as save  # the documents name `checkpoint.save`
 from bert_tf2.weights.names import tf1_variables
 from bert_tf2.weights.sources import open_weights
 from bert_tf2.weights.task_file import LabelMap
-
-__all__ = [
-    "Checkpoint", "CheckpointFolder", "check_trained", "has_checkpoints", "initialize", "latest_checkpoint",
-    "make_model", "open_weights", "recover", "restore", "save", "tf1_variables", "trained_variables", "used_variables",
-    "weights_in_use",
-]  # fmt: skip
 
 
 def used_variables(model: keras.Model) -> dict[str, tf.Variable]:

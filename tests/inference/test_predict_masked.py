@@ -17,7 +17,7 @@ from bert_tf2 import commands, heads
 from bert_tf2.config import BertConfig
 from bert_tf2.inference import predict_masked
 from bert_tf2.training.devices import build_model, create_strategy
-from bert_tf2.weights import checkpoint
+from bert_tf2.weights import bundle, checkpoint
 
 WORDS = ["paris", "berlin", "is", "the", "capital", "of", "play", "##ing", "she", "piano", ".", "[", "]", "sep", "北"]
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -50,7 +50,7 @@ def folder(tmp_path_factory, model):
     path = tmp_path_factory.mktemp("model")
     (path / "vocab.txt").write_text("".join(f"{word}\n" for word in VOCAB), encoding="utf-8")
     (path / "bert_config.json").write_text(CONFIG.to_json_string())
-    checkpoint.CheckpointFolder(str(path)).save(checkpoint.tf1_variables(model), 7)
+    bundle.CheckpointFolder(str(path)).save(checkpoint.tf1_variables(model), 7)
     return path
 
 

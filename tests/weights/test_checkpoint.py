@@ -18,7 +18,7 @@ from small_models import MAKERS, SHARED, randomize, small_config, values_of
 from bert_tf2 import heads
 from bert_tf2.config import BertConfig
 from bert_tf2.weights import bundle, bundle_index, checkpoint
-from bert_tf2.weights.checkpoint import Checkpoint, CheckpointFolder
+from bert_tf2.weights.bundle import Checkpoint, CheckpointFolder
 
 DATA = ".data-00000-of-00001"
 
@@ -263,7 +263,7 @@ def test_a_damaged_checkpoint_and_the_one_before(tmp_path, name, damage, beginni
         pathlib.Path(path).write_text(line)
         message = message_of(resume) if step == 20 else ""
     assert resume() == step
-    checkpoint.recover(str(again))
+    bundle.recover(str(again))
     assert sorted(path.name for path in again.iterdir()) == before  # damaged files may help a user
     if "no such file" not in beginning or name != "checkpoint":  # a user removed it: to start afresh?
         assert checkpoint.latest_checkpoint(str(again)) == f"{again}/model.ckpt-{step}"
@@ -274,7 +274,7 @@ def test_a_kill_before_the_first_state_file(tmp_path, log_lines):
     CheckpointFolder(str(tmp_path)).save({"v": tf.Variable([1.0])}, 0)
     written = (tmp_path / "checkpoint").read_text()
     (tmp_path / "checkpoint").unlink()
-    checkpoint.recover(str(tmp_path))
+    bundle.recover(str(tmp_path))
     assert (tmp_path / "checkpoint").read_text() == written and "model.ckpt-0" in log_lines[-1]
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-9"\n')
     for path in tmp_path.glob("model.ckpt-0*"):

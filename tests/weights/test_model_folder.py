@@ -15,7 +15,7 @@ import bert_tf2
 from bert_tf2 import heads
 from bert_tf2.commands import call
 from bert_tf2.support import output_lock
-from bert_tf2.weights import checkpoint
+from bert_tf2.weights import bundle
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def training(folder: pathlib.Path) -> None:
     """The same sizes and vocabulary, with the state of the optimizer."""
     toy_data.write_model(folder, num_hidden_layers=1)
     model = heads.PretrainingModel(toy_data.config(num_hidden_layers=1))
-    checkpoint.CheckpointFolder(str(folder)).save(with_slots(model), 7)
+    bundle.CheckpointFolder(str(folder)).save(with_slots(model), 7)
 
 
 def holding(name: str, stated) -> object:
