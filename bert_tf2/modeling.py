@@ -126,10 +126,8 @@ class SelfAttention(keras.layers.Layer):
         self.supports_masking = True  # positions of padding are the same in inputs and outputs
         config.check_heads()
         self.config = config
-        make = {"inputs": config.hidden_size, "outputs": config.hidden_size, "dtype": self.dtype_policy}
-        self.query = Dense(**make, initializer_range=config.initializer_range, name="query")
-        self.key = Dense(**make, initializer_range=config.initializer_range, name="key")
-        self.value = Dense(**make, initializer_range=config.initializer_range, name="value")
+        width, common = config.hidden_size, {"dtype": self.dtype_policy, "initializer_range": config.initializer_range}
+        self.query, self.key, self.value = (Dense(width, width, name=x, **common) for x in ("query", "key", "value"))
         self.built = True
 
     def call(self, states: tf.Tensor, mask_scores: tf.Tensor) -> tf.Tensor:

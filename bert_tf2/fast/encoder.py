@@ -117,11 +117,10 @@ class FastEncoder:
             layers = [tokens.spread(states) for states in layers]  # a graph computes only the layers that are used
             last = tokens.spread(last) if reads is None else last
         pooled_output = self._bert.pooler(last[:, 0])
+        last = last if reads is None else last[:, 1:]  # [B, F, D] or [B, P, D]
         embedding_output, *others = layers
-        if reads is None:
-            return modeling.with_mask(modeling.BertOutput(embedding_output, (*others, last), last, pooled_output), mask)
-        last = last[:, 1:]  # [B, P, D]
-        return modeling.BertOutput(embedding_output, (*others, last), last, pooled_output)
+        output = modeling.BertOutput(embedding_output, (*others, last), last, pooled_output)
+        return modeling.with_mask(output, mask if reads is None else None)
 
     def without_padding(self, logits: tf.Tensor, features: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Logits of positions, [B, F, L], by which a position that is not computed cannot be an answer."""
