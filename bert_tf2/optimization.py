@@ -108,14 +108,10 @@ class AdamWeightDecayOptimizer:
           fused: whether XLA compiles the update. False for a TPU's program; see programs.can_compile.
           shares: full name -> the share of the learning rate that a variable has; 1 for other variables.
         """
-        self._variables = dict(variables)
-        self._weight_decay_rate = weight_decay_rate
-        self._beta_1 = beta_1
-        self._beta_2 = beta_2
-        self._epsilon = epsilon
-        self._exclude = tuple(exclude_from_weight_decay)
+        self._variables, self._shares = dict(variables), shares or {}
+        self._weight_decay_rate, self._exclude = weight_decay_rate, tuple(exclude_from_weight_decay)
+        self._beta_1, self._beta_2, self._epsilon = beta_1, beta_2, epsilon
         self._bias_correction = bias_correction
-        self._shares = shares or {}
         # XLA fuses fourteen operations into one pass over memory, and memory bandwidth limits this step. A GPU launches
         # one kernel for each variable instead of fourteen. Given a variable's handle, XLA also writes into the
         # variable's memory. New values in new memory would be scattered among the activations, and the holes cost

@@ -17,7 +17,7 @@ from bert_tf2.dropout import current_streams, dropout, dropout_from, streams_if
 from bert_tf2.fast import kernels
 from bert_tf2.fast.blocks import SharedGraph, keeps_activations, recomputed, values_of, with_values
 from bert_tf2.fast.packing import Packed, PackedLayout
-from bert_tf2.fast.unpadding import Padded, PaddedLayout, Queries, Unpadded, UnpaddedLayout, real_predictions
+from bert_tf2.fast.unpadding import PREDICTIONS_STEP, Padded, PaddedLayout, Queries, Unpadded, UnpaddedLayout
 from bert_tf2.layers import MASKED_SCORE
 from bert_tf2.shapes import Contract
 
@@ -41,11 +41,6 @@ class Plan:
     def computes_padding(self) -> bool:
         """Whether the states of padding are computed, so that all sizes are fixed."""
         return self.unpad == "none"
-
-    @property
-    def needs_fixed_shapes(self) -> bool:
-        """Whether a program of XLA is better if it is traced with fixed shapes; see `fused_attention`."""
-        return self.attention is not None
 
 
 def plan_of(model) -> Plan:
@@ -128,9 +123,17 @@ class FastEncoder:
             return logits
         return logits + (1.0 - tf.cast(features["input_mask"], tf.float32))[..., tf.newaxis] * MASKED_SCORE
 
-    def real_predictions(self, *words: tf.Tensor) -> Sequence[tf.Tensor]:
-        """The arguments of unpadding.real_predictions; its results if the plan leaves out padding."""
-        return words if self.plan.computes_padding else real_predictions(*words)
+    def real_predictions(self, states: tf.Tensor, ids: tf.Tensor, weights: tf.Tensor) -> Sequence[tf.Tensor]:
+        """Leaves out predictions of weight 0, which are padding, if the plan leaves out padding.
+
+        [B, P, D], [B, P], [B, P] -> [M, D], [M], [M]. M is rounded up by predictions of weight 0.
+        """
+        if self.plan.computes_padding:
+            return states, ids, weights
+        real = tf.where(weights > 0)  # [M, 2]
+        filling = [[0, -tf.shape(real)[0] % PREDICTIONS_STEP]]
+        states, *labels = (tf.gather_nd(values, real) for values in (states, ids, weights))
+        return tf.pad(states, [*filling, [0, 0]]), *(tf.pad(values, filling) for values in labels)
 
     def _laid_out(
         self, mask: tf.Tensor, features: Mapping[str, tf.Tensor] | None, reads: tf.Tensor | None

@@ -33,7 +33,7 @@ _GROUPS = 4
 # no output depends on them.
 TOKENS_STEP = 64
 WIDTH_STEP = 32
-_PREDICTIONS_STEP = 32
+PREDICTIONS_STEP = 32
 
 
 class _Group(NamedTuple):
@@ -227,19 +227,6 @@ class Unpadded:
 
 def _round_up(number: tf.Tensor, step: int) -> tf.Tensor:
     return -(-number // step) * step
-
-
-def real_predictions(
-    states: tf.Tensor, label_ids: tf.Tensor, label_weights: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Leaves out predictions of weight 0, which are padding: [B, P, D], [B, P], [B, P] -> [M, D], [M], [M].
-
-    M is rounded up by predictions of weight 0.
-    """
-    real = tf.where(label_weights > 0)  # [M, 2]
-    filling = [[0, -tf.shape(real)[0] % _PREDICTIONS_STEP]]
-    states, *labels = (tf.gather_nd(values, real) for values in (states, label_ids, label_weights))
-    return tf.pad(states, [*filling, [0, 0]]), *(tf.pad(values, filling) for values in labels)
 
 
 # Each token has one place in the groups, so splitting and merging are each other's gradients, and both are gathers;

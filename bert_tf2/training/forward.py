@@ -70,7 +70,7 @@ class Runner:
         self._strategy = strategy
         # Only the chief of several workers evaluates. Each of its devices computes the whole batch, without the others.
         self._is_chief = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-        self._of_all_widths = not plan_of(model).needs_fixed_shapes  # whether one graph computes them
+        self._of_all_widths = plan_of(model).attention is None  # whether one graph computes them; see fused_attention
 
         @tf.function(reduce_retracing=self._of_all_widths, autograph=False)
         def step(batch, is_compiled: bool):

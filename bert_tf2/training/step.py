@@ -208,7 +208,7 @@ class TrainingStep:
 
     @property
     def _needs_fixed_shapes(self) -> bool:
-        return self.program.is_compiled and self.program.packs and plan_of(self._model).needs_fixed_shapes
+        return self.program.is_compiled and self.program.packs and plan_of(self._model).attention is not None
 
     def batches_on_device(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """Copies batches to a GPU before the compiled steps of `several` need them; elsewhere, returns the data set.
