@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import tensorflow as tf
@@ -19,6 +19,7 @@ from bert_tf2.fast.blocks import SharedGraph, keeps_activations, recomputed, val
 from bert_tf2.fast.packing import Packed, PackedLayout
 from bert_tf2.fast.unpadding import PREDICTIONS_STEP, Padded, PaddedLayout, Queries, Unpadded, UnpaddedLayout
 from bert_tf2.layers import MASKED_SCORE
+from bert_tf2.long_texts import Batch
 from bert_tf2.shapes import Contract
 
 Model = TypeVar("Model")
@@ -94,7 +95,7 @@ class FastEncoder:
         training: bool = False,
         dropout_seed: tf.Tensor | None = None,
         reads: tf.Tensor | None = None,
-        features: Mapping[str, tf.Tensor] | None = None,
+        features: Batch | None = None,
     ) -> modeling.BertOutput:
         """See BertModel.call, and `heads._Model.encode` for `reads`, the positions that the last block computes.
 
@@ -117,7 +118,7 @@ class FastEncoder:
         output = modeling.BertOutput(embedding_output, (*others, last), last, pooled_output)
         return modeling.with_mask(output, mask if reads is None else None)
 
-    def without_padding(self, logits: tf.Tensor, features: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    def without_padding(self, logits: tf.Tensor, features: Batch) -> tf.Tensor:
         """Logits of positions, [B, F, L], by which a position that is not computed cannot be an answer."""
         if (self.plan.computes_padding and not _is_packed(features)) or "input_mask" not in features:
             return logits
@@ -135,9 +136,7 @@ class FastEncoder:
         states, *labels = (tf.gather_nd(values, real) for values in (states, ids, weights))
         return tf.pad(states, [*filling, [0, 0]]), *(tf.pad(values, filling) for values in labels)
 
-    def _laid_out(
-        self, mask: tf.Tensor, features: Mapping[str, tf.Tensor] | None, reads: tf.Tensor | None
-    ) -> Padded | Unpadded | Packed:
+    def _laid_out(self, mask: tf.Tensor, features: Batch | None, reads: tf.Tensor | None) -> Padded | Unpadded | Packed:
         if _is_packed(features):
             return Packed(mask, *(features[name] for name in PACKED))
         heads = self._bert.config.num_attention_heads
@@ -181,7 +180,7 @@ class FastEncoder:
         return len({(id(block.layer.config), block.layer.dtype_policy.name) for block in self._blocks}) == 1
 
 
-def _is_packed(features: Mapping[str, tf.Tensor] | None) -> bool:
+def _is_packed(features: Batch | None) -> bool:
     return features is not None and all(name in features for name in PACKED)
 
 

@@ -8,9 +8,8 @@ TF_CONFIG, as TensorFlow's users know it:
     between:     `gather`: the number of steps to run next, requests to stop, the end of an evaluation
 
 Only the first worker, the chief, writes files and evaluates; the other workers wait for the chief in `gather`. If a
-worker ends, or does not answer for 20 seconds, the other workers end with a message that names it.
-
-Before TensorFlow connects the workers, they wait for each other in `rendezvous`.
+worker ends, or does not answer for 20 seconds, the other workers end with a message that names it. Before TensorFlow
+connects them, the workers wait for each other in `rendezvous`.
 """
 
 from __future__ import annotations
