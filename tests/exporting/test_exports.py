@@ -72,7 +72,6 @@ REFUSED = [
     ("squad", "features", {}, "model.ckpt-7 squad cls/squad"),
     ("ner", "features", {"label_map": "ner"}, "model.ckpt-7 ner output_weights"),
     ("masked_lm", "features", {}, "model.ckpt-7 masked_lm cls/pred"),
-    ("classifier", "features", {}, "model.ckpt-7 --label_map"),
     ("classifier", "classifier", {"label_map": "ner"}, "label_map.json ner"),
     ("classifier", "classifier", {"label_map": ["0", "1"]}, "labels.json 3 outputs"),
 ]
