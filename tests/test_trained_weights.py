@@ -101,7 +101,8 @@ def test_accelerations_change_no_answer(bert, batch, wanted, words):
     accelerate(bert.model, Plan(unpad="groups"))
     check(bert.model(batch), wanted, batch, 1e-5)
     bert.model.faster = None
-    check(bert_tf2.load(WEIGHTS, **VOCABULARY, precision="bfloat16").model(batch), wanted, batch, 0.03)
+    # below 0.03 on a CPU with avx512_bf16; 0.042 on a CPU with AVX2 alone, which rounds other sums
+    check(bert_tf2.load(WEIGHTS, **VOCABULARY, precision="bfloat16").model(batch), wanted, batch, 0.06)
     short = [text[: 50 + 20 * number] for number, text in enumerate(TEXTS)]
     ((x, *_),) = words.dataset(short, batch_size=len(short))
     with accelerated(bert.model):
