@@ -145,7 +145,7 @@ def explain(error: BaseException) -> str | None:
         return f"{error.object!r}: is not UTF-8, and TensorFlow opens no other names; rename it"
     if found := _refusal(error):
         number, name = found
-        if not name and error.args == (errno.ENOENT, os.strerror(errno.ENOENT)):  # of os.getcwd; other calls name a file
+        if not name and error.args == (errno.ENOENT, os.strerror(errno.ENOENT)):  # os.getcwd names no file
             return "the folder in which this program was started is not there any more; change to another folder"
         return f"{name}: {sentence(number)}" if name else sentence(number)
     # This includes errors without a number: numpy's "1000 requested and 12 written", and gzip's own errors.
