@@ -149,8 +149,6 @@ class Reader:
         A pipeline takes a while to begin, so a few batches of rows in memory come from a generator, in one thread.
         """
         data = batches.data
-        if data.cardinality() == 1:  # a server gives few texts at once
-            return tf.data.Dataset.from_tensors(self.at_once(batches.first))
         if not isinstance(given, Rows) or data.cardinality() > _FEW_BATCHES:
             return self.pipeline(data)
         found = self._graph.get_concrete_function(data.element_spec).structured_outputs

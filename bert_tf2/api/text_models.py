@@ -349,7 +349,10 @@ class TextModel(TextSteps):
         batches = self._reader.batches(given, batch_size, most=steps)
         if batches.first is None:  # Keras fails without batches
             return np.zeros([0, self.model.num_outputs], np.float32)
-        data = self._reader.answered(given, batches)
+        if batches.data.cardinality() == 1:  # a server gives few texts at once
+            data = tf.data.Dataset.from_tensors(self._reader.at_once(batches.first))
+        else:
+            data = self._reader.answered(given, batches)
         with self.compiled_if_long(steps or int(data.cardinality()), data) as (data,), text_rows.in_one_line():
             return super().predict(data, None, verbose, steps, *args, **kwargs)
 
