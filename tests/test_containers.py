@@ -303,6 +303,7 @@ WRONG = {
         ("fit", {"class_weight": {"maybe": 1.0}}, "'maybe'"),
         ("fit", {"class_weight": [1.0, 2.0]}, "dict"),
         ("fit", {"epochs": 0}, "epochs=0"),
+        ("fit", {"validation_freq": 0}, "validation_freq=0"),
         ("fit", {"validation_split": 0.999}, "validation_split=0.999"),
         ("fit", {"validation_data": endless(TEXTS, LABELS)}, "validation_steps"),
         *(

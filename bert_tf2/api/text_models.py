@@ -265,6 +265,8 @@ class TextModel(TextSteps):
         callbacks = callbacks or []  # MLflow appends its own
         check_type("epochs", epochs, int, low=1)
         first_epoch = check_type("initial_epoch", kwargs.get("initial_epoch", 0), int, low=0)
+        if isinstance(often := kwargs.get("validation_freq", 1), int):  # or a list of epochs
+            check_type("validation_freq", often, int, low=1)  # Keras would fail after the first epoch
         remaining = max(epochs - first_epoch, 0)
         steps, val_steps = kwargs.get("steps_per_epoch"), kwargs.get("validation_steps")
         given = self._read(x, y, sample_weight, steps, "steps_per_epoch")
